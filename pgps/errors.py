@@ -1,0 +1,176 @@
+"""What can go wrong, as one small tree.
+
+    PgpsError
+    ├── ConfigError               a setting is missing or malformed
+    ├── EmbeddedError             an embedded cluster cannot be made, started or found
+    │   ├── BinariesMissing
+    │   └── StartFailed
+    ├── InstallError              pgps cannot be installed into, or removed from, this database
+    └── BrokerError               the database refused; mapped by SQLSTATE, never by text
+        ├── UnknownName           42704 (and other undefined names of class 42)
+        ├── AlreadyExists         42710 (and other duplicates of class 42)
+        ├── NotPermitted          42501
+        ├── BadDefinition         the rest of class 42: a filter, a type or a rule that does not compile
+        ├── WrongState            55xxx, among them "not advertised"
+        ├── BadArgument           22xxx
+        ├── ConstraintViolated    23xxx: the event breaks the type's constraints
+        ├── LimitExceeded         53xxx and 54xxx
+        ├── TryAgain              40xxx: serialization failure or deadlock; the same call may succeed
+        └── ConnectionLost        08xxx, 57P0x, or no SQLSTATE at all
+
+Every error carries `message`, `hint` and `sqlstate`; a hint says what to type.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = [
+    "AlreadyExists",
+    "BadArgument",
+    "BadDefinition",
+    "BinariesMissing",
+    "BrokerError",
+    "ConfigError",
+    "ConnectionLost",
+    "ConstraintViolated",
+    "EmbeddedError",
+    "InstallError",
+    "LimitExceeded",
+    "NotPermitted",
+    "PgpsError",
+    "StartFailed",
+    "TryAgain",
+    "UnknownName",
+    "WrongState",
+    "from_database",
+]
+
+
+class PgpsError(Exception):
+    """Anything pgps refuses to do, with a hint that says what to do instead."""
+
+    def __init__(self, message: str, *, hint: str | None = None, sqlstate: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.sqlstate = sqlstate
+
+    def __str__(self) -> str:
+        return f"{self.message}\nHINT:  {self.hint}" if self.hint else self.message
+
+
+class ConfigError(PgpsError):
+    """A setting is missing or malformed."""
+
+
+class EmbeddedError(PgpsError):
+    """An embedded cluster cannot be made, found, started or stopped."""
+
+
+class BinariesMissing(EmbeddedError):
+    """No PostgreSQL server binaries with PL/Python 3 are installed."""
+
+
+class StartFailed(EmbeddedError):
+    """The server did not come up; the message ends with the tail of its log."""
+
+
+class InstallError(PgpsError):
+    """pgps cannot be installed into, upgraded in or removed from this database."""
+
+
+class BrokerError(PgpsError):
+    """The database refused a call."""
+
+
+class UnknownName(BrokerError):
+    """An event type, subscription, queue, attribute, role or other name does not exist."""
+
+
+class AlreadyExists(BrokerError):
+    """The name is taken."""
+
+
+class NotPermitted(BrokerError):
+    """The role lacks a privilege."""
+
+
+class BadDefinition(BrokerError):
+    """A filter, attribute list, rule or statement does not compile."""
+
+
+class WrongState(BrokerError):
+    """The object is not in a state that allows this: not advertised, suspended, still in use."""
+
+
+class BadArgument(BrokerError):
+    """An argument or attribute value is malformed or out of range."""
+
+
+class ConstraintViolated(BrokerError):
+    """The event breaks a constraint of its type."""
+
+
+class LimitExceeded(BrokerError):
+    """A limit of pgps or of the server was reached."""
+
+
+class TryAgain(BrokerError):
+    """A conflict with another transaction; repeat the whole transaction."""
+
+
+class ConnectionLost(BrokerError):
+    """The server went away or cannot be reached; whether the last commit took effect is unknown."""
+
+
+# The longest prefix of the SQLSTATE that is listed decides.
+_BY_SQLSTATE: dict[str, type[BrokerError]] = {
+    "08": ConnectionLost,
+    "22": BadArgument,
+    "23": ConstraintViolated,
+    "40": TryAgain,
+    "42": BadDefinition,
+    "42501": NotPermitted,
+    "42701": AlreadyExists,
+    "42703": UnknownName,
+    "42704": UnknownName,
+    "42710": AlreadyExists,
+    "42723": AlreadyExists,
+    "42883": UnknownName,
+    "42P01": UnknownName,
+    "42P06": AlreadyExists,
+    "42P07": AlreadyExists,
+    "53": LimitExceeded,
+    "53300": ConnectionLost,
+    "54": LimitExceeded,
+    "55": WrongState,
+    "57P01": ConnectionLost,
+    "57P02": ConnectionLost,
+    "57P03": ConnectionLost,
+    "57P05": ConnectionLost,
+}
+
+
+def from_database(error: psycopg.Error) -> BrokerError:
+    """Return the pgps error for what PostgreSQL reported; raise it `from` the original.
+
+    The class follows the SQLSTATE alone. An error without one never reached
+    the server or lost it on the way: ConnectionLost.
+    """
+    sqlstate = error.sqlstate
+    message = error.diag.message_primary or str(error).strip() or type(error).__name__
+    return _class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
+
+
+def _class_of(sqlstate: str | None) -> type[BrokerError]:
+    if sqlstate is None:
+        return ConnectionLost
+    for length in (5, 2):
+        found = _BY_SQLSTATE.get(sqlstate[:length])
+        if found is not None:
+            return found
+    return BrokerError
