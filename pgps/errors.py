@@ -16,17 +16,14 @@
         ├── ConstraintViolated    23xxx: the event breaks the type's constraints
         ├── LimitExceeded         53xxx and 54xxx
         ├── TryAgain              40xxx: serialization failure or deadlock; the same call may succeed
-        └── ConnectionLost        08xxx, 57P0x, or no SQLSTATE at all
+        └── ConnectionLost        08xxx, 57P0x, or the server was never reached
 
 Every error carries `message`, `hint` and `sqlstate`; a hint says what to type.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import psycopg
+import psycopg
 
 __all__ = [
     "AlreadyExists",
@@ -158,17 +155,19 @@ _BY_SQLSTATE: dict[str, type[BrokerError]] = {
 def from_database(error: psycopg.Error) -> BrokerError:
     """Return the pgps error for what PostgreSQL reported; raise it `from` the original.
 
-    The class follows the SQLSTATE alone. An error without one never reached
-    the server or lost it on the way: ConnectionLost.
+    The class follows the SQLSTATE alone. An operational error without one never
+    reached the server, or lost it on the way: ConnectionLost.
     """
     sqlstate = error.sqlstate
+    if sqlstate is None and isinstance(error, psycopg.OperationalError):
+        sqlstate = "08006"
     message = error.diag.message_primary or str(error).strip() or type(error).__name__
     return _class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
 
 
 def _class_of(sqlstate: str | None) -> type[BrokerError]:
     if sqlstate is None:
-        return ConnectionLost
+        return BrokerError
     for length in (5, 2):
         found = _BY_SQLSTATE.get(sqlstate[:length])
         if found is not None:

@@ -1,0 +1,124 @@
+"""Server processes: whose they are, whether they live, how they end.
+
+A postmaster is recognised by its own command line, never by a pid alone: after
+a crash the pid in a pidfile may belong to anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pgps.errors import EmbeddedError
+
+__all__ = ["ServerUser", "children_of", "is_postmaster", "kill", "run_as", "server_user", "wait_gone"]
+
+_POLL = 0.02  # seconds between looks at a process that is starting or ending
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUser:
+    """Who the server runs as; None in `uid` means the caller, who is not root."""
+
+    name: str
+    uid: int | None
+    gid: int | None
+
+    def own(self, path: Path) -> None:
+        """Give a path to this user."""
+        if self.uid is not None and self.gid is not None:
+            os.chown(path, self.uid, self.gid)
+
+
+def server_user() -> ServerUser:
+    """Return the caller, or for root the `postgres` user, else `nobody`."""
+    if os.geteuid() != 0:
+        return ServerUser(pwd.getpwuid(os.geteuid()).pw_name, None, None)
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return ServerUser(name, entry.pw_uid, entry.pw_gid)
+    raise EmbeddedError(
+        "PostgreSQL does not run as root, and there is neither a user postgres nor nobody",
+        hint="Make one: useradd --system postgres",
+    )
+
+
+def run_as(
+    user: ServerUser, command: list[str], *, output: IO[str] | int = subprocess.PIPE, timeout: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as that user, in / and with a bare environment; never raises on its exit status.
+
+    The environment is cut down so that PGDATA, PGPORT and friends of the
+    caller cannot lead the server anywhere else.
+    """
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+        user=user.uid,
+        group=user.gid,
+        extra_groups=[] if user.uid is not None else None,
+        umask=0o077,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+
+
+def is_postmaster(pid: int, directory: Path) -> bool:
+    """Say whether this pid is, at this moment, the postmaster started with `-D directory`."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    program = os.path.basename(arguments[0])  # noqa: PTH119 - bytes
+    return program in (b"postgres", b"postmaster") and os.fsencode(directory) in arguments[1:]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of the direct children of a process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, IndexError, ValueError):
+            # The name field may hold spaces and parentheses; the fields after its end do not.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def kill(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def wait_gone(pids: list[int], *, timeout: float) -> bool:
+    """Wait until none of the processes runs (a zombie does not); False when the time is up."""
+    deadline = time.monotonic() + timeout
+    while any(_runs(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")
