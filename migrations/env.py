@@ -1,0 +1,26 @@
+"""What alembic runs: the missing revisions, then the replaceable code, in one transaction."""
+
+from alembic import context
+from sqlalchemy import Connection
+
+from pgps import config, install
+
+
+def run(connection: Connection) -> None:
+    """Upgrade over a connection that is in a transaction; whoever began it commits it."""
+    driver = install.driver_connection(connection)
+    install.before_revisions(driver)
+    context.configure(connection=connection, version_table_schema="pgps_internal")
+    with context.begin_transaction():
+        context.run_migrations()
+    install.after_revisions(driver)
+
+
+given = context.config.attributes.get("connection")
+if context.is_offline_mode():
+    raise SystemExit("alembic --sql is not supported; to read the SQL: pgps upgrade --dry-run --show-sql")
+if given is not None:
+    run(given)
+else:
+    with install.engine(config.load().dsn).begin() as own:
+        run(own)

@@ -1,0 +1,298 @@
+"""Installing pgps into a database, upgrading it there, and removing it.
+
+Tables change by numbered revisions, run by alembic; functions and views are
+re-created from sql/code whenever their text differs from what the database
+has. Either all of it happens, in one transaction, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from pgps import _resources, _scripts
+from pgps.errors import InstallError, NotPermitted, from_database
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+__all__ = ["Installation", "install", "pending", "status", "uninstall", "upgrade"]
+
+MINIMUM_SERVER = 150_000
+APPLICATION_NAME = "pgps/install"
+
+# Any number will do that no other program uses for its advisory locks: "pgps" in ASCII.
+_LOCK_KEY = 0x70677073
+_LOCK_TIMEOUT = "60s"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a database has and what this release would give it.
+
+    `revision` is None when pgps is not installed. `code_digest` is None also
+    when plain psql installed it, which notes no digest.
+    """
+
+    database: str
+    server_version: int
+    revision: str | None
+    head: str
+    code_digest: str | None
+    expected_digest: str
+
+    @property
+    def installed(self) -> bool:
+        """Whether pgps is in the database, of whatever release."""
+        return self.revision is not None
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether an upgrade would change nothing."""
+        return self.revision == self.head and self.code_digest == self.expected_digest
+
+
+def status(dsn: str) -> Installation:
+    """Return what is installed; connect as the role that installed, or as a superuser."""
+    with _connected(dsn) as connection:
+        return _status(connection)
+
+
+def pending(dsn: str) -> list[str]:
+    """Return the scripts, relative to sql/, that `install` or `upgrade` would run now."""
+    now = status(dsn)
+    if now.up_to_date:
+        return []
+    return [
+        name
+        for name in _scripts.schema_scripts()
+        if now.revision is None or _scripts.revision_of(name) > now.revision
+    ] + _scripts.code_scripts()
+
+
+def install(dsn: str) -> Installation:
+    """Install pgps, or bring it to this release; does nothing when it is there.
+
+    Returns what the database has afterwards. Waits for another installer.
+    Raises InstallError: not a superuser, no PL/Python 3, server too old, a
+    newer release is installed, or a script failed (nothing has changed then).
+    """
+    with _connected(dsn) as connection:
+        _check_server(connection)
+        now = _status(connection)
+    return now if now.up_to_date else _migrate(dsn)
+
+
+def upgrade(dsn: str) -> Installation:
+    """Bring an installed pgps to this release; raises InstallError when there is none."""
+    now = status(dsn)
+    if not now.installed:
+        raise InstallError(
+            f'pgps is not installed in database "{now.database}"', hint="Install it: pgps install DSN"
+        )
+    return install(dsn)
+
+
+def uninstall(dsn: str) -> None:
+    """Remove pgps from a database: its schemas with all events in them, and its roles.
+
+    A role that another database of the cluster still uses stays. Does nothing
+    when pgps is not installed.
+    """
+    with _connected(dsn) as connection:
+        _check_server(connection)
+        _lock(connection)
+        _scripts.run(connection, ["uninstall.sql"])
+
+
+def before_revisions(connection: psycopg.Connection) -> None:
+    """Take the locks and make alembic's version table a place; called by env.py, in its transaction.
+
+    What plain psql installed gets the version its schema scripts noted.
+    Raises InstallError when a newer release is installed.
+    """
+    _lock(connection)
+    now = _status(connection)
+    if now.revision is not None and now.revision > now.head:
+        raise InstallError(
+            f'database "{now.database}" has revision {now.revision}, this release only {now.head}',
+            hint="Use the release of pgps that installed it, or a newer one.",
+        )
+    connection.execute("create schema if not exists pgps_internal")
+    if now.installed:
+        connection.execute(
+            """
+            create table if not exists pgps_internal.alembic_version
+                (version_num varchar(32) not null constraint alembic_version_pkc primary key)
+            """
+        )
+        connection.execute(
+            """
+            insert into pgps_internal.alembic_version
+            select %s where not exists (select from pgps_internal.alembic_version)
+            """,
+            [now.revision],
+        )
+
+
+def after_revisions(connection: psycopg.Connection) -> None:
+    """Re-apply the replaceable code when its text differs; called by env.py, in its transaction.
+
+    Does nothing below head: an old revision never meets today's functions.
+    """
+    now = _status(connection)
+    if now.revision == now.head and not now.up_to_date:
+        _scripts.apply_code(connection)
+
+
+def run_sql(name: str) -> None:
+    """Send one script of sql/ as it stands; what a revision consists of."""
+    from alembic import op  # noqa: PLC0415 - only a revision has it
+
+    _scripts.run(driver_connection(op.get_bind()), [name])
+
+
+def driver_connection(connection: sqlalchemy.Connection) -> psycopg.Connection:
+    """Return the psycopg connection under one of SQLAlchemy's."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def engine(dsn: str) -> sqlalchemy.Engine:
+    """Return what alembic connects with; libpq reads the connection string, not SQLAlchemy."""
+    import sqlalchemy  # noqa: PLC0415 - takes longer than everything else together
+
+    return sqlalchemy.create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(dsn, fallback_application_name=APPLICATION_NAME),
+        poolclass=sqlalchemy.pool.NullPool,
+    )
+
+
+def _migrate(dsn: str) -> Installation:
+    """Let alembic run the missing revisions and then the code, all in one transaction."""
+    from alembic import command  # noqa: PLC0415 - see engine()
+    from alembic.config import Config  # noqa: PLC0415
+
+    configuration = Config()
+    configuration.set_main_option("script_location", str(_resources.migrations_dir()))
+    with _pgps_errors(), engine(dsn).begin() as connection:
+        configuration.attributes["connection"] = connection
+        command.upgrade(configuration, "head")
+        return _status(driver_connection(connection))
+
+
+def _lock(connection: psycopg.Connection) -> None:
+    """Wait for other installers, and settle what the scripts meet, until the transaction ends.
+
+    The advisory lock is of this database only; roles are the cluster's, hence
+    the lock on pg_authid: two databases may be installed at once.
+    """
+    connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'".encode())
+    connection.execute("set local client_min_messages = warning")
+    connection.execute("set local search_path = pg_catalog")
+    connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK_KEY])
+    connection.execute("lock table pg_catalog.pg_authid in share row exclusive mode")
+
+
+@contextlib.contextmanager
+def _connected(dsn: str) -> Iterator[psycopg.Connection]:
+    """Connect and give a transaction."""
+    with _pgps_errors(), psycopg.connect(dsn, fallback_application_name=APPLICATION_NAME) as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _pgps_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise InstallError(
+            f"another session holds what the installer needs: {error.diag.message_primary}",
+            hint="Wait for the other installer, or end the long transaction that pg_stat_activity shows.",
+            sqlstate=error.sqlstate,
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotPermitted(
+            error.diag.message_primary or "permission denied",
+            hint="Connect as a superuser, or as the role that installed pgps.",
+            sqlstate=error.sqlstate,
+        ) from error
+    except psycopg.Error as error:
+        raise from_database(error) from error
+
+
+def _check_server(connection: psycopg.Connection) -> None:
+    """Raise InstallError unless this server and role can carry pgps."""
+    version = connection.info.server_version
+    major = version // 10_000
+    if version < MINIMUM_SERVER:
+        raise InstallError(
+            f"the server is PostgreSQL {major}; pgps needs {MINIMUM_SERVER // 10_000} or newer",
+            hint="Upgrade the server, or point the connection string at a newer one.",
+        )
+    facts = _one(
+        connection,
+        """
+        select pg_is_in_recovery() as standby,
+               current_user as role,
+               (select rolsuper from pg_roles where rolname = current_user) as superuser,
+               exists (select from pg_available_extensions where name = 'plpython3u') as plpython
+        """,
+    )
+    if facts["standby"]:
+        raise InstallError("the server is a standby", hint="Install on its primary.")
+    if not facts["superuser"]:
+        raise InstallError(
+            f'role "{facts["role"]}" is not a superuser, which creating a plpython3u function needs',
+            hint="Connect as a superuser; after the installation nobody needs to be one.",
+            sqlstate="42501",
+        )
+    if not facts["plpython"]:
+        raise InstallError(
+            "the server has no PL/Python 3 (extension plpython3u)",
+            hint=f"Install it on the server: apt-get install postgresql-plpython3-{major}",
+            sqlstate="58P01",
+        )
+
+
+def _status(connection: psycopg.Connection) -> Installation:
+    facts = _one(
+        connection,
+        """
+        select current_database() as database,
+               to_regclass('pgps_internal.installation') is not null as installed,
+               to_regclass('pgps_internal.alembic_version') is not null as versioned
+        """,
+    )
+    stored: dict[str, str] = {}
+    revision = None
+    if facts["installed"]:
+        rows = connection.execute("select key, value from pgps_internal.installation").fetchall()
+        stored = dict(rows)
+        # Plain psql leaves no alembic version; schema scripts after the first note theirs.
+        revision = stored.get("schema_revision", "0001")
+    if facts["versioned"]:
+        row = connection.execute("select version_num from pgps_internal.alembic_version").fetchone()
+        revision = row[0] if row else revision
+    return Installation(
+        database=facts["database"],
+        server_version=connection.info.server_version,
+        revision=revision,
+        head=_scripts.head(),
+        code_digest=stored.get("code_digest"),
+        expected_digest=_scripts.code_digest(),
+    )
+
+
+def _one(connection: psycopg.Connection, query: str) -> dict[str, Any]:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(query.encode()).fetchone()
+    assert row is not None
+    return row

@@ -1,0 +1,1 @@
+\ir schema/0001_baseline.sql

@@ -1,0 +1,36 @@
+-- Removes pgps from this database: its schemas, and its roles unless another database of the cluster still uses them.
+-- Runs in one transaction: `pgps uninstall`, or `psql -1 -f sql/uninstall.sql`.
+
+do $$
+declare
+    v_made_language boolean := false;
+    v_role text;
+begin
+    if to_regclass('pgps_internal.installation') is not null then
+        select exists (select from pgps_internal.installation where key = 'made_plpython3u') into v_made_language;
+    end if;
+
+    -- Triggers that rules put on other tables depend on functions in here, and go with them.
+    drop schema if exists pgps_queue, pgps_event, pgps, pgps_internal cascade;
+
+    if v_made_language then
+        begin
+            drop extension if exists plpython3u;
+        exception when dependent_objects_still_exist then
+            raise notice 'extension plpython3u stays: functions that are not of pgps use it';
+        end;
+    end if;
+
+    foreach v_role in array array['pgps_admin', 'pgps_worker'] loop
+        continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
+        -- `drop owned` alone would drop what somebody made while being this role.
+        execute format('reassign owned by %I to current_user', v_role);
+        execute format('drop owned by %I', v_role);
+        begin
+            execute format('drop role %I', v_role);
+        exception when dependent_objects_still_exist then
+            raise notice 'role % stays: another database of this cluster uses it', v_role;
+        end;
+    end loop;
+end
+$$;
