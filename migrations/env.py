@@ -9,11 +9,11 @@ from pgps import config, install
 def run(connection: Connection) -> None:
     """Upgrade over a connection that is in a transaction; whoever began it commits it."""
     driver = install.driver_connection(connection)
-    install.before_revisions(driver)
+    had_language = install.before_revisions(driver)
     context.configure(connection=connection, version_table_schema="pgps_internal")
     with context.begin_transaction():
         context.run_migrations()
-    install.after_revisions(driver)
+    install.after_revisions(driver, had_language=had_language)
 
 
 given = context.config.attributes.get("connection")

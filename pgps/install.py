@@ -8,9 +8,10 @@ has. Either all of it happens, in one transaction, or nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg.rows import dict_row
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["Installation", "install", "pending", "status", "uninstall", "upgrade"]
 
 MINIMUM_SERVER = 150_000
+LANGUAGE = "plpython3u"
 APPLICATION_NAME = "pgps/install"
 
 # Any number will do that no other program uses for its advisory locks: "pgps" in ASCII.
 _LOCK_KEY = 0x70677073
 _LOCK_TIMEOUT = "60s"
+
+# Alembic keeps the configuration of the run in module-level proxies.
+_one_alembic = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,11 @@ def uninstall(dsn: str) -> None:
         _scripts.run(connection, ["uninstall.sql"])
 
 
-def before_revisions(connection: psycopg.Connection) -> None:
+def before_revisions(connection: psycopg.Connection) -> bool:
     """Take the locks and make alembic's version table a place; called by env.py, in its transaction.
 
     What plain psql installed gets the version its schema scripts noted.
+    Returns whether the database has PL/Python already, to tell `after_revisions`.
     Raises InstallError when a newer release is installed.
     """
     _lock(connection)
@@ -138,14 +144,22 @@ def before_revisions(connection: psycopg.Connection) -> None:
             """,
             [now.revision],
         )
+    return bool(
+        _one(connection, "select exists (select from pg_extension where extname = %s) as found", LANGUAGE)[
+            "found"
+        ]
+    )
 
 
-def after_revisions(connection: psycopg.Connection) -> None:
+def after_revisions(connection: psycopg.Connection, *, had_language: bool) -> None:
     """Re-apply the replaceable code when its text differs; called by env.py, in its transaction.
 
     Does nothing below head: an old revision never meets today's functions.
+    Notes a language that is new, for the uninstaller to remove.
     """
     now = _status(connection)
+    if now.installed and not had_language:
+        connection.execute("insert into pgps_internal.installation values ('made_plpython3u', 'yes')")
     if now.revision == now.head and not now.up_to_date:
         _scripts.apply_code(connection)
 
@@ -182,7 +196,7 @@ def _migrate(dsn: str) -> Installation:
 
     configuration = Config()
     configuration.set_main_option("script_location", str(_resources.migrations_dir()))
-    with _pgps_errors(), engine(dsn).begin() as connection:
+    with _one_alembic, _pgps_errors(), engine(dsn).begin() as connection:
         configuration.attributes["connection"] = connection
         command.upgrade(configuration, "head")
         return _status(driver_connection(connection))
@@ -243,8 +257,9 @@ def _check_server(connection: psycopg.Connection) -> None:
         select pg_is_in_recovery() as standby,
                current_user as role,
                (select rolsuper from pg_roles where rolname = current_user) as superuser,
-               exists (select from pg_available_extensions where name = 'plpython3u') as plpython
+               exists (select from pg_available_extensions where name = %s) as plpython
         """,
+        LANGUAGE,
     )
     if facts["standby"]:
         raise InstallError("the server is a standby", hint="Install on its primary.")
@@ -256,7 +271,7 @@ def _check_server(connection: psycopg.Connection) -> None:
         )
     if not facts["plpython"]:
         raise InstallError(
-            "the server has no PL/Python 3 (extension plpython3u)",
+            f"the server has no PL/Python 3 (extension {LANGUAGE})",
             hint=f"Install it on the server: apt-get install postgresql-plpython3-{major}",
             sqlstate="58P01",
         )
@@ -291,8 +306,8 @@ def _status(connection: psycopg.Connection) -> Installation:
     )
 
 
-def _one(connection: psycopg.Connection, query: str) -> dict[str, Any]:
+def _one(connection: psycopg.Connection, query: LiteralString, *parameters: object) -> dict[str, Any]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(query.encode()).fetchone()
+        row = cursor.execute(query, parameters).fetchone()
     assert row is not None
     return row

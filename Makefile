@@ -1,0 +1,49 @@
+# `make help` lists what there is to do.
+
+BIN := .venv/bin
+# Passed on to pytest: make test ARGS='-k publish -x'
+ARGS ?=
+# Test processes; the server needs a core, too.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format generate bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
+	    printf '  %-10s %s\n' "$$name" "$$does"; done
+
+setup: ## install what is missing: PostgreSQL and venv from Debian, Python packages in .venv
+	@tools/setup.sh dev,demo
+
+demo: setup ## start a broker of its own, play real data through it and check the result
+	@$(BIN)/pgps demo
+
+test: setup ## run the tests, except the slow ones
+	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+test-all: setup ## run all tests, the slow ones too
+	@$(BIN)/pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+lint: setup ## check style, types, directions of imports, and that generated files are up to date
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@set -e; for tool in tools/gen_*.py; do [ ! -e "$$tool" ] || { echo "$$tool --check"; $(BIN)/python "$$tool" --check; }; done
+
+format: setup ## put the Python code in shape
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+generate: setup ## write the generated files again
+	@set -e; for tool in tools/gen_*.py; do [ ! -e "$$tool" ] || $(BIN)/python "$$tool"; done
+
+bench: ## measure, print the table, keep the raw results in bench/
+	@tools/setup.sh dev,demo
+	@tools/setup.sh bench
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove what was made here: environment, caches, builds
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

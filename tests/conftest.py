@@ -1,0 +1,18 @@
+"""Fixtures for all tests; what they are for stands in fix_server.py and fix_db.py."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.fix_server", "tests.fix_db"]
+
+# A database answers when it answers; and function-scoped fixtures are ours to use with care.
+settings.register_profile(
+    "pgps", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("pgps")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Asynchronous tests, marked `anyio`, run on asyncio, as psycopg does."""
+    return "asyncio"

@@ -1,0 +1,212 @@
+"""Databases, connections, roles and names for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgps import install
+from pgps.embedded import EmbeddedCluster
+from tests.fix_server import Server
+
+# Distinguishes the processes of a run; roles are shared by all of them.
+_PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "gw")
+_counter = itertools.count(1)
+_PASSWORD = "test"
+
+
+class Connect(Protocol):
+    """Opens connections that the test's end closes."""
+
+    def __call__(
+        self, role: str | None = None, autocommit: bool = True, *, dsn: str | None = None
+    ) -> psycopg.Connection: ...
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, embedded_home: Path) -> None:
+    """Keep the developer's settings out, and embedded clusters where the run's end removes them."""
+    for variable in list(os.environ):
+        # Where the server binaries are is the machine's business, not the developer's taste.
+        if variable.startswith(("PG", "PGPS_")) and variable != "PGPS_PG_BIN":
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("PGPS_HOME", str(embedded_home))
+
+
+@pytest.fixture(scope="session")
+def database(server: Server) -> Iterator[str]:
+    """The connection string of this process's database, cloned from the template."""
+    dbname = f"pgps_{_PROCESS}"
+    yield server.clone(dbname)
+    server.drop(dbname)
+
+
+@pytest.fixture
+def dsn(database: str, server: Server) -> Iterator[str]:
+    """The connection string of this process's database; the test must leave no connection open."""
+    yield database
+    _check_left_connections(server, str(conninfo_to_dict(database)["dbname"]))
+
+
+@pytest.fixture
+def own_database(
+    server: Server, _connections: contextlib.ExitStack, _roles: dict[str, None]
+) -> Iterator[str]:
+    """The connection string of a fresh clone, for what concerns a whole broker: dispatch, reclaim."""
+    dbname = f"pgps_{_PROCESS}_{next(_counter)}"
+    yield server.clone(dbname)
+    _connections.close()
+    try:
+        _check_left_connections(server, dbname)
+    finally:
+        server.drop(dbname)
+
+
+@pytest.fixture
+def empty_database(server: Server) -> Iterator[str]:
+    """The connection string of a database without pgps."""
+    dbname = f"empty_{_PROCESS}_{next(_counter)}"
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        connection.execute(f"create database {dbname} template template0".encode())
+    yield server.dsn(dbname)
+    server.drop(dbname)
+
+
+@pytest.fixture
+def own_cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
+    """A running embedded cluster with pgps in database postgres, for `kill9` and restart."""
+    cluster = EmbeddedCluster(f"own-{_PROCESS}-{next(_counter)}", fast=True, home=embedded_home, keep=False)
+    with cluster:
+        install.install(cluster.dsn())
+        yield cluster
+
+
+@pytest.fixture
+def _connections(_roles: dict[str, None]) -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def connect(dsn: str, _connections: contextlib.ExitStack, _roles: dict[str, None]) -> Iterator[Connect]:
+    """Open connections, as the superuser or as a role, to this process's database or another."""
+    default = dsn
+
+    def opened(
+        role: str | None = None, autocommit: bool = True, *, dsn: str | None = None
+    ) -> psycopg.Connection:
+        target = dsn or default
+        if role in _roles:
+            # A real login: what RESET leads back to is the role itself.
+            target = make_conninfo(target, user=role, password=_PASSWORD)
+        connection = psycopg.connect(target, autocommit=True)
+        _connections.callback(connection.close)
+        if role is not None and role not in _roles:
+            connection.execute(sql.SQL("set session authorization {}").format(sql.Identifier(role)))
+        connection.autocommit = autocommit
+        return connection
+
+    yield opened
+    _connections.close()
+
+
+@pytest.fixture
+def admin(connect: Connect) -> psycopg.Connection:
+    """An autocommit connection of the superuser."""
+    return connect()
+
+
+@pytest.fixture
+def _roles(server: Server, database: str) -> Iterator[dict[str, None]]:
+    roles: dict[str, None] = {}
+    yield roles
+    with psycopg.connect(database, autocommit=True) as connection:
+        for role in reversed(roles):
+            _drop_role(connection, role)
+
+
+@pytest.fixture
+def role(server: Server, _roles: dict[str, None]) -> Callable[..., str]:
+    """Make roles with names of their own: `role("alice", "pgps_admin")` is a member of pgps_admin.
+
+    They may log in, through `connect(role)`, and are dropped with all they own.
+    """
+
+    def made(prefix: str = "role", *memberships: str) -> str:
+        name = f"{prefix}_{_PROCESS}_{next(_counter)}"
+        with psycopg.connect(server.base, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("create role {} login password {}").format(
+                    sql.Identifier(name), sql.Literal(_PASSWORD)
+                )
+            )
+            for group in memberships:
+                connection.execute(
+                    sql.SQL("grant {} to {}").format(sql.Identifier(group), sql.Identifier(name))
+                )
+        _roles[name] = None
+        return name
+
+    return made
+
+
+@pytest.fixture
+def name(database: str, _roles: dict[str, None]) -> Iterator[Callable[..., str]]:
+    """Make names for whatever a test creates; the event types among them are dropped at its end."""
+    names: list[str] = []
+
+    def made(prefix: str = "event") -> str:
+        names.append(f"{prefix}_{_PROCESS}_{next(_counter)}")
+        return names[-1]
+
+    yield made
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            """
+            select pgps.drop_event_type(e.name, cascade => true)
+            from pgps_internal.event_type e where e.name = any (%s)
+            """,
+            [names],
+        )
+
+
+def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "") -> None:
+    """Wait until the condition holds; fail the test when it does not within `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout:g} seconds: {what or condition}")
+        time.sleep(0.01)
+
+
+def _drop_role(connection: psycopg.Connection, role: str) -> None:
+    for statement in ("drop owned by {} cascade", "drop role {}"):
+        connection.execute(sql.SQL(statement).format(sql.Identifier(role)))
+
+
+def _check_left_connections(server: Server, dbname: str) -> None:
+    """Fail when the test left a connection open; a closed one's backend needs a moment to go."""
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        deadline = time.monotonic() + 5.0
+        while left := connection.execute(
+            """
+            select pid, application_name, state, left(query, 80) from pg_stat_activity
+            where datname = %s and backend_type = 'client backend'
+            """,
+            [dbname],
+        ).fetchall():
+            if time.monotonic() > deadline:
+                for pid, *_ in left:
+                    connection.execute("select pg_terminate_backend(%s)", [pid])
+                pytest.fail(f"the test left connections open: {left}")
+            time.sleep(0.02)

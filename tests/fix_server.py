@@ -1,0 +1,168 @@
+"""The PostgreSQL server of a test run: a container when a Docker engine answers, else an embedded cluster.
+
+One server serves all test processes of a run. The process that runs pytest
+itself starts it, at the first need, and removes it at the end; what a killed
+run left behind is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgps import install
+from pgps.embedded import EmbeddedCluster, list_clusters
+
+TEMPLATE = "pgps_template"
+_ROOT = Path(__file__).resolve().parent.parent
+_HOMES = f"pgps-test-{os.geteuid()}-"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server with a template database that has pgps installed.
+
+    `base` connects as the superuser to the maintenance database.
+    """
+
+    base: str
+
+    def dsn(self, dbname: str) -> str:
+        return make_conninfo(self.base, dbname=dbname)
+
+    def clone(self, dbname: str) -> str:
+        """Make a database from the template and return its connection string."""
+        with psycopg.connect(self.base, autocommit=True) as connection:
+            connection.execute(f'create database "{dbname}" template {TEMPLATE}'.encode())
+        return self.dsn(dbname)
+
+    def drop(self, dbname: str) -> None:
+        with psycopg.connect(self.base, autocommit=True) as connection:
+            connection.execute(f'drop database if exists "{dbname}" with (force)'.encode())
+
+
+class Run:
+    """What one test run has made, to be removed when it ends."""
+
+    def __init__(self) -> None:
+        _remove_leftovers()
+        self._stack = contextlib.ExitStack()
+        self._server: Server | None = None
+        self.home = Path(tempfile.mkdtemp(prefix=f"{_HOMES}{os.getpid()}-"))
+        # The user the server runs as has to get through.
+        self.home.chmod(0o711)
+
+    def server(self) -> Server:
+        if self._server is None:
+            base = self._stack.enter_context(_container() if _docker_answers() else _embedded(self.home))
+            self._server = Server(base)
+            _make_template(self._server)
+        return self._server
+
+    def close(self) -> None:
+        self._stack.close()
+        _remove_home(self.home)
+
+
+@contextlib.contextmanager
+def _embedded(home: Path) -> Iterator[str]:
+    # The databases of the test processes each want a few connections more than the default gives.
+    with EmbeddedCluster(
+        "tests", fast=True, home=home, settings={"max_connections": "300"}, keep=False
+    ) as cluster:
+        yield cluster.dsn()
+
+
+@contextlib.contextmanager
+def _container() -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not ours to mend
+        from testcontainers.core.image import DockerImage
+        from testcontainers.postgres import PostgresContainer
+
+        image = DockerImage(path=str(_ROOT), dockerfile_path="docker/Dockerfile", tag="pgps-postgres:test")
+        with image, PostgresContainer(str(image), username="pgps", password="pgps", driver=None) as container:
+            yield make_conninfo(container.get_connection_url(), dbname="postgres")
+
+
+def _docker_answers() -> bool:
+    answer = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not ours to mend
+        with contextlib.suppress(Exception):
+            from testcontainers.core.docker_client import DockerClient
+
+            client = DockerClient(timeout=5).client
+            answer = bool(client.ping())
+            client.close()
+        gc.collect()  # now, where they are ignored: sockets the attempt left open
+    return answer
+
+
+def _make_template(server: Server) -> None:
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        connection.execute(f"create database {TEMPLATE}".encode())
+        install.install(server.dsn(TEMPLATE))
+        connection.execute(f"alter database {TEMPLATE} is_template true allow_connections false".encode())
+
+
+def _remove_leftovers() -> None:
+    for home in Path(tempfile.gettempdir()).glob(_HOMES + "*"):
+        owner = re.match(r"(\d+)-", home.name.removeprefix(_HOMES))
+        if owner and home.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner.group(1)}").exists():
+            _remove_home(home)
+
+
+def _remove_home(home: Path) -> None:
+    for status in list_clusters(home=home):
+        EmbeddedCluster(status.name, home=home).destroy()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+_RUN = pytest.StashKey[Run]()
+
+
+def _run_of(config: pytest.Config) -> Run:
+    if _RUN not in config.stash:
+        config.stash[_RUN] = Run()
+    return config.stash[_RUN]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a test process of pytest-xdist the server's address."""
+    run = _run_of(node.config)
+    node.workerinput["pgps_server"] = run.server().base
+    node.workerinput["pgps_home"] = str(run.home)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _RUN in config.stash:
+        config.stash[_RUN].close()
+
+
+@pytest.fixture(scope="session")
+def server(pytestconfig: pytest.Config) -> Server:
+    """The server of this run."""
+    given = getattr(pytestconfig, "workerinput", None)
+    return Server(given["pgps_server"]) if given else _run_of(pytestconfig).server()
+
+
+@pytest.fixture(scope="session")
+def embedded_home(pytestconfig: pytest.Config) -> Path:
+    """Where embedded clusters of this run live; all of them are destroyed at its end."""
+    given = getattr(pytestconfig, "workerinput", None)
+    return Path(given["pgps_home"]) if given else _run_of(pytestconfig).home

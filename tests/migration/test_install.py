@@ -1,0 +1,362 @@
+"""Installing, upgrading and removing pgps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psycopg
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from psycopg.conninfo import make_conninfo
+
+from pgps import _resources, _scripts, install
+from pgps.errors import ConnectionLost, InstallError, NotPermitted
+from tests.fix_db import Connect, wait_until
+from tests.fix_server import Server
+
+ROOT = _resources.migrations_dir().parent
+
+# What a database consists of, apart from what every database has.
+CATALOGUE = """
+    select 'schema ' || nspname || coalesce(nspacl::text, '') from pg_namespace
+    where nspname !~ '^pg_' and nspname <> 'information_schema'
+    union all
+    select 'extension ' || extname from pg_extension
+    union all
+    select 'event trigger ' || evtname from pg_event_trigger
+    union all
+    select 'setting ' || s.setconfig::text
+    from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
+    where d.datname = current_database()
+    union all
+    select 'default privileges ' || defaclacl::text from pg_default_acl
+    union all
+    select format('%s %s %s', c.relkind, c.oid::regclass, c.relacl)
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname ~ '^pgps' and c.relkind <> 't'
+    union all
+    select format('column %s.%s %s %s', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull)
+    from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname ~ '^pgps' and c.relkind <> 't' and a.attnum > 0 and not a.attisdropped
+    union all
+    select format('view %s %s', c.oid::regclass, pg_get_viewdef(c.oid))
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname ~ '^pgps' and c.relkind = 'v'
+    union all
+    select format('function %s %s %s', p.oid::regprocedure, p.proacl, md5(pg_get_functiondef(p.oid)))
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+    where n.nspname ~ '^pgps' and p.prokind <> 'a'
+"""
+
+
+def catalogue(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as connection:
+        return {row[0] for row in connection.execute(CATALOGUE.encode())}
+
+
+def psql(dsn: str, *arguments: str) -> None:
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", dsn, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of sql/ that stands for another release."""
+    copy = tmp_path / "sql"
+    shutil.copytree(_resources.sql_dir(), copy)
+    monkeypatch.setattr(_scripts, "sql_dir", lambda: copy)
+    return copy
+
+
+def add_code(release: Path, body: str) -> None:
+    """Add a replaceable script to a release."""
+    (release / "code" / "extra.sql").write_text(body)
+    contents = release / "install.sql"
+    line = "\\ir code/extra.sql\n"
+    if line not in contents.read_text():
+        contents.write_text(contents.read_text() + line)
+
+
+def test_an_empty_database_has_it_afterwards(empty_database: str) -> None:
+    before = install.status(empty_database)
+    assert (before.installed, before.up_to_date) == (False, False)
+    assert install.pending(empty_database) == _scripts.schema_scripts() + _scripts.code_scripts()
+    after = install.install(empty_database)
+    assert after == install.status(empty_database)
+    assert after.up_to_date
+    assert install.pending(empty_database) == []
+
+
+def test_installing_again_changes_nothing(empty_database: str, connect: Connect) -> None:
+    install.install(empty_database)
+    query = "select max(xmin::text::bigint) from pg_proc"
+    before = connect(dsn=empty_database).execute(query).fetchone()
+    assert install.install(empty_database).up_to_date
+    assert connect(dsn=empty_database).execute(query).fetchone() == before
+
+
+def test_code_that_differs_is_applied_again(empty_database: str, release: Path, connect: Connect) -> None:
+    install.install(empty_database)
+    add_code(
+        release,
+        "create or replace function pgps.extra() returns text language sql as "
+        "$$ select format('%s:%s', 1, 'x') $$;",
+    )
+    assert not install.status(empty_database).up_to_date
+    assert install.pending(empty_database) == _scripts.code_scripts()
+    assert install.upgrade(empty_database).up_to_date
+    assert connect(dsn=empty_database).execute("select pgps.extra()").fetchone() == ("1:x",)
+
+
+def test_a_grant_whose_line_is_gone_does_not_outlive_it(
+    empty_database: str, release: Path, connect: Connect
+) -> None:
+    function = "create or replace function pgps.extra() returns int language sql as 'select 1';\n"
+    add_code(release, function + "grant execute on function pgps.extra to public;")
+    install.install(empty_database)
+    add_code(release, function)
+    install.install(empty_database)
+    query = "select proacl::text from pg_proc where oid = 'pgps.extra()'::regprocedure"
+    row = connect(dsn=empty_database).execute(query).fetchone()
+    assert row is not None
+    assert "=X/" not in row[0].replace("pgps=X/", "")
+
+
+def test_a_script_that_fails_leaves_the_database_as_it_was(empty_database: str, release: Path) -> None:
+    before = catalogue(empty_database)
+    add_code(release, "select 1;\nselekt 2;\n")
+    with pytest.raises(
+        InstallError, match=r'sql/code/extra.sql line 2: syntax error at or near "selekt"'
+    ) as raised:
+        install.install(empty_database)
+    assert raised.value.sqlstate == "42601"
+    assert catalogue(empty_database) == before
+
+
+def test_uninstalling_leaves_nothing(empty_database: str) -> None:
+    before = catalogue(empty_database)
+    install.install(empty_database)
+    install.uninstall(empty_database)
+    assert catalogue(empty_database) == before
+    assert not install.status(empty_database).installed
+    install.uninstall(empty_database)
+
+
+def test_uninstalling_leaves_a_language_that_was_there(empty_database: str, connect: Connect) -> None:
+    connect(dsn=empty_database).execute("create extension plpython3u")
+    before = catalogue(empty_database)
+    install.install(empty_database)
+    install.uninstall(empty_database)
+    assert catalogue(empty_database) == before
+
+
+def test_uninstalling_leaves_the_roles_another_database_uses(
+    dsn: str, empty_database: str, admin: psycopg.Connection
+) -> None:
+    install.install(empty_database)
+    install.uninstall(empty_database)
+    query = "select count(*) from pg_roles where rolname in ('pgps_admin', 'pgps_worker')"
+    assert admin.execute(query).fetchone() == (2,)
+
+
+def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(
+    empty_database: str, connect: Connect
+) -> None:
+    install.install(empty_database)
+    mine = connect(dsn=empty_database)
+    mine.execute("create table public.precious as select 1 as a")
+    mine.execute("alter table public.precious owner to pgps_admin")
+    install.uninstall(empty_database)
+    assert mine.execute("select a from public.precious").fetchone() == (1,)
+
+
+@pytest.fixture
+def second_empty_database(server: Server) -> Iterator[str]:
+    dbname = f"empty_too_{os.getpid()}"
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        connection.execute(f"create database {dbname} template template0".encode())
+    yield server.dsn(dbname)
+    server.drop(dbname)
+
+
+def test_installers_at_once_in_two_databases_all_succeed(
+    empty_database: str, second_empty_database: str
+) -> None:
+    program = "import sys; from pgps.install import install; print(install(sys.argv[1]).up_to_date)"
+    installers = [
+        subprocess.Popen([sys.executable, "-c", program, dsn], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        for dsn in [empty_database, second_empty_database] * 2
+    ]
+    assert [installer.communicate()[0] for installer in installers] == ["True\n"] * 4
+
+
+def test_threads_that_install_at_once_all_succeed(empty_database: str) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(install.install, [empty_database] * 3))
+    assert outcomes == [install.status(empty_database)] * 3
+
+
+def test_a_second_installer_waits_for_the_first(empty_database: str, connect: Connect) -> None:
+    first = connect(dsn=empty_database, autocommit=False)
+    first.execute("select pg_advisory_xact_lock(%s)", [install._LOCK_KEY])
+    second = threading.Thread(target=install.install, args=[empty_database])
+    second.start()
+    watcher = connect(dsn=empty_database)
+    waiting = """
+        select from pg_locks where locktype = 'advisory' and not granted
+        and database = (select oid from pg_database where datname = current_database())
+    """
+    wait_until(lambda: watcher.execute(waiting).fetchone() is not None, what="the second installer waits")
+    first.rollback()
+    second.join()
+    assert install.status(empty_database).up_to_date
+
+
+def test_plain_psql_makes_the_same_database(empty_database: str, server: Server, own_database: str) -> None:
+    psql(empty_database, "-1", "-f", str(_resources.sql_dir() / "install.sql"))
+    by_alembic = {line for line in catalogue(own_database) if "alembic_version" not in line}
+    assert catalogue(empty_database) == by_alembic
+
+
+def test_what_plain_psql_installed_is_taken_over(empty_database: str) -> None:
+    psql(empty_database, "-1", "-f", str(_resources.sql_dir() / "install.sql"))
+    assert install.status(empty_database).revision == "0001"
+    assert install.upgrade(empty_database).up_to_date
+
+
+def test_plain_psql_uninstalls(empty_database: str) -> None:
+    before = catalogue(empty_database)
+    install.install(empty_database)
+    psql(empty_database, "-1", "-f", str(_resources.sql_dir() / "uninstall.sql"))
+    assert catalogue(empty_database) == before
+
+
+def test_an_older_revision_is_brought_to_head(
+    empty_database: str, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Connect
+) -> None:
+    install.install(empty_database)
+    migrations = tmp_path / "migrations"
+    shutil.copytree(_resources.migrations_dir(), migrations)
+    baseline = (migrations / "versions" / "0001_baseline.py").read_text()
+    (migrations / "versions" / "0002_more.py").write_text(
+        baseline.replace("0001_baseline", "0002_more")
+        .replace('revision = "0001"', 'revision = "0002"')
+        .replace("down_revision = None", 'down_revision = "0001"')
+    )
+    monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
+    (release / "schema" / "0002_more.sql").write_text("create table pgps_internal.more (a int);\n")
+    contents = release / "install.sql"
+    contents.write_text(
+        contents.read_text().replace(
+            "\\ir schema/0001_baseline.sql\n", "\\ir schema/0001_baseline.sql\n\\ir schema/0002_more.sql\n"
+        )
+    )
+    assert install.pending(empty_database) == ["schema/0002_more.sql", *_scripts.code_scripts()]
+    after = install.upgrade(empty_database)
+    assert (after.revision, after.up_to_date) == ("0002", True)
+    connect(dsn=empty_database).execute("select from pgps_internal.more")
+
+
+def test_a_newer_release_in_the_database_is_left_alone(empty_database: str, connect: Connect) -> None:
+    install.install(empty_database)
+    connect(dsn=empty_database).execute("update pgps_internal.alembic_version set version_num = '9999'")
+    with pytest.raises(InstallError, match="revision 9999, this release only"):
+        install.upgrade(empty_database)
+
+
+def test_upgrading_what_is_not_installed_says_what_to_type(empty_database: str) -> None:
+    with pytest.raises(InstallError, match="is not installed in database") as raised:
+        install.upgrade(empty_database)
+    assert "pgps install" in str(raised.value.hint)
+
+
+def test_only_a_superuser_installs(empty_database: str, role: Callable[..., str], connect: Connect) -> None:
+    nobody = role("nobody")
+    with pytest.raises(InstallError, match=f'role "{nobody}" is not a superuser') as raised:
+        install.install(make_conninfo(empty_database, user=nobody, password="test"))
+    assert raised.value.sqlstate == "42501"
+
+
+def test_only_who_may_read_it_sees_the_status(dsn: str, role: Callable[..., str]) -> None:
+    with pytest.raises(NotPermitted) as raised:
+        install.status(make_conninfo(dsn, user=role("nobody"), password="test"))
+    assert "superuser" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "message"),
+    [
+        ("MINIMUM_SERVER", 990_000, "pgps needs 99 or newer"),
+        ("LANGUAGE", "no_such_language", "has no PL/Python 3"),
+    ],
+)
+def test_a_server_that_cannot_carry_it_is_refused(
+    empty_database: str, monkeypatch: pytest.MonkeyPatch, fact: str, value: object, message: str
+) -> None:
+    monkeypatch.setattr(install, fact, value)
+    with pytest.raises(InstallError, match=message) as raised:
+        install.install(empty_database)
+    assert raised.value.hint
+
+
+def test_a_server_that_is_not_there_is_a_lost_connection(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLost):
+        install.status(make_conninfo(host=str(tmp_path), dbname="postgres"))
+
+
+def test_alembic_alone_installs_too(empty_database: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "alembic", "upgrade", "head"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PGPS_DSN": empty_database},
+        check=True,
+        capture_output=True,
+    )
+    assert install.status(empty_database).up_to_date
+
+
+def test_there_is_one_head_and_each_revision_is_one_script() -> None:
+    configuration = Config()
+    configuration.set_main_option("script_location", str(_resources.migrations_dir()))
+    scripts = ScriptDirectory.from_config(configuration)
+    assert scripts.get_heads() == [_scripts.head()]
+    stems = [Path(revision.path).stem for revision in scripts.walk_revisions()]
+    assert [f"schema/{stem}.sql" for stem in reversed(stems)] == _scripts.schema_scripts()
+
+
+def test_install_sql_lists_every_script() -> None:
+    root = _resources.sql_dir()
+    there = {
+        str(path.relative_to(root)) for folder in ("schema", "code") for path in (root / folder).glob("*.sql")
+    }
+    assert set(_scripts.schema_scripts() + _scripts.code_scripts()) == there
+    lines = [
+        line for line in (root / "install.sql").read_text().splitlines() if line and not line.startswith("--")
+    ]
+    assert [line for line in lines if not line.startswith("\\ir ")] == []
+
+
+def test_public_may_execute_nothing_of_the_internals(dsn: str, admin: psycopg.Connection) -> None:
+    rows = admin.execute(
+        """
+        select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = 'pgps_internal'::regnamespace
+          and (p.proacl is null or exists (select from aclexplode(p.proacl) where grantee = 0))
+        """
+    ).fetchall()
+    assert rows == []
