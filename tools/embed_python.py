@@ -55,6 +55,27 @@ Nulls: NULL when an argument is.
 Errors: 42601 not one SQL expression, 22023 empty, 54000 longer than 100,000 characters or nested deeper than 100.
 Needs: no privilege; reads and locks nothing.""",
     ),
+    Function(
+        "parse_statement",
+        "statement_text",
+        {"statement": "text"},
+        """\
+Take a statement of the publish/subscribe language apart, without a look at the catalogue.
+The result has verb, and the parts that the statement has; those left out of the statement are null:
+create_event_type   name, attributes (source text)          drop_event_type  name, cascade
+alter_queue         queue, auditable                        advertise, unadvertise  name
+publish             event_type, visibility, reliability, columns (array), values (source text)
+create_rule         name, table (SQL), operations (array), condition, event_type, values (array)
+create_subscription name, event_type, scope, filter, execute (SQL), args, priority
+create_link         name, address, port, user, password
+grant, revoke       privilege, event_type, roles (array)    drop_rule, drop_subscription  name
+Names are folded unless quoted; table and execute are quoted where SQL needs it. Expressions are source text with
+balanced brackets; put a new line behind them. verb is null for any other text, which is ordinary SQL or nothing.
+
+Nulls: NULL when the argument is.
+Errors: 42601 when it begins like one of the statements and is not; the hint has the syntax.
+Needs: no privilege; reads and locks nothing.""",
+    ),
 ]
 
 

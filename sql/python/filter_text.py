@@ -106,7 +106,7 @@ def refuse_strays(tokens: list[Token]) -> None:
             hint = "A filter is one SQL expression, not a statement."
         elif token.kind == "parameter":
             hint = "Write the value itself; filters that differ in values only are matched together."
-        elif token.symbol("..") or (token.symbol(":") and not brackets):
+        elif token.symbol("..", "{", "}") or (token.symbol(":") and not brackets):
             hint = "A filter is what may stand behind WHERE, without variables."
         elif token.symbol(",") and depth == 0:
             hint = "Join conditions with AND."

@@ -5,7 +5,6 @@ long as the older ones would refuse the text (`0x1F`), and refused otherwise (`1
 """
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 NAME_BYTES = 63
@@ -27,7 +26,7 @@ class Token(NamedTuple):
     """Hold one token.
 
     kind: ident (not quoted), quoted, string, bits (B'' and X''), integer, decimal, operator, parameter ($1), or symbol, which is one of
-        `( ) [ ] , ; : . .. :: := =>`.
+        `( ) [ ] { } , ; : . .. :: := =>`.
     text: the source, character by character.
     value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, operators with `!=` as `<>`.
     position: of the first character, from 1. slot: a literal that stands for a parameter.
@@ -77,22 +76,23 @@ E_ESCAPE_RE = re.compile(
 
 def tokenize(text: str) -> list[Token]:
     """Return all tokens of a text; SqlTextError 42601 when PostgreSQL could not cut it either."""
-    return list(scan(text))
+    check_characters(text)
+    tokens: list[Token] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        tokens.append(token_at(text, at))
+        at = skip_space(text, tokens[-1].end)
+    return tokens
 
 
-def scan(text: str) -> Iterator[Token]:
-    """Yield the tokens of a text one by one, so that its head can be looked at before its end is known to be sound."""
+def check_characters(text: str) -> None:
+    """Raise SqlTextError for what is no character to PostgreSQL."""
     bad = re.search("[\x00\ud800-\udfff]", text)
     if bad:
         raise SqlTextError(
             "the text contains a character that PostgreSQL cannot store", bad.start() + 1,
             "Leave out the zero character and halves of surrogate pairs.",
         )
-    at = skip_space(text, 0)
-    while at < len(text):
-        token = token_at(text, at)
-        yield token
-        at = skip_space(text, token.end)
 
 
 def skip_space(text: str, at: int) -> int:
@@ -133,7 +133,7 @@ def token_at(text: str, at: int) -> Token:
     for symbol in ("::", ":=", ".."):
         if text.startswith(symbol, at):
             return Token("symbol", symbol, symbol, at + 1)
-    if text[at] in "()[],;:.":
+    if text[at] in "()[]{},;:.":
         return Token("symbol", text[at], text[at], at + 1)
     if OPERATOR_RE.match(text, at):
         return operator_token(text, at)
