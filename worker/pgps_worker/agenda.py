@@ -1,0 +1,226 @@
+"""Which subscription runs next, and with how many events.
+
+Pure bookkeeping of one event loop: no database, and the clock is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pgps_worker.broker import Pending
+
+__all__ = ["Agenda", "Outcome", "Result", "Turn"]
+
+# A suspect's limit doubles while batches take less than this share of their time, and is lifted at a ceiling.
+_EASY = 0.25
+_CEILING = 1024
+# A session may end for other reasons; if it ends again with the same event alone, the event is to blame.
+_DEATHS_TO_BLAME = 2
+_PUT_OFF_FIRST, _PUT_OFF_MOST = 0.25, 30.0
+
+
+class Outcome(enum.Enum):
+    """How a turn ended."""
+
+    HANDLED = enum.auto()
+    """Some events were handled, their failures included."""
+    NOTHING = enum.auto()
+    """No event was waiting, or another worker has the subscription."""
+    HUNG = enum.auto()
+    """The callback ran out of time."""
+    DIED = enum.auto()
+    """The session ended while the callback ran."""
+    FILED = enum.auto()
+    """The one event that hangs or kills was filed as failed."""
+    UNTOUCHED = enum.auto()
+    """The turn never began: the session had ended before."""
+    REFUSED = enum.auto()
+    """Anything else went wrong; again after a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One batch to run: at most `limit` events, None for the broker's own limit."""
+
+    subscription: str
+    priority: int
+    limit: int | None
+    deaths: int
+
+    @property
+    def alone(self) -> bool:
+        """True when a failure of this turn can only be that of a single event."""
+        return self.limit == 1
+
+    def to_blame(self, outcome: Outcome) -> bool:
+        """Return whether the event this turn ran must be filed as failed."""
+        return self.alone and (
+            outcome is Outcome.HUNG or (outcome is Outcome.DIED and self.deaths + 1 >= _DEATHS_TO_BLAME)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a turn came to; `share` is the part of its time limit it took."""
+
+    outcome: Outcome
+    share: float = 0.0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    priority: int
+    since: float
+    place: int
+
+
+@dataclass(slots=True)
+class _Record:
+    """Why a subscription is not served as others are; forgotten when it behaves again."""
+
+    limit: int | None = None
+    deaths: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Agenda:
+    """The subscriptions that wait, in order of priority, and those that misbehave.
+
+    A suspect, whose callback hung or killed its process, waits behind the
+    others and never has all slots, so that callbacks that loop for ever hold up
+    nobody else; one that has waited for `patience` seconds is served by
+    priority again.
+    """
+
+    slots: int
+    patience: float
+    clock: Callable[[], float]
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _running: dict[str, bool] = field(default_factory=dict)
+    _again: dict[str, int] = field(default_factory=dict)
+    _records: dict[str, _Record] = field(default_factory=dict)
+    _watchers: deque[asyncio.Future[None]] = field(default_factory=deque)
+    _places: int = 0
+    _closed: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits and nothing runs."""
+        return not self._waiting and not self._running
+
+    def offer(self, pending: Iterable[Pending]) -> None:
+        """Add subscriptions that have work; those put off are left out until their time has come."""
+        now = self.clock()
+        for each in pending:
+            name = each.subscription
+            if name in self._running:
+                self._again[name] = each.priority
+            elif name in self._waiting:
+                self._waiting[name].priority = each.priority
+            elif name not in self._records or self._records[name].not_before <= now:
+                self._enter(name, each.priority)
+        self._changed()
+
+    async def take(self) -> Turn | None:
+        """Return the next turn when there is one; None when the agenda is closed."""
+        while not self._closed:
+            turn = self._pick()
+            if turn is not None:
+                return turn
+            await self._change()
+        return None
+
+    async def settled(self) -> None:
+        """Return when nothing waits and nothing runs."""
+        while not self.idle and not self._closed:
+            await self._change()
+
+    def done(self, turn: Turn, result: Result) -> None:
+        """Record how a turn ended, and enter the subscription again if it may have more."""
+        name = turn.subscription
+        self._running.pop(name, None)
+        again = self._again.pop(name, None)
+        more = self._judge(turn, result)
+        if more or (again is not None and self._may_run(name)):
+            self._enter(name, turn.priority if again is None else again)
+        self._changed()
+
+    def close(self) -> None:
+        """Hand out no more turns."""
+        self._closed = True
+        self._changed()
+
+    def _judge(self, turn: Turn, result: Result) -> bool:
+        """Update the subscription's record; return whether to run it again at once."""
+        name, outcome = turn.subscription, result.outcome
+        if outcome is Outcome.HANDLED:
+            self._grow(name, result.share)
+            return True
+        if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED}:
+            return outcome is Outcome.UNTOUCHED
+        record = self._records.setdefault(name, _Record())
+        if outcome in {Outcome.REFUSED, Outcome.DIED}:
+            record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
+            record.failures += 1
+        if outcome is Outcome.REFUSED:
+            return False
+        record.limit = 1
+        record.deaths = record.deaths + 1 if outcome is Outcome.DIED and turn.alone else 0
+        return outcome is not Outcome.DIED
+
+    def _grow(self, name: str, share: float) -> None:
+        record = self._records.get(name)
+        if record is None:
+            return
+        record.deaths = record.failures = 0
+        if record.limit is not None and share < _EASY:
+            record.limit *= 2
+        if record.limit is None or record.limit > _CEILING:
+            del self._records[name]
+
+    def _may_run(self, name: str) -> bool:
+        return name not in self._records or self._records[name].not_before <= self.clock()
+
+    def _enter(self, name: str, priority: int) -> None:
+        self._places += 1
+        self._waiting[name] = _Waiting(priority, self.clock(), self._places)
+
+    def _is_suspect(self, name: str) -> bool:
+        return name in self._records and self._records[name].limit is not None
+
+    def _pick(self) -> Turn | None:
+        full = sum(self._running.values()) >= max(1, self.slots - 1)
+        eligible = (name for name in self._waiting if not (full and self._is_suspect(name)))
+        name = min(eligible, key=self._rank, default=None)
+        if name is None:
+            return None
+        entry = self._waiting.pop(name)
+        record = self._records.get(name, _Record())
+        self._running[name] = record.limit is not None
+        return Turn(name, entry.priority, record.limit, record.deaths)
+
+    def _rank(self, name: str) -> tuple[bool, int, int]:
+        entry = self._waiting[name]
+        demoted = self._is_suspect(name) and self.clock() - entry.since < self.patience
+        return demoted, -entry.priority, entry.place
+
+    async def _change(self) -> None:
+        watcher = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
+
+    def _changed(self) -> None:
+        """Wake all who wait: they look again, and those for whom there is nothing wait again."""
+        while self._watchers:
+            watcher = self._watchers.popleft()
+            if not watcher.done():
+                watcher.set_result(None)

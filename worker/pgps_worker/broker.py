@@ -1,0 +1,135 @@
+"""The functions of schema `pgps` a worker calls, one statement each.
+
+Two calls in one statement save a round trip where latency counts; `offset 0`
+keeps the planner from changing their order, on which correctness rests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pgps_worker.connection import Connection
+
+__all__ = [
+    "Pending",
+    "all_ended_and_dispatch",
+    "dispatch",
+    "fail_delivery",
+    "fall_asleep_and_dispatch",
+    "pending_subscribers",
+    "reclaim",
+    "run_subscriber",
+    "stay_awake_and_dispatch",
+    "terminate",
+    "try_lead",
+    "try_suspect",
+    "wash",
+]
+
+DISPATCH_CHANNEL = "pgps_dispatch"
+INTERNAL_CHANNEL = "pgps_internal"
+
+# With a number, a call is one batch; without one it would go on in one transaction while events come.
+_DISPATCH: LiteralString = "pgps.dispatch(max_events => 10000)"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An internal subscription that has work."""
+
+    subscription: str
+    priority: int
+
+
+async def try_lead(connection: Connection) -> bool:
+    """Take the leader lock if it is free; True while this session leads."""
+    return bool((await _row(connection, "select pgps.try_lead()"))[0])
+
+
+async def dispatch(connection: Connection) -> int:
+    """Cut and match one batch; return the number of events in it, 0 when none wait."""
+    return int((await _row(connection, "select " + _DISPATCH))[0])
+
+
+async def stay_awake_and_dispatch(connection: Connection) -> tuple[bool, int]:
+    """Tell publishers not to notify, and dispatch; False when one that is committing prevents it."""
+    first: LiteralString = "(select pgps.stay_awake() as awake offset 0) as first"
+    awake, events = await _row(connection, "select awake, " + _DISPATCH + " from " + first)
+    return bool(awake), int(events)
+
+
+async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, int]:
+    """Let publishers notify again, and dispatch; return who may still be committing without notifying."""
+    first: LiteralString = "(select pgps.fall_asleep() as running offset 0) as first"
+    running, events = await _row(connection, "select running::text, " + _DISPATCH + " from " + first)
+    return str(running), int(events)
+
+
+async def all_ended_and_dispatch(connection: Connection, running: str) -> tuple[bool, int]:
+    """Return whether all of `running` had ended, and then what a dispatch found."""
+    first: LiteralString = "(select pgps.all_ended(%s::pg_catalog.pg_snapshot) as ended offset 0) as first"
+    ended, events = await _row(connection, "select ended, " + _DISPATCH + " from " + first, [running])
+    return bool(ended), int(events)
+
+
+async def pending_subscribers(connection: Connection, limit: int) -> list[Pending]:
+    """Return up to `limit` internal subscriptions that have work, the highest priority first."""
+    query: LiteralString = "select subscription, priority from pgps.pending_subscribers() limit %s"
+    rows: Sequence[Any] = await (await connection.execute(query, [limit])).fetchall()
+    return [Pending(subscription, priority) for subscription, priority in rows]
+
+
+async def run_subscriber(connection: Connection, subscription: str, max_events: int | None) -> int:
+    """Run the next batch of a subscription in one transaction; return how many events it handled."""
+    query: LiteralString = "select pgps.run_subscriber(%s, max_events => %s)"
+    return int((await _row(connection, query, [subscription, max_events]))[0])
+
+
+async def fail_delivery(
+    connection: Connection, subscription: str, *, sqlstate: str, error: str
+) -> int | None:
+    """File the next event as failed and move on; return its id, None when there was none."""
+    query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s)"
+    event = (await _row(connection, query, [subscription, sqlstate, error]))[0]
+    return None if event is None else int(event)
+
+
+async def reclaim(connection: Connection) -> int:
+    """Reclaim one segment if one is free; return how many were."""
+    return int((await _row(connection, "select pgps.reclaim()"))[0])
+
+
+async def try_suspect(connection: Connection, subscription: str) -> bool:
+    """Take the session's lock for finding the event that breaks a callback; False when another has it."""
+    query: LiteralString = (
+        "select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgps suspect ' || %s, 0))"
+    )
+    return bool((await _row(connection, query, [subscription]))[0])
+
+
+async def terminate(connection: Connection, pid: int) -> bool:
+    """End another session of the same role; False when it does not answer within two seconds."""
+    return bool((await _row(connection, "select pg_catalog.pg_terminate_backend(%s, 2000)", [pid]))[0])
+
+
+async def wash(connection: Connection) -> None:
+    """Take back what a callback may have left in the session.
+
+    DISCARD ALL would also throw away the plans of the generated code, which costs the next batch more.
+    """
+    await connection.execute(
+        "reset session authorization; reset role; reset all; close all; unlisten *; deallocate all;"
+        " discard temp; discard sequences; select pg_catalog.pg_advisory_unlock_all()"
+    )
+
+
+async def _row(
+    connection: Connection, query: LiteralString, params: Sequence[object] | None = None
+) -> Sequence[Any]:
+    row = await (await connection.execute(query, params)).fetchone()
+    assert row is not None
+    return row

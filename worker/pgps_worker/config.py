@@ -1,0 +1,73 @@
+"""What a worker is told when it starts.
+
+| setting          | option             | environment                  | default                          |
+|------------------|--------------------|------------------------------|----------------------------------|
+| dsn              | --dsn              | PGPS_DSN, else libpq's PG*   | libpq's defaults                 |
+| name             | --name             | PGPS_WORKER_NAME             | host name and process id         |
+| concurrency      | --concurrency      | PGPS_WORKER_CONCURRENCY      | 2 subscriptions at once          |
+| callback_timeout | --callback-timeout | PGPS_WORKER_CALLBACK_TIMEOUT | 30 s                             |
+| reclaim_every    | --reclaim-every    | PGPS_WORKER_RECLAIM_EVERY    | 5 s                              |
+| health_port      | --health-port      | PGPS_WORKER_HEALTH_PORT      | none: no HTTP                    |
+| health_host      | --health-host      | PGPS_WORKER_HEALTH_HOST      | 127.0.0.1                        |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from pgps.errors import ConfigError
+
+__all__ = ["WorkerConfig", "default_name"]
+
+# "pgps-worker/<name>/<service>" must fit application_name's 63 bytes.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,32}")
+
+
+def default_name() -> str:
+    """Return a name no other worker of this network has: host name and process id."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname().split(".")[0])[:22]
+    return f"{host}-{os.getpid()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """The settings of one worker; all times are seconds. Raises ConfigError on a value that cannot work.
+
+    `dsn` must reach the server itself, not a transaction pooler: the worker
+    holds session locks and listens. `dispatch_timeout` ends one batch that
+    hangs, `poll` is how late a lost notification is noticed.
+    """
+
+    dsn: str = ""
+    name: str = field(default_factory=default_name)
+    concurrency: int = 2
+    callback_timeout: float = 30.0
+    dispatch_timeout: float = 300.0
+    reclaim_every: float = 5.0
+    poll: float = 1.0
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            conninfo_to_dict(self.dsn)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(
+                f"the connection string is malformed: {str(error).strip()}",
+                hint="Give a libpq string or URI, for example postgresql:///mydb or 'dbname=mydb'.",
+            ) from error
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f'invalid worker name "{self.name}"',
+                hint="Use 1 to 32 letters, digits, dots, dashes and underscores.",
+            )
+        for what in ("concurrency", "callback_timeout", "dispatch_timeout", "reclaim_every", "poll"):
+            value = getattr(self, what)
+            if not value > 0:
+                raise ConfigError(f"{what} is {value}", hint=f"Give a {what.replace('_', ' ')} above zero.")

@@ -1,0 +1,94 @@
+"""Connections that cannot hang: every one is named, has time limits, and notices a dead peer."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from typing import TYPE_CHECKING, TypeAlias
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+
+__all__ = ["Connection", "connect", "is_alive", "notified"]
+
+Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
+
+# What every session gets. They travel as start-up options, so that RESET ALL in or after a callback returns
+# to them and not to the server's defaults. client_connection_check_interval makes the server drop a callback,
+# and its locks, within a second of the worker's death instead of when the callback ends.
+_SESSION = {
+    "client_connection_check_interval": "1s",
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+_LIBPQ = {
+    "connect_timeout": "10",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+}
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    config: WorkerConfig, service: str, *, statement_timeout: float, settings: dict[str, str] | None = None
+) -> AsyncIterator[Connection]:
+    """Open a connection of `service` in autocommit, and close it behind the block.
+
+    `statement_timeout` is in seconds; `settings` are further server settings.
+    Nothing is prepared by name: a filter or callback that runs in the session
+    could replace a prepared statement, and have its own run with the worker's
+    rights. Raises psycopg.OperationalError when the server cannot be reached.
+    """
+    given = conninfo_to_dict(config.dsn)
+    session = _SESSION | {"statement_timeout": f"{statement_timeout * 1000:.0f}ms"} | (settings or {})
+    params = _LIBPQ | {key: str(value) for key, value in given.items() if value is not None}
+    params["application_name"] = f"pgps-worker/{config.name}/{service}"
+    params["options"] = " ".join([str(given.get("options") or ""), *map(_option, session.items())]).strip()
+    connection = await psycopg.AsyncConnection.connect(autocommit=True, prepare_threshold=None, **params)  # type: ignore[arg-type]
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def is_alive(connection: Connection) -> bool:
+    """Return False when the server has hung up on an idle connection; costs a system call, no round trip.
+
+    It tells a session that died while idle from one that a callback killed.
+    """
+    if connection.closed:
+        return False
+    readable, _, _ = select.select([connection.fileno()], [], [], 0)
+    if readable:
+        try:
+            connection.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+    return not connection.closed
+
+
+async def notified(connection: Connection, timeout: float, *, stop: Stop) -> bool:  # noqa: ASYNC109
+    """Wait for a notification on any channel; False after `timeout` seconds or when asked to stop.
+
+    One that came while a statement ran counts, and those waiting count as one.
+    """
+    came = False
+    async with stop.cuts_short():
+        async for _ in connection.notifies(timeout=timeout, stop_after=1):
+            came = True
+    return came
+
+
+def _option(setting: tuple[str, str]) -> str:
+    name, value = setting
+    escaped = value.replace("\\", "\\\\").replace(" ", "\\ ")
+    return f"-c {name}={escaped}"

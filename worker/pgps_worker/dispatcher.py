@@ -1,0 +1,146 @@
+"""Turns what was committed into deliveries, as soon as it is committed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgps_worker import broker
+from pgps_worker.connection import Connection, connect, notified
+from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Dispatcher"]
+
+log = logging.getLogger(__name__)
+
+# Under two seconds from the leader's death to the take-over, with room for the connection to be noticed dead.
+_STANDBY_POLL = (0.7, 1.0)
+
+# A batch that is lost in a crash of the server is cut again, and what was built on it was lost with it: the
+# flush of any later durable commit covers it. Waiting for the disk here would only be latency.
+_SETTINGS = {"synchronous_commit": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatcher:
+    """Leads, or stands by until the leader's session has ended."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "dispatcher"
+
+    async def run(self) -> None:
+        """Become the leader, then dispatch until asked to stop."""
+        async with connect(
+            self.config, self.name, statement_timeout=self.config.dispatch_timeout, settings=_SETTINGS
+        ) as connection:
+            self.vitals.up(self.name)
+            try:
+                await self._stand_by(connection)
+                await _Leader(connection, self.stop, self.vitals).lead()
+            finally:
+                self.vitals.leading = False
+
+    async def _stand_by(self, connection: Connection) -> None:
+        waiting = False
+        while not self.stop.requested and not await broker.try_lead(connection):
+            if not waiting:
+                log.info("standing by: another worker dispatches")
+                waiting = True
+            await self.stop.sleep(random.uniform(*_STANDBY_POLL))  # noqa: S311
+
+
+class _Leader:
+    """The loop of the dispatcher that leads. Nothing is logged in it, and a batch costs one round trip."""
+
+    def __init__(self, connection: Connection, stop: Stop, vitals: Vitals) -> None:
+        self._connection = connection
+        self._stop = stop
+        self._vitals = vitals
+        self._pace = Pace()
+
+    async def lead(self) -> None:
+        """Dispatch until asked to stop."""
+        if self._stop.requested:
+            return
+        await self._connection.execute("listen " + broker.DISPATCH_CHANNEL)
+        self._vitals.leading = True
+        log.info("dispatching")
+        while not self._stop.requested:
+            # Awake first: who commits now may have seen the last leader awake, and will not notify.
+            await self._awake()
+            await self._asleep()
+
+    async def _awake(self) -> None:
+        """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
+        awake = False
+        began = time.monotonic()
+        while not self._stop.requested:
+            if awake:
+                events = await broker.dispatch(self._connection)
+            else:
+                awake, events = await broker.stay_awake_and_dispatch(self._connection)
+            self._note(events)
+            now = time.monotonic()
+            if not events and self._pace.is_calm(now):
+                break
+            if now - began > SAFETY:
+                await self._still_leading()
+                began = now
+            await asyncio.sleep(self._pace.linger(events))
+        if awake:
+            await self._fall_asleep()
+
+    async def _fall_asleep(self) -> None:
+        """Let publishers notify again, and look until none is left that was committing without."""
+        running, events = await broker.fall_asleep_and_dispatch(self._connection)
+        self._note(events)
+        for poll in ALL_ENDED_POLLS:
+            ended, events = await broker.all_ended_and_dispatch(self._connection, running)
+            self._note(events)
+            if ended or self._stop.requested or self._pace.is_busy(time.monotonic()):
+                return
+            await notified(self._connection, poll, stop=self._stop)
+
+    async def _asleep(self) -> None:
+        """Wait for publishers to notify, until they do it too often."""
+        timeout = CONFIRM
+        while not self._stop.requested and not self._pace.is_busy(time.monotonic()):
+            told = await notified(self._connection, timeout, stop=self._stop)
+            if not told and timeout == SAFETY:
+                await self._still_leading()
+            events = await broker.dispatch(self._connection)
+            self._note(events)
+            timeout = CONFIRM if events else SAFETY
+
+    async def _still_leading(self) -> None:
+        """Take the leader lock back should a filter's function have released the session's locks."""
+        if not await broker.try_lead(self._connection):
+            raise LeadershipLostError
+
+    def _note(self, events: int) -> None:
+        self._pace.note(events, time.monotonic())
+        if events:
+            self._vitals.events_dispatched += events
+            self._vitals.batches_dispatched += 1
+
+
+class LeadershipLostError(OSError):
+    """Another session holds the leader lock."""
+
+    def __str__(self) -> str:
+        return "another session dispatches now"

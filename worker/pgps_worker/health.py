@@ -1,0 +1,85 @@
+"""Two pages for machines: /healthz (200 when every service is up, else 503) and /metrics for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Health"]
+
+_TIMEOUT = 5.0
+_MOST_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A few lines of HTTP; it asks the services, not the database, and so answers in any case."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "health"
+
+    async def run(self) -> None:
+        """Answer until asked to stop; raises OSError when the port is taken."""
+        server = await asyncio.start_server(
+            self._answer, self.config.health_host, self.config.health_port, limit=_MOST_BYTES
+        )
+        self.vitals.up(self.name)
+        async with server:
+            await self.stop.wait()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                request = await reader.readuntil(b"\r\n\r\n")
+                status, kind, body = self._page(request)
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body.encode())}\r\n"
+                    f"Connection: close\r\n\r\n{body}".encode()
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a client that is slow, gone or talks something else is its own business
+        finally:
+            writer.close()
+
+    def _page(self, request: bytes) -> tuple[str, str, str]:
+        method, _, rest = request.partition(b" ")
+        path = rest.split(b" ", 1)[0].split(b"?", 1)[0]
+        if method not in {b"GET", b"HEAD"}:
+            return "405 Method Not Allowed", "text/plain", ""
+        if path == b"/healthz":
+            status = "200 OK" if self.vitals.is_healthy else "503 Service Unavailable"
+            return status, "application/json", json.dumps(self._report()) + "\n"
+        if path == b"/metrics":
+            return "200 OK", "text/plain; version=0.0.4", _metrics(self.vitals)
+        return "404 Not Found", "text/plain", "see /healthz and /metrics\n"
+
+    def _report(self) -> dict[str, object]:
+        # A failure's text stays in the log: it may name hosts and users.
+        services = {
+            name: "up" if failure is None else "down" for name, failure in self.vitals.services.items()
+        }
+        return {"name": self.config.name, "leading": self.vitals.leading, "services": services}
+
+
+def _metrics(vitals: Vitals) -> str:
+    lines = [f"# TYPE pgps_worker_leading gauge\npgps_worker_leading {int(vitals.leading)}\n"]
+    for field in fields(vitals):
+        value = getattr(vitals, field.name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            metric = f"pgps_worker_{field.name}_total"
+            lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
+    return "".join(lines)

@@ -1,0 +1,49 @@
+"""Where the worker's log goes: to stderr, for people or, as JSON lines, for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+__all__ = ["set_up"]
+
+
+class _JsonLines(logging.Formatter):
+    def __init__(self, worker: str) -> None:
+        super().__init__()
+        self._worker = worker
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "worker": self._worker,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(level: str, *, as_json: bool, worker: str) -> None:
+    """Send what is logged from `level` up to stderr; a terminal gets colours, a pipe plain lines."""
+    handler: logging.Handler
+    console = Console(stderr=True)
+    if as_json:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_JsonLines(worker))
+    elif console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=True)
+        handler.setFormatter(logging.Formatter("%(message)s", datefmt="[%X]"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What asyncio and psycopg notice is the worker's to report, in its own words.
+    for library in ("asyncio", "psycopg"):
+        logging.getLogger(library).setLevel(logging.ERROR)

@@ -1,0 +1,71 @@
+"""One pass for cron: everything that waits is dispatched, run and reclaimed, then the worker leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from pgps_worker import broker
+from pgps_worker.agenda import Agenda
+from pgps_worker.connection import Connection, connect
+from pgps_worker.runner import Runner, open_agenda
+from pgps_worker.subscribers import LOOK_LIMIT
+from pgps_worker.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["drain"]
+
+log = logging.getLogger(__name__)
+
+
+async def drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
+    """Do all there is to do now; retries that are due later, and what another worker has in hand, are left.
+
+    Raises psycopg.Error when the database cannot be reached or refuses.
+    """
+    try:
+        await _drain(config, stop, vitals)
+    except BaseExceptionGroup as group:
+        raise _first(group) from group
+    log.info(
+        "dispatched %d events, handled %d, filed %d as failed, reclaimed %d segments",
+        vitals.events_dispatched, vitals.events_handled, vitals.events_filed, vitals.segments_reclaimed,
+    )  # fmt: skip
+
+
+async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
+    agenda = open_agenda(config)
+    stop.then(agenda.close)
+    runners = [Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)]
+    async with (
+        connect(config, "once", statement_timeout=config.dispatch_timeout) as connection,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(Supervisor(stop, vitals).run(runners), name="runners")
+        while await _pass(connection, agenda, vitals) and not stop.requested:
+            pass
+        while not stop.requested and (segments := await broker.reclaim(connection)):
+            vitals.segments_reclaimed += segments
+        stop.request()
+
+
+async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
+    """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
+    before = vitals.events_handled + vitals.events_filed
+    dispatched = 0
+    while events := await broker.dispatch(connection):
+        dispatched += events
+    vitals.events_dispatched += dispatched
+    agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
+    await agenda.settled()
+    return dispatched > 0 or vitals.events_handled + vitals.events_filed > before
+
+
+def _first(group: BaseExceptionGroup) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

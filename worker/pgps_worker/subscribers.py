@@ -1,0 +1,49 @@
+"""Notices which internal subscriptions have events, and puts them on the agenda of the runners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgps_worker import broker
+from pgps_worker.connection import connect, notified
+
+if TYPE_CHECKING:
+    from pgps_worker.agenda import Agenda
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["LOOK_LIMIT", "Watcher"]
+
+LOOK_LIMIT = 1000
+"""How many waiting subscriptions are held in memory at a time."""
+
+_STATEMENT_TIMEOUT = 30.0
+_FULL_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Looks when told that a dispatch made work, and once a poll for retries that have come due."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+    agenda: Agenda
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "subscribers"
+
+    async def run(self) -> None:
+        """Look until asked to stop."""
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            await connection.execute("listen " + broker.INTERNAL_CHANNEL)
+            self.vitals.up(self.name)
+            while not self.stop.requested:
+                pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
+                self.agenda.offer(pending)
+                timeout = _FULL_POLL if len(pending) == LOOK_LIMIT else self.config.poll
+                await notified(connection, timeout, stop=self.stop)

@@ -1,0 +1,96 @@
+"""Services that are started again when they fail, until the worker is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import psycopg
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Service", "Supervisor"]
+
+log = logging.getLogger(__name__)
+
+# Full jitter, so that workers do not storm a server that comes back.
+_BACKOFF = wait_random_exponential(multiplier=0.1, max=5)
+# A service that ran this long was well; its next failure is a first one.
+_WELL_AFTER = 30.0
+
+_HINTS = {
+    "3D000": "Create the database, then run: pgps install DSN",
+    "3F000": "Run: pgps install DSN",
+    "42501": "Ask an administrator for: grant pgps_worker to this role",
+    "42883": "Run: pgps install DSN (or pgps upgrade DSN)",
+}
+
+
+class Service(Protocol):
+    """One thing a worker does, with connections of its own.
+
+    `run` returns when the stop was requested and raises when it cannot go on;
+    it is then called again.
+    """
+
+    @property
+    def name(self) -> str:
+        """The service's name in the log and, after the worker's, in application_name."""
+
+    async def run(self) -> None:
+        """Serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervisor:
+    """Runs services side by side; the failure of one does not disturb the others."""
+
+    stop: Stop
+    vitals: Vitals
+
+    async def run(self, services: Sequence[Service]) -> None:
+        """Run all services until each has left after a request to stop."""
+        async with asyncio.TaskGroup() as group:
+            for service in services:
+                group.create_task(self.keep(service), name=service.name)
+
+    async def keep(self, service: Service) -> None:
+        """Run one service, again after each failure, with growing pauses."""
+        began = time.monotonic()
+
+        def forgive(state: RetryCallState) -> None:
+            if time.monotonic() - began > _WELL_AFTER:
+                state.attempt_number = 1
+
+        retrying = AsyncRetrying(
+            sleep=self.stop.sleep,
+            wait=_BACKOFF,
+            stop=lambda _: self.stop.requested,
+            after=forgive,
+            before_sleep=lambda state: self._report(service, state),
+            retry_error_callback=lambda _: None,
+        )
+        async for attempt in retrying:
+            began = time.monotonic()
+            with attempt:
+                if not self.stop.requested:
+                    await service.run()
+
+    def _report(self, service: Service, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        text = str(error).strip()
+        self.vitals.down(service.name, text)
+        if not isinstance(error, psycopg.Error | OSError):
+            log.error("%s failed; again in %.1f s", service.name, state.upcoming_sleep, exc_info=error)
+            return
+        log.warning("%s: %s; again in %.1f s", service.name, text, state.upcoming_sleep)
+        if hint := _HINTS.get(getattr(error, "sqlstate", None) or ""):
+            log.warning("%s: hint: %s", service.name, hint)

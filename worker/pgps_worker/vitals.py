@@ -1,0 +1,37 @@
+"""What the worker has done and how its services are, for health checks and the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Vitals"]
+
+
+@dataclass(slots=True)
+class Vitals:
+    """Counters since the start, and the last failure of each service that is down (None: up)."""
+
+    leading: bool = False
+    events_dispatched: int = 0
+    batches_dispatched: int = 0
+    events_handled: int = 0
+    batches_handled: int = 0
+    callbacks_stopped: int = 0
+    events_filed: int = 0
+    segments_reclaimed: int = 0
+    service_restarts: int = 0
+    services: dict[str, str | None] = field(default_factory=dict)
+
+    def up(self, service: str) -> None:
+        """Record that a service works."""
+        self.services[service] = None
+
+    def down(self, service: str, failure: str) -> None:
+        """Record why a service does not work for the moment."""
+        self.services[service] = failure
+        self.service_restarts += 1
+
+    @property
+    def is_healthy(self) -> bool:
+        """True when there are services, and all are up."""
+        return bool(self.services) and all(failure is None for failure in self.services.values())
