@@ -5,6 +5,8 @@ BIN := .venv/bin
 ARGS ?=
 # Test processes; the server needs a core, too.
 JOBS ?= 2
+# Each writes its files, or compares them when called with --check.
+GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all lint format generate bench clean
@@ -30,14 +32,14 @@ lint: setup ## check style, types, directions of imports, and that generated fil
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	@set -e; for tool in tools/gen_*.py; do [ ! -e "$$tool" ] || { echo "$$tool --check"; $(BIN)/python "$$tool" --check; }; done
+	@set -e; for tool in $(GENERATORS); do echo "$$tool --check"; $(BIN)/python "$$tool" --check; done
 
 format: setup ## put the Python code in shape
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 generate: setup ## write the generated files again
-	@set -e; for tool in tools/gen_*.py; do [ ! -e "$$tool" ] || $(BIN)/python "$$tool"; done
+	@set -e; for tool in $(GENERATORS); do $(BIN)/python "$$tool"; done
 
 bench: ## measure, print the table, keep the raw results in bench/
 	@tools/setup.sh dev,demo

@@ -98,6 +98,4 @@ def _failed(name: str, script: str, error: psycopg.Error) -> InstallError:
     line = f" line {script[: int(position)].count(chr(10)) + 1}" if position else ""
     context = f"\nCONTEXT:  {error.diag.context}" if error.diag.context else ""
     message = error.diag.message_primary or str(error)
-    return InstallError(
-        f"sql/{name}{line}: {message}{context}", hint=error.diag.message_hint, sqlstate=error.sqlstate
-    )
+    return InstallError(f"sql/{name}{line}: {message}{context}", hint=error.diag.message_hint, sqlstate=error.sqlstate)

@@ -74,9 +74,7 @@ def pending(dsn: str) -> list[str]:
     if now.up_to_date:
         return []
     return [
-        name
-        for name in _scripts.schema_scripts()
-        if now.revision is None or _scripts.revision_of(name) > now.revision
+        name for name in _scripts.schema_scripts() if now.revision is None or _scripts.revision_of(name) > now.revision
     ] + _scripts.code_scripts()
 
 
@@ -97,9 +95,7 @@ def upgrade(dsn: str) -> Installation:
     """Bring an installed pgps to this release; raises InstallError when there is none."""
     now = status(dsn)
     if not now.installed:
-        raise InstallError(
-            f'pgps is not installed in database "{now.database}"', hint="Install it: pgps install DSN"
-        )
+        raise InstallError(f'pgps is not installed in database "{now.database}"', hint="Install it: pgps install DSN")
     return install(dsn)
 
 
@@ -145,9 +141,7 @@ def before_revisions(connection: psycopg.Connection) -> bool:
             [now.revision],
         )
     return bool(
-        _one(connection, "select exists (select from pg_extension where extname = %s) as found", LANGUAGE)[
-            "found"
-        ]
+        _one(connection, "select exists (select from pg_extension where extname = %s) as found", LANGUAGE)["found"]
     )
 
 

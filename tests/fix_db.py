@@ -59,9 +59,7 @@ def dsn(database: str, server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_database(
-    server: Server, _connections: contextlib.ExitStack, _roles: dict[str, None]
-) -> Iterator[str]:
+def own_database(server: Server, _connections: contextlib.ExitStack, _roles: dict[str, None]) -> Iterator[str]:
     """The connection string of a fresh clone, for what concerns a whole broker: dispatch, reclaim."""
     dbname = f"pgps_{_PROCESS}_{next(_counter)}"
     yield server.clone(dbname)
@@ -102,9 +100,7 @@ def connect(dsn: str, _connections: contextlib.ExitStack, _roles: dict[str, None
     """Open connections, as the superuser or as a role, to this process's database or another."""
     default = dsn
 
-    def opened(
-        role: str | None = None, autocommit: bool = True, *, dsn: str | None = None
-    ) -> psycopg.Connection:
+    def opened(role: str | None = None, autocommit: bool = True, *, dsn: str | None = None) -> psycopg.Connection:
         target = dsn or default
         if role in _roles:
             # A real login: what RESET leads back to is the role itself.
@@ -146,14 +142,10 @@ def role(server: Server, _roles: dict[str, None]) -> Callable[..., str]:
         name = f"{prefix}_{_PROCESS}_{next(_counter)}"
         with psycopg.connect(server.base, autocommit=True) as connection:
             connection.execute(
-                sql.SQL("create role {} login password {}").format(
-                    sql.Identifier(name), sql.Literal(_PASSWORD)
-                )
+                sql.SQL("create role {} login password {}").format(sql.Identifier(name), sql.Literal(_PASSWORD))
             )
             for group in memberships:
-                connection.execute(
-                    sql.SQL("grant {} to {}").format(sql.Identifier(group), sql.Identifier(name))
-                )
+                connection.execute(sql.SQL("grant {} to {}").format(sql.Identifier(group), sql.Identifier(name)))
         _roles[name] = None
         return name
 

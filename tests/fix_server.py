@@ -80,9 +80,7 @@ class Run:
 @contextlib.contextmanager
 def _embedded(home: Path) -> Iterator[str]:
     # The databases of the test processes each want a few connections more than the default gives.
-    with EmbeddedCluster(
-        "tests", fast=True, home=home, settings={"max_connections": "300"}, keep=False
-    ) as cluster:
+    with EmbeddedCluster("tests", fast=True, home=home, settings={"max_connections": "300"}, keep=False) as cluster:
         yield cluster.dsn()
 
 
@@ -90,10 +88,12 @@ def _embedded(home: Path) -> Iterator[str]:
 def _container() -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # not ours to mend
+        from testcontainers.community.postgres import PostgresContainer
         from testcontainers.core.image import DockerImage
-        from testcontainers.postgres import PostgresContainer
 
-        image = DockerImage(path=str(_ROOT), dockerfile_path="docker/Dockerfile", tag="pgps-postgres:test")
+        image = DockerImage(
+            path=str(_ROOT), dockerfile_path="docker/Dockerfile", tag="pgps-postgres:test", target="server"
+        )
         with image, PostgresContainer(str(image), username="pgps", password="pgps", driver=None) as container:
             yield make_conninfo(container.get_connection_url(), dbname="postgres")
 

@@ -97,9 +97,7 @@ def _missing(
             hint="Set PGPS_PG_BIN to the directory that holds initdb and postgres, or unset it.",
         )
     found = ", ".join(str(one.major) for one in complete)
-    package = (
-        f"postgresql-{major} postgresql-plpython3-{major}" if major else "postgresql postgresql-plpython3-15"
-    )
+    package = f"postgresql-{major} postgresql-plpython3-{major}" if major else "postgresql postgresql-plpython3-15"
     return BinariesMissing(
         f"no PostgreSQL {major or f'{MINIMUM_MAJOR} or newer'} server binaries on this machine"
         + (f" (found: {found})" if found else ""),

@@ -114,8 +114,7 @@ def test_code_that_differs_is_applied_again(empty_database: str, release: Path, 
     install.install(empty_database)
     add_code(
         release,
-        "create or replace function pgps.extra() returns text language sql as "
-        "$$ select format('%s:%s', 1, 'x') $$;",
+        "create or replace function pgps.extra() returns text language sql as $$ select format('%s:%s', 1, 'x') $$;",
     )
     assert not install.status(empty_database).up_to_date
     assert install.pending(empty_database) == _scripts.code_scripts()
@@ -123,9 +122,7 @@ def test_code_that_differs_is_applied_again(empty_database: str, release: Path, 
     assert connect(dsn=empty_database).execute("select pgps.extra()").fetchone() == ("1:x",)
 
 
-def test_a_grant_whose_line_is_gone_does_not_outlive_it(
-    empty_database: str, release: Path, connect: Connect
-) -> None:
+def test_a_grant_whose_line_is_gone_does_not_outlive_it(empty_database: str, release: Path, connect: Connect) -> None:
     function = "create or replace function pgps.extra() returns int language sql as 'select 1';\n"
     add_code(release, function + "grant execute on function pgps.extra to public;")
     install.install(empty_database)
@@ -140,9 +137,7 @@ def test_a_grant_whose_line_is_gone_does_not_outlive_it(
 def test_a_script_that_fails_leaves_the_database_as_it_was(empty_database: str, release: Path) -> None:
     before = catalogue(empty_database)
     add_code(release, "select 1;\nselekt 2;\n")
-    with pytest.raises(
-        InstallError, match=r'sql/code/extra.sql line 2: syntax error at or near "selekt"'
-    ) as raised:
+    with pytest.raises(InstallError, match=r'sql/code/extra.sql line 2: syntax error at or near "selekt"') as raised:
         install.install(empty_database)
     assert raised.value.sqlstate == "42601"
     assert catalogue(empty_database) == before
@@ -174,9 +169,7 @@ def test_uninstalling_leaves_the_roles_another_database_uses(
     assert admin.execute(query).fetchone() == (2,)
 
 
-def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(
-    empty_database: str, connect: Connect
-) -> None:
+def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(empty_database: str, connect: Connect) -> None:
     install.install(empty_database)
     mine = connect(dsn=empty_database)
     mine.execute("create table public.precious as select 1 as a")
@@ -194,9 +187,7 @@ def second_empty_database(server: Server) -> Iterator[str]:
     server.drop(dbname)
 
 
-def test_installers_at_once_in_two_databases_all_succeed(
-    empty_database: str, second_empty_database: str
-) -> None:
+def test_installers_at_once_in_two_databases_all_succeed(empty_database: str, second_empty_database: str) -> None:
     program = "import sys; from pgps.install import install; print(install(sys.argv[1]).up_to_date)"
     installers = [
         subprocess.Popen([sys.executable, "-c", program, dsn], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -341,13 +332,9 @@ def test_there_is_one_head_and_each_revision_is_one_script() -> None:
 
 def test_install_sql_lists_every_script() -> None:
     root = _resources.sql_dir()
-    there = {
-        str(path.relative_to(root)) for folder in ("schema", "code") for path in (root / folder).glob("*.sql")
-    }
+    there = {str(path.relative_to(root)) for folder in ("schema", "code") for path in (root / folder).glob("*.sql")}
     assert set(_scripts.schema_scripts() + _scripts.code_scripts()) == there
-    lines = [
-        line for line in (root / "install.sql").read_text().splitlines() if line and not line.startswith("--")
-    ]
+    lines = [line for line in (root / "install.sql").read_text().splitlines() if line and not line.startswith("--")]
     assert [line for line in lines if not line.startswith("\\ir ")] == []
 
 

@@ -127,18 +127,13 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(
         taken = other.status().port
         ports = iter([taken])
         real: Callable[[int], int] = __import__("pgps.embedded.layout").embedded.layout.free_port
-        monkeypatch.setattr(
-            "pgps.embedded.layout.free_port", lambda preferred: next(ports, None) or real(preferred)
-        )
+        monkeypatch.setattr("pgps.embedded.layout.free_port", lambda preferred: next(ports, None) or real(preferred))
         assert cluster.start().status().port != taken
 
 
 def test_settings_hold_from_the_next_start(cluster: EmbeddedCluster) -> None:
     cluster.start()
-    assert (
-        ask(cluster.dsn(), "select current_setting('max_connections') || current_setting('fsync')")
-        == "200off"
-    )
+    assert ask(cluster.dsn(), "select current_setting('max_connections') || current_setting('fsync')") == "200off"
     cluster.stop()
     changed = EmbeddedCluster(cluster.name, fast=False, settings={"application_name": "it's"})
     query = "select current_setting('application_name') || ' ' || current_setting('fsync')"

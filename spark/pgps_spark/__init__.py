@@ -1,0 +1,1 @@
+"""Publishing to pgps from Spark, and reading from it."""
