@@ -3,8 +3,8 @@
     python tools/embed_python.py            write the file
     python tools/embed_python.py --check    exit 1 when the file is not what would be written
 
-A PL/Python function cannot import a file, so each gets the source of the modules it needs, in the order in which
-they import each other, without these imports. The names at the top of all modules share one scope.
+A PL/Python function cannot import a file, so each gets the source of the modules it needs, in the order in
+which they import each other, without these imports. The names at the top of all modules share one scope.
 """
 
 import argparse
@@ -23,9 +23,10 @@ HEADER = """\
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Describe a function of PostgreSQL: `module` has a Python function of the same name that takes the arguments in order.
+    """Describe a function of PostgreSQL.
 
-    `arguments` maps their names to their types; the result is jsonb.
+    `module` has a Python function of the same name that takes the arguments in order; `arguments` maps
+    their names to their types. The result is jsonb.
     """
 
     name: str
@@ -52,7 +53,7 @@ keys        [{attribute, operator, parameter}] of the conditions attribute = < <
 in_select   true when an IN (SELECT ..) became EXISTS in shape
 
 Nulls: NULL when an argument is.
-Errors: 42601 not one SQL expression, 22023 empty, 54000 longer than 100,000 characters or nested deeper than 100.
+Errors: 42601 not one SQL expression, 22023 empty, 54000 over 100,000 characters or nested deeper than 100.
 Needs: no privilege; reads and locks nothing.""",
     ),
     Function(
@@ -69,8 +70,8 @@ create_rule         name, table (SQL), operations (array), condition, event_type
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password
 grant, revoke       privilege, event_type, roles (array)    drop_rule, drop_subscription  name
-Names are folded unless quoted; table and execute are quoted where SQL needs it. Expressions are source text with
-balanced brackets; put a new line behind them. verb is null for any other text, which is ordinary SQL or nothing.
+Names are folded unless quoted; table and execute are quoted where SQL needs it. Expressions are source text
+with balanced brackets; put a new line behind them. verb is null for any other text: ordinary SQL or nothing.
 
 Nulls: NULL when the argument is.
 Errors: 42601 when it begins like one of the statements and is not; the hint has the syntax.
@@ -82,7 +83,7 @@ Needs: no privilege; reads and locks nothing.""",
 def main() -> int:
     """Write the file, or with --check compare it; return the exit code."""
     parser = argparse.ArgumentParser(description="Write the PL/Python functions to sql/code/python.sql.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when it is out of date")
     check = parser.parse_args().check
     text = generate()
     if not check:
@@ -117,7 +118,7 @@ as {tag}
 {body}{tag};
 
 comment on function pgps_internal.{function.name}({types}) is
-'Do the work of pgps.{function.name}; what it raises comes back as {{"error": {{message, position, hint, sqlstate}}}}.';
+'Do the work of pgps.{function.name}; an error is {{error: {{message, position, hint, sqlstate}}}}.';
 
 create or replace function pgps.{function.name}({arguments})
 returns jsonb
@@ -176,7 +177,7 @@ return call({arguments})
 
 
 def load_order(module: str) -> list[str]:
-    """Return the modules that a module imports, directly or not, each behind those it needs, and itself at the end."""
+    """Return the modules that a module imports, directly or not, each behind those it needs, itself last."""
     order: list[str] = []
 
     def visit(name: str) -> None:
@@ -214,7 +215,7 @@ def strip_module(module: str) -> str:
 
 
 def refuse_clashes(sources: list[str], taken: set[str]) -> None:
-    """Raise ValueError when two modules define the same name, or one a name that the function's own lines use."""
+    """Raise ValueError when two modules define the same name, or one defines a name of the call around."""
     for source in sources:
         defined = set(defined_names(ast.parse(source)))
         if defined & taken:

@@ -13,32 +13,39 @@ import json
 # keywords
 
 # No name of any kind, except a label after AS.
-RESERVED = frozenset("""
+RESERVED = frozenset(
+    """
     all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
     create current_catalog current_date current_role current_time current_timestamp current_user default
     deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
     intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
     primary references returning select session_user some symmetric system_user table then to trailing true
     union unique user using variadic when where window with
-""".split())
+""".split()
+)
 
 # A function or a type, but no column or table.
-FUNCTION_ONLY = frozenset("""
+FUNCTION_ONLY = frozenset(
+    """
     authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
     left like natural notnull outer overlaps right similar tablesample verbose
-""".split())
+""".split()
+)
 
 # A column or a table, but no function or type.
-COLUMN_ONLY = frozenset("""
+COLUMN_ONLY = frozenset(
+    """
     between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
     inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
     json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
     normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
     treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
     xmlpi xmlroot xmlserialize xmltable
-""".split())
+""".split()
+)
 
-UNRESERVED = frozenset("""
+UNRESERVED = frozenset(
+    """
     abort absent absolute access action add admin after aggregate also alter always asensitive assertion
     assignment at atomic attach attribute backward before begin breadth by cache call called cascade
     cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
@@ -65,7 +72,8 @@ UNRESERVED = frozenset("""
     unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
     varying version view views virtual volatile whitespace within without work wrapper write xml year yes
     zone
-""".split())
+""".split()
+)
 
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
@@ -80,7 +88,7 @@ NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more th
 
 
 class SqlTextError(ValueError):
-    """Say what is wrong with a text, at which character (from 1), and what to do; `sqlstate` is PostgreSQL's."""
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
 
     def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
         super().__init__(message)
@@ -93,10 +101,10 @@ class SqlTextError(ValueError):
 class Token(NamedTuple):
     """Hold one token.
 
-    kind: ident (not quoted), quoted, string, bits (B'' and X''), integer, decimal, operator, parameter ($1), or symbol, which is one of
-        `( ) [ ] { } , ; : . .. :: := =>`.
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
     text: the source, character by character.
-    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, operators with `!=` as `<>`.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
     position: of the first character, from 1. slot: a literal that stands for a parameter.
     """
 
@@ -132,6 +140,7 @@ RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01
 DIGITS = r"[0-9](?:_?[0-9])*"
 DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
 OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
 STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
 UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
@@ -158,13 +167,14 @@ def check_characters(text: str) -> None:
     bad = re.search("[\x00\ud800-\udfff]", text)
     if bad:
         raise SqlTextError(
-            "the text contains a character that PostgreSQL cannot store", bad.start() + 1,
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
             "Leave out the zero character and halves of surrogate pairs.",
         )
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return the offset of the first character, from `at` on, that is neither white space nor in a comment."""
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
     while True:
         match = SPACE_RE.match(text, at)
         if match:
@@ -187,29 +197,29 @@ def skip_block_comment(text: str, start: int) -> int:
 
 def token_at(text: str, at: int) -> Token:
     """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
     if STRING_RE.match(text, at):
-        return quoted_token(text, at)
-    match = NAME_RE.match(text, at)
-    if match:
-        if match.group() in ("n", "N") and text.startswith("'", match.end()):
-            return Token("ident", match.group(), "nchar", at + 1)  # N'..' is NCHAR '..'
-        return Token("ident", match.group(), clip_name(fold(match.group())), at + 1)
-    if DECIMAL_RE.match(text, at):
-        return number_token(text, at)
-    if text[at] == "$":
-        return dollar_token(text, at)
-    for symbol in ("::", ":=", ".."):
-        if text.startswith(symbol, at):
-            return Token("symbol", symbol, symbol, at + 1)
-    if text[at] in "()[]{},;:.":
-        return Token("symbol", text[at], text[at], at + 1)
-    if OPERATOR_RE.match(text, at):
-        return operator_token(text, at)
-    raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, "No SQL token starts with this character.")
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
 
 
 def fold(name: str) -> str:
-    """Return a name with A to Z in lower case and nothing else, as PostgreSQL folds in a multi-byte encoding."""
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
     return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
 
 
@@ -225,7 +235,9 @@ def number_token(text: str, at: int) -> Token:
     digits = match.group()
     if NAME_RE.match(text, match.end()):
         raise SqlTextError(
-            f'trailing junk after the number "{clip(digits)}"', at + 1, "Put a space or an operator behind the number."
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
         )
     value = digits.replace("_", "").lower()
     if value[1:2] in ("x", "o", "b"):
@@ -242,25 +254,30 @@ def dollar_token(text: str, at: int) -> Token:
         close = text.find(match.group(), match.end())
         if close < 0:
             raise SqlTextError(
-                f'unterminated dollar-quoted string at "{clip(text[at:])}"', at + 1,
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
                 f"Close the string with {match.group()}.",
             )
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+        raise SqlTextError(
+            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
+        )
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
 def operator_token(text: str, at: int) -> Token:
-    """Return the operator at an offset: the longest, up to a comment, without a + or - that belongs to what follows."""
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
     match = OPERATOR_RE.match(text, at)
     assert match is not None
     name = re.split(r"/\*|--", match.group())[0]
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+        raise SqlTextError(
+            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
+        )
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -287,7 +304,7 @@ def quoted_token(text: str, at: int) -> Token:
 
 
 def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
-    """Return the source between the quotes, a piece for each continuation line, and the offset behind the last quote."""
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
     parts: list[str] = []
     while True:
         match = inside.match(text, at)
@@ -295,7 +312,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
             raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1:])}"', at, f"Close it with {quote}."
+                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
             )
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
@@ -305,7 +322,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
 
 
 def decode_backslashes(source: str, position: int) -> str:
-    """Return the value of one piece of an E'' string; escapes make bytes, which have to be UTF-8 in the end."""
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
     value = bytearray()
     at = 0
     high = 0  # the first half of a surrogate pair; the second has to follow at once
@@ -333,7 +350,9 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+        raise SqlTextError(
+            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
+        )
     return decoded
 
 
@@ -362,7 +381,7 @@ def decode_unicode(source: str, escape: str, position: int) -> str:
 
 
 def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
-    """Return the pending first half of a surrogate pair, or 0, and the character that is complete now, or nothing."""
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
     if 0xD800 <= code <= 0xDBFF and not high:
         return code, ""
     if 0xDC00 <= code <= 0xDFFF:
@@ -376,18 +395,22 @@ def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
 
 def bad_surrogates(position: int) -> SqlTextError:
     """Return the error for half a pair."""
-    return SqlTextError("invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other.")
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
 
 
 def uescape(text: str, at: int) -> tuple[str, int]:
-    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE clause."""
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
     word = UESCAPE_RE.match(text, skip_space(text, at))
     if word is None:
         return "\\", at
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+        raise SqlTextError(
+            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
+        )
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
@@ -415,14 +438,27 @@ VALUE_WORDS = frozenset(
 )
 # Reserved words that belong to a query and never to an expression outside parentheses.
 QUERY_WORDS = (
-    "select", "table", "union", "intersect", "except", "where", "group", "having", "window", "order", "limit", "offset",
-    "fetch", "into", "returning",
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
 )
 INT8_MAX = 2**63 - 1
 
 
 def check_brackets(tokens: list[Token], what: str) -> None:
-    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text in the message.
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
 
     42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
     """
@@ -431,21 +467,24 @@ def check_brackets(tokens: list[Token], what: str) -> None:
     for token in tokens:
         if token.symbol("(", "["):
             opened.append(token)
-        elif token.symbol(")", "]"):
-            if not opened or opened.pop().value != CLOSERS[token.value]:
-                raise SqlTextError(
-                    f'unbalanced "{token.value}" in the {what}', token.position,
-                    f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
-                )
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
         cases = max(cases + token.word("case") - token.word("end"), 0)
         if len(opened) + cases > NESTING:
             raise SqlTextError(
-                f"the {what} is nested deeper than {NESTING} levels", token.position, "Write it with fewer parentheses.",
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
                 sqlstate="54000",
             )
     if opened:
         raise SqlTextError(
-            f'unclosed "{opened[-1].value}" in the {what}', opened[-1].position,
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
             "Close every parenthesis and square bracket.",
         )
 
@@ -466,7 +505,7 @@ def partners(tokens: list[Token]) -> dict[int, int]:
 def top_level(tokens: list[Token]) -> list[int]:
     """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
 
-    An END closes nothing but a CASE between the same brackets: elsewhere the two words may be labels of columns.
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
     """
     found = []
     opened: list[str] = []
@@ -493,7 +532,7 @@ def starts_query(tokens: list[Token]) -> bool:
 def operands_end(tokens: list[Token]) -> list[bool]:
     """Return for each token whether a value is complete behind it, so that an operator may follow.
 
-    Tells a minus sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
     """
     ends: list[bool] = []
     for i, token in enumerate(tokens):
@@ -510,7 +549,7 @@ def operands_end(tokens: list[Token]) -> list[bool]:
 
 
 def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
-    """Tell whether token i stands where an operator is expected, `ends` being known up to it; NOT may come between."""
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
     if i > 1 and tokens[i - 1].word("not"):
         return ends[i - 2]
     return i > 0 and ends[i - 1]
@@ -525,8 +564,11 @@ def fold_signs(tokens: list[Token]) -> list[Token]:
     folded: list[Token] = []
     for i, token in enumerate(tokens):
         signed = (
-            i > 0 and token.kind in ("integer", "decimal") and tokens[i - 1].kind == "operator"
-            and tokens[i - 1].value == "-" and (i == 1 or not ends[i - 2])
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
             and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
         )
         if signed:
@@ -582,11 +624,21 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (
+            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
+        )
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {"between", "values", "exists", "escape", "filter", "over", "within"}
+SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
+    "between",
+    "values",
+    "exists",
+    "escape",
+    "filter",
+    "over",
+    "within",
+}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
@@ -617,12 +669,14 @@ CONSTANTS_ONLY = ("extract", "localtime", "localtimestamp", "current_time", "cur
 def mark_slots(tokens: list[Token]) -> list[Token]:
     """Return the tokens with `slot` set on each literal that may be replaced by a parameter.
 
-    Stay as they are: typed literals, precisions of types, subscripts and arrays, everything in a sub-select, and numbers
-    of LIMIT, OFFSET and FETCH.
+    Stay as they are: typed literals, precisions of types, subscripts and arrays, everything in a
+    sub-select, and numbers of LIMIT, OFFSET and FETCH.
     """
     fixed = fixed_literals(tokens)
     literals = ("string", "integer", "decimal")
-    return [t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)]
+    return [
+        t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)
+    ]
 
 
 def fixed_literals(tokens: list[Token]) -> set[int]:
@@ -632,7 +686,9 @@ def fixed_literals(tokens: list[Token]) -> set[int]:
     ends = operands_end(tokens)
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else None
-        if token.symbol("[") or (token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))):
+        if token.symbol("[") or (
+            token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))
+        ):
             fixed.update(range(i, pairs[i]))
         elif token.symbol("::") or token.word("as"):
             fixed.update(type_tokens(tokens, i + 1, pairs))
@@ -671,7 +727,9 @@ def type_tokens(tokens: list[Token], start: int, pairs: dict[int, int]) -> range
             at = pairs[at] + 1
         elif token.symbol("["):
             at = pairs[at] + 1
-        elif token.symbol(".") or (token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))):
+        elif token.symbol(".") or (
+            token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))
+        ):
             words += 1
             at += 1
         else:
@@ -697,27 +755,57 @@ SAFE_FUNCTIONS = frozenset(
 )
 # What the catalogue calls a type that SQL calls otherwise.
 SAFE_TYPES = {
-    "bigint": "int8", "bool": "bool", "boolean": "bool", "bpchar": "bpchar", "char": "bpchar", "character": "bpchar",
-    "date": "date", "dec": "numeric", "decimal": "numeric", "float": "float8", "float4": "float4", "float8": "float8",
-    "int": "int4", "int2": "int2", "int4": "int4", "int8": "int8", "integer": "int4", "interval": "interval",
-    "numeric": "numeric", "real": "float4", "smallint": "int2", "text": "text", "time": "time", "timestamp": "timestamp",
-    "timestamptz": "timestamptz", "timetz": "timetz", "uuid": "uuid", "varchar": "varchar",
+    "bigint": "int8",
+    "bool": "bool",
+    "boolean": "bool",
+    "bpchar": "bpchar",
+    "char": "bpchar",
+    "character": "bpchar",
+    "date": "date",
+    "dec": "numeric",
+    "decimal": "numeric",
+    "float": "float8",
+    "float4": "float4",
+    "float8": "float8",
+    "int": "int4",
+    "int2": "int2",
+    "int4": "int4",
+    "int8": "int8",
+    "integer": "int4",
+    "interval": "interval",
+    "numeric": "numeric",
+    "real": "float4",
+    "smallint": "int2",
+    "text": "text",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "timetz": "timetz",
+    "uuid": "uuid",
+    "varchar": "varchar",
 }
 PRECISE_TYPES = frozenset("bpchar interval numeric time timestamp timestamptz timetz varchar".split())
 OPERATOR_WORDS = {
-    "like": "~~", "ilike": "~~*", "in": "=", "between": ">= <=",
-    "not like": "!~~", "not ilike": "!~~*", "not in": "<>", "not between": "< >",
+    "like": "~~",
+    "ilike": "~~*",
+    "in": "=",
+    "between": ">= <=",
+    "not like": "!~~",
+    "not ilike": "!~~*",
+    "not in": "<>",
+    "not between": "< >",
 }
 
 
-class Unsafe(Exception):
+class UnsafeError(Exception):
     """Say that a token is outside the safe subset."""
 
 
 class SafeNames(NamedTuple):
     """Hold what a safe filter uses.
 
-    references: (index of the first token, number of tokens, attribute). The sets hold names as the catalogue has them.
+    references: (index of the first token, number of tokens, attribute). The sets hold names as in the
+    catalogue.
     """
 
     references: list[tuple[int, int, str]]
@@ -734,7 +822,7 @@ def read_safe(tokens: list[Token], type_name: str, attributes: list[str]) -> Opt
     reader = SafeReader(tokens, type_name, attributes)
     try:
         reader.expression()
-    except Unsafe:
+    except UnsafeError:
         return None
     return reader.names if reader.at == len(tokens) else None
 
@@ -769,10 +857,10 @@ class SafeReader:
     def expect(self, found: bool) -> None:
         """Give up unless something was found."""
         if not found:
-            raise Unsafe
+            raise UnsafeError
 
     def expression(self, *, words: bool = True) -> None:
-        """Read operands and the operators between them; without `words`, no AND, OR, NOT, IS, IN, LIKE, BETWEEN."""
+        """Read operands and the operators between them; without `words` none that is a word, such as IN."""
         while True:
             while (words and self.accept_word("not")) or self.sign():
                 pass
@@ -802,7 +890,7 @@ class SafeReader:
         return True
 
     def suffixes_and_connective(self) -> bool:
-        """Step over IS .. and IN (..), then over a word that asks for another operand; tell whether there was one."""
+        """Step over IS .. and IN (..), then over a word that asks for an operand; tell if there was one."""
         while True:
             if self.accept_word("isnull", "notnull"):
                 continue
@@ -914,7 +1002,7 @@ class SafeReader:
         if self.peek().kind == "ident" and self.peek().value in (*SAFE_TYPES, "double"):
             try:
                 self.type()
-            except Unsafe:
+            except UnsafeError:
                 self.at = start
             if self.at > start and self.peek().kind == "string":
                 self.at += 1
@@ -943,7 +1031,11 @@ class SafeReader:
                 self.expect(self.peek().kind == "integer")
                 self.at += 1
             self.expect(self.accept_symbol(")"))
-        if name in ("time", "timestamp") and self.peek().word("with", "without") and self.peek(1).word("time"):
+        if (
+            name in ("time", "timestamp")
+            and self.peek().word("with", "without")
+            and self.peek(1).word("time")
+        ):
             self.expect(self.peek(2).word("zone"))
             name += "tz" if self.peek().word("with") else ""
             self.at += 3
@@ -956,6 +1048,7 @@ from typing import NamedTuple, Optional
 
 # Key words that are called like a function and are one in the catalogue.
 CALLED_WORDS = frozenset("left right extract normalize overlay position substring trim".split())
+NOT_CALLED = NOT_A_COLUMN | COLUMN_ONLY
 
 
 class Scope(NamedTuple):
@@ -987,37 +1080,51 @@ def attribute_token(type_name: str, name: str) -> Token:
 def guess_names(tokens: list[Token], scope: Scope) -> SafeNames:
     """Return what a filter seems to use, told from the tokens alone; sub-selects are not told apart."""
     names = SafeNames([], set(), set(), set())
-    pairs = partners(tokens)
-    in_type: set[int] = set()
+    add_operators(tokens, names)
+    in_type = add_types(tokens, names)
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else None
         after = tokens[i + 1] if i + 1 < len(tokens) else None
-        if token.kind == "operator":
-            names.operators.add(token.value)
-        elif token.symbol("::"):
-            in_type.update(add_type(tokens, i + 1, pairs, names))
-        elif token.kind == "ident" and operator_word(token, before) in OPERATOR_WORDS:
-            names.operators.update(OPERATOR_WORDS[operator_word(token, before)].split())
-        elif token.word("distinct") and after and after.word("from"):
-            names.operators.add("=")
-        elif token.word("as") and after and in_cast(tokens, i, pairs):
-            in_type.update(add_type(tokens, i + 1, pairs, names))
-        elif token.kind not in ("ident", "quoted") or i in in_type or (before and before.word("as")):
+        if token.kind not in ("ident", "quoted") or i in in_type or (before and before.word("as")):
             continue
-        elif after and after.kind == "string" and token.value not in KEYWORDS - SAFE_TYPES.keys():
-            add_type(tokens, i, pairs, names)
-        elif after and after.symbol("("):
-            if token.kind == "quoted" or token.value in CALLED_WORDS or token.value not in NOT_A_COLUMN | COLUMN_ONLY:
+        if after and after.symbol("("):
+            if token.kind == "quoted" or token.value in CALLED_WORDS or token.value not in NOT_CALLED:
                 names.functions.add("btrim" if token.word("trim") else token.value)
-        elif token.value in scope.attribute_names and not token.word(*NOT_A_COLUMN):
-            if not (before and before.symbol(".")) or tokens[i - 2].value == scope.type_name:
-                names.references.append((i, 1, token.value))
+        elif scope.reference([token]) and not (before and before.symbol(".")):
+            names.references.append((i, 1, token.value))
+        elif i > 1 and scope.reference(tokens[i - 2 : i + 1]):
+            names.references.append((i - 2, 3, token.value))
     return names
 
 
-def operator_word(token: Token, before: Optional[Token]) -> str:
-    """Return a word, with the NOT before it."""
-    return "not " + token.value if before and before.word("not") else token.value
+def add_operators(tokens: list[Token], names: SafeNames) -> None:
+    """Note the operators, also those that are written as words."""
+    for i, token in enumerate(tokens):
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        word = "not " + token.value if i and tokens[i - 1].word("not") else token.value
+        if token.kind == "operator":
+            names.operators.add(token.value)
+        elif token.kind == "ident" and word in OPERATOR_WORDS:
+            names.operators.update(OPERATOR_WORDS[word].split())
+        elif token.word("distinct") and after and after.word("from"):
+            names.operators.add("=")
+
+
+def add_types(tokens: list[Token], names: SafeNames) -> set[int]:
+    """Note the types of casts and of typed literals; return the indexes of their tokens."""
+    pairs = partners(tokens)
+    found: set[int] = set()
+    for i, token in enumerate(tokens[:-1]):
+        if token.symbol("::") or (token.word("as") and in_cast(tokens, i, pairs)):
+            found.update(add_type(tokens, i + 1, pairs, names))
+        elif tokens[i + 1].kind == "string" and may_be_type(token):
+            found.update(add_type(tokens, i, pairs, names))
+    return found
+
+
+def may_be_type(token: Token) -> bool:
+    """Tell whether a token may be the name of a type before a string."""
+    return token.kind == "quoted" or (token.kind == "ident" and token.value not in KEYWORDS - SAFE_TYPES.keys())
 
 
 def in_cast(tokens: list[Token], i: int, pairs: dict[int, int]) -> bool:
@@ -1044,63 +1151,82 @@ def add_type(tokens: list[Token], start: int, pairs: dict[int, int], names: Safe
 
 # in_select
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 
-# What may not stand in the sub-select beside SELECT column FROM … WHERE …
+# What may not stand in the sub-select beside SELECT column FROM .. WHERE ..
 OTHER_CLAUSES = (
-    "group", "having", "window", "union", "intersect", "except", "order", "limit", "offset", "fetch", "for", "into",
-    "with", "select", "table",
+    "group",
+    "having",
+    "window",
+    "union",
+    "intersect",
+    "except",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "for",
+    "into",
+    "with",
+    "select",
+    "table",
 )
+
+
+class Select(NamedTuple):
+    """Hold the parts of a sub-select; the sources begin with FROM."""
+
+    column: list[Token]
+    sources: list[Token]
+    condition: list[Token]
 
 
 def rewrite_in_select(
     tokens: list[Token], reference: Token, length: int, type_name: str
 ) -> Optional[list[Token]]:
-    """Return `EXISTS (SELECT 1 FROM … WHERE … AND (column) = reference)`, or None when that is not known to be the same.
+    """Return `EXISTS (SELECT 1 FROM .. WHERE .. AND (column) = reference)`, or None when that may differ.
 
-    The tokens are one conjunct, its first `length` ones refer to an attribute, which `reference` writes in full. As a
-    conjunct of a filter, unknown and false are the same, so the two forms select the same events.
+    The tokens are one conjunct, its first `length` ones refer to an attribute, which `reference` writes in
+    full. For a conjunct of a filter unknown and false are the same, so both forms select the same events.
     """
     if not (len(tokens) > length + 3 and tokens[length].word("in") and tokens[length + 1].symbol("(")):
         return None
-    if partners(tokens)[length + 1] != len(tokens) - 1:
+    select = read_select(tokens[length + 2 : -1]) if partners(tokens)[length + 1] == len(tokens) - 1 else None
+    if select is None or any(names(token, type_name) for token in select.sources):
         return None
-    inside = tokens[length + 2 : -1]
-    outer = top_level(inside)
-    froms = [i for i in outer if inside[i].word("from")]
-    wheres = [i for i in outer if inside[i].word("where")]
-    if not (inside[0].word("select") and froms and len(wheres) <= 1 and (not wheres or froms[0] < wheres[0])):
-        return None
-    if any(inside[i].word(*OTHER_CLAUSES) for i in outer[1:]) or any(inside[i].symbol(",") for i in outer if i < froms[0]):
-        return None
-    column = plain_column(inside[1 : froms[0]])
-    end = wheres[0] if wheres else len(inside)
-    sources = inside[froms[0] : end]
-    if column is None or len(sources) < 2 or any(names(token, type_name) for token in sources):
-        return None
-    condition = mark_slots(inside[end + 1 :])
-    if wheres and not condition:
-        return None
+    condition = mark_slots(select.condition)
     if any(condition[i].word("or") for i in top_level(condition)):
         condition = [symbol("("), *condition, symbol(")")]
-    return [
-        word("exists"), symbol("("), word("select"), Token("integer", "1", "1"), *sources, word("where"),
-        *condition, *([word("and")] if condition else []),
-        symbol("("), *column, symbol(")"), Token("operator", "=", "="), reference, symbol(")"),
-    ]  # fmt: skip
+    equal = [symbol("("), *select.column, symbol(")"), Token("operator", "=", "="), reference]
+    where = [*condition, word("and"), *equal] if condition else equal
+    head = [word("exists"), symbol("("), word("select"), Token("integer", "1", "1")]
+    return [*head, *select.sources, word("where"), *where, symbol(")")]
+
+
+def read_select(tokens: list[Token]) -> Optional[Select]:
+    """Return the parts of SELECT column FROM .. [WHERE ..], or None for any other query."""
+    outer = top_level(tokens)
+    froms = [i for i in outer if tokens[i].word("from")]
+    wheres = [i for i in outer if tokens[i].word("where")] or [len(tokens)]
+    if not tokens[0].word("select") or any(tokens[i].word(*OTHER_CLAUSES) for i in outer[1:]):
+        return None
+    if not froms or not froms[0] + 1 < wheres[0] or wheres[0] == len(tokens) - 1 or len(wheres) > 1:
+        return None
+    column = plain_column(tokens[1 : froms[0]])
+    return Select(column, tokens[froms[0] : wheres[0]], tokens[wheres[0] + 1 :]) if column else None
 
 
 def plain_column(output: list[Token]) -> Optional[list[Token]]:
-    """Return the column that is all a sub-select puts out, without DISTINCT, ALL and label; None if it is not just one."""
+    """Return the one column that a sub-select puts out, without DISTINCT and label, or None."""
     if output and output[0].word("distinct", "all"):
         output = output[1:]
     if len(output) > 2 and output[-2].word("as") and output[-1].kind in ("ident", "quoted"):
         output = output[:-2]
-    column = all(
-        token.symbol(".") if i % 2 else token.kind in ("ident", "quoted") for i, token in enumerate(output)
-    )
-    return output if column and len(output) in (1, 3, 5) and not output[0].word("null", "true", "false") else None
+    if len(output) not in (1, 3, 5) or output[0].word(*NOT_A_COLUMN):
+        return None
+    parts = all(token.kind in ("ident", "quoted") for token in output[::2])
+    return output if parts and all(token.symbol(".") for token in output[1::2]) else None
 
 
 def names(token: Token, type_name: str) -> bool:
@@ -1123,10 +1249,12 @@ from typing import Any, Optional
 
 
 FILTER_CHARACTERS = 100_000
-KEY_OPERATORS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}  # and what each is from right to left
-# Words that cannot fail, whatever the values: conjuncts of nothing else may be asked in any order.
+# Operators, and what they are read from right to left.
+MIRRORED = dict(zip("= <> < <= > >=".split(), "= <> > >= < <=".split()))
+# What cannot fail, whatever the values: conjuncts of nothing else may be asked in any order.
 HARMLESS_WORDS = frozenset(
-    "and or not in like ilike between symmetric asymmetric is isnull notnull null true false unknown distinct from".split()
+    "and asymmetric between distinct false from ilike in is isnull like not notnull null or symmetric true"
+    " unknown".split()
 )
 HARMLESS_OPERATORS = frozenset("= <> < <= > >= || ~~ ~~* !~~ !~~*".split())
 
@@ -1134,10 +1262,14 @@ HARMLESS_OPERATORS = frozenset("= <> < <= > >= || ~~ ~~* !~~ !~~*".split())
 def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[str, Any]:
     """Return the parts of a filter as a dict that can be written as JSON.
 
-    text, shape: normal forms, the second with $1, $2 .. for the constants in `parameters`, a list of {literal, value, kind}.
-    safe: true when it can read nothing but the event. attributes, functions, operators, types: sorted names; exact when
-    safe, otherwise as far as they can be told without a catalogue. keys: conjuncts `attribute operator $n`.
-    in_select: an IN (SELECT ..) was rewritten. Raises SqlTextError 42601, 22023 when empty, 54000 when too long or deep.
+    text: the filter in one normal form.
+    shape: conjuncts in one order, with $1, $2 .. for the constants.
+    parameters: these constants, each {literal, value, kind}.
+    safe: true when the filter can read nothing but the event.
+    attributes, functions, operators, types: sorted names; as far as the text alone tells, unless safe.
+    keys: the conjuncts `attribute operator $n`, each {attribute, operator, parameter}.
+    in_select: true when an IN (SELECT ..) was rewritten.
+    Raises SqlTextError: 42601, 22023 when empty, 54000 when too long or nested too deep.
     """
     tokens = strip_parentheses(read_filter(text))
     folded = fold_signs(tokens)
@@ -1156,7 +1288,11 @@ def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[
         "text": write_tokens(folded),
         "shape": write_shape(conjuncts),
         "parameters": [
-            {"literal": write_tokens([slot._replace(slot=False)]), "value": slot.value, "kind": literal_kind(slot)}
+            {
+                "literal": write_tokens([slot._replace(slot=False)]),
+                "value": slot.value,
+                "kind": literal_kind(slot),
+            }
             for slot in slots
         ],
         "safe": safe is not None,
@@ -1176,21 +1312,25 @@ def read_filter(text: str) -> list[Token]:
     """
     if len(text) > FILTER_CHARACTERS:
         raise SqlTextError(
-            f"filter of {len(text)} characters is longer than {FILTER_CHARACTERS}", FILTER_CHARACTERS + 1,
-            "Put the constants in a table and filter with IN (SELECT ..).", sqlstate="54000",
+            f"filter of {len(text)} characters is longer than {FILTER_CHARACTERS}",
+            FILTER_CHARACTERS + 1,
+            "Put the constants in a table and filter with IN (SELECT ..).",
+            sqlstate="54000",
         )
     tokens = tokenize(text)
     if not tokens:
         raise SqlTextError(
-            "the filter is empty", 1, "Leave the filter out (NULL) to receive every event of the type.", sqlstate="22023"
+            "the filter is empty",
+            1,
+            "Leave the filter out (NULL) to receive every event of the type.",
+            sqlstate="22023",
         )
     read: list[Token] = []
     for token in tokens:
-        if token.kind == "ident" and read and (
-            read[-1].symbol(".") or (read[-1].word("as") and token.value in NOT_A_COLUMN)
-        ):
-            token = token._replace(kind="quoted")
-        read.append(token)
+        behind_dot = bool(read) and read[-1].symbol(".")
+        label = bool(read) and read[-1].word("as") and token.value in NOT_A_COLUMN
+        is_name = token.kind == "ident" and (behind_dot or label)
+        read.append(token._replace(kind="quoted") if is_name else token)
     check_brackets(read, "filter")
     refuse_strays(read)
     return read
@@ -1261,15 +1401,14 @@ def split_conjuncts(tokens: list[Token]) -> list[list[Token]]:
 
 
 def simplify(tokens: list[Token], scope: Scope) -> list[list[Token]]:
-    """Return a conjunct as comparisons with the attribute on the left: one, or two for a BETWEEN of literals."""
-    if len(tokens) > 2 and tokens[0].slot and tokens[1].kind == "operator" and tokens[1].value in KEY_OPERATORS:
-        if scope.reference(tokens[2:]):
-            return [[*tokens[2:], tokens[1]._replace(value=KEY_OPERATORS[tokens[1].value]), tokens[0]]]
+    """Return a conjunct as comparisons with the attribute on the left, two for a BETWEEN of literals."""
+    if len(tokens) > 2 and tokens[0].slot and tokens[1].kind == "operator" and scope.reference(tokens[2:]):
+        mirrored = MIRRORED.get(tokens[1].value)
+        return [[*tokens[2:], Token("operator", mirrored, mirrored), tokens[0]]] if mirrored else [tokens]
     left, right = tokens[:-4], tokens[-4:]
-    if len(right) == 4 and right[0].word("between") and right[1].slot and right[2].word("and") and right[3].slot:
-        if scope.reference(left):
-            at_least, at_most = Token("operator", ">=", ">="), Token("operator", "<=", "<=")
-            return [[*left, at_least, right[1]], [*left, at_most, right[3]]]
+    if scope.reference(left) and right[0].word("between") and right[1].slot and right[3].slot:
+        at_least, at_most = Token("operator", ">=", ">="), Token("operator", "<=", "<=")
+        return [[*left, at_least, right[1]], [*left, at_most, right[3]]]
     return [tokens]
 
 
@@ -1285,9 +1424,10 @@ def rewrite(conjunct: list[Token], scope: Scope) -> Optional[list[Token]]:
 def order(conjuncts: list[list[Token]]) -> list[list[Token]]:
     """Return conjuncts in one order, whatever order they were written in.
 
-    Those that cannot raise an error come first, sorted; the others follow as they stand, so that none of them sees a value
-    from which a conjunct before it was to protect it, as in `b <> 0 and a / b > 2`.
+    Those that cannot raise an error come first, sorted; the others follow as they stand, so that none of
+    them sees a value from which a conjunct before it was to protect it, as in `b <> 0 and a / b > 2`.
     """
+
     def key(conjunct: list[Token]) -> tuple[bool, str]:
         return (False, write_shape([conjunct])) if harmless(conjunct) else (True, "")
 
@@ -1331,7 +1471,9 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
     for conjunct in conjuncts:
         reference = scope.reference(conjunct[:-2])
         if reference and conjunct[-1].slot and conjunct[-2].value in ("=", "<", "<=", ">", ">="):
-            found.append({"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1})
+            found.append(
+                {"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1}
+            )
         slot += sum(token.slot for token in conjunct)
     return found
 
@@ -1350,7 +1492,7 @@ return call(filter, type_name, attributes)
 $python$;
 
 comment on function pgps_internal.parse_filter(text, text, text[]) is
-'Do the work of pgps.parse_filter; what it raises comes back as {"error": {message, position, hint, sqlstate}}.';
+'Do the work of pgps.parse_filter; an error is {error: {message, position, hint, sqlstate}}.';
 
 create or replace function pgps.parse_filter(filter text, type_name text, attributes text[])
 returns jsonb
@@ -1385,7 +1527,7 @@ keys        [{attribute, operator, parameter}] of the conditions attribute = < <
 in_select   true when an IN (SELECT ..) became EXISTS in shape
 
 Nulls: NULL when an argument is.
-Errors: 42601 not one SQL expression, 22023 empty, 54000 longer than 100,000 characters or nested deeper than 100.
+Errors: 42601 not one SQL expression, 22023 empty, 54000 over 100,000 characters or nested deeper than 100.
 Needs: no privilege; reads and locks nothing.';
 
 revoke all on function pgps_internal.parse_filter(text, text, text[]) from public;
@@ -1412,7 +1554,7 @@ NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more th
 
 
 class SqlTextError(ValueError):
-    """Say what is wrong with a text, at which character (from 1), and what to do; `sqlstate` is PostgreSQL's."""
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
 
     def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
         super().__init__(message)
@@ -1425,10 +1567,10 @@ class SqlTextError(ValueError):
 class Token(NamedTuple):
     """Hold one token.
 
-    kind: ident (not quoted), quoted, string, bits (B'' and X''), integer, decimal, operator, parameter ($1), or symbol, which is one of
-        `( ) [ ] { } , ; : . .. :: := =>`.
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
     text: the source, character by character.
-    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, operators with `!=` as `<>`.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
     position: of the first character, from 1. slot: a literal that stands for a parameter.
     """
 
@@ -1464,6 +1606,7 @@ RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01
 DIGITS = r"[0-9](?:_?[0-9])*"
 DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
 OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
 STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
 UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
@@ -1490,13 +1633,14 @@ def check_characters(text: str) -> None:
     bad = re.search("[\x00\ud800-\udfff]", text)
     if bad:
         raise SqlTextError(
-            "the text contains a character that PostgreSQL cannot store", bad.start() + 1,
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
             "Leave out the zero character and halves of surrogate pairs.",
         )
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return the offset of the first character, from `at` on, that is neither white space nor in a comment."""
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
     while True:
         match = SPACE_RE.match(text, at)
         if match:
@@ -1519,29 +1663,29 @@ def skip_block_comment(text: str, start: int) -> int:
 
 def token_at(text: str, at: int) -> Token:
     """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
     if STRING_RE.match(text, at):
-        return quoted_token(text, at)
-    match = NAME_RE.match(text, at)
-    if match:
-        if match.group() in ("n", "N") and text.startswith("'", match.end()):
-            return Token("ident", match.group(), "nchar", at + 1)  # N'..' is NCHAR '..'
-        return Token("ident", match.group(), clip_name(fold(match.group())), at + 1)
-    if DECIMAL_RE.match(text, at):
-        return number_token(text, at)
-    if text[at] == "$":
-        return dollar_token(text, at)
-    for symbol in ("::", ":=", ".."):
-        if text.startswith(symbol, at):
-            return Token("symbol", symbol, symbol, at + 1)
-    if text[at] in "()[]{},;:.":
-        return Token("symbol", text[at], text[at], at + 1)
-    if OPERATOR_RE.match(text, at):
-        return operator_token(text, at)
-    raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, "No SQL token starts with this character.")
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
 
 
 def fold(name: str) -> str:
-    """Return a name with A to Z in lower case and nothing else, as PostgreSQL folds in a multi-byte encoding."""
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
     return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
 
 
@@ -1557,7 +1701,9 @@ def number_token(text: str, at: int) -> Token:
     digits = match.group()
     if NAME_RE.match(text, match.end()):
         raise SqlTextError(
-            f'trailing junk after the number "{clip(digits)}"', at + 1, "Put a space or an operator behind the number."
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
         )
     value = digits.replace("_", "").lower()
     if value[1:2] in ("x", "o", "b"):
@@ -1574,25 +1720,30 @@ def dollar_token(text: str, at: int) -> Token:
         close = text.find(match.group(), match.end())
         if close < 0:
             raise SqlTextError(
-                f'unterminated dollar-quoted string at "{clip(text[at:])}"', at + 1,
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
                 f"Close the string with {match.group()}.",
             )
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+        raise SqlTextError(
+            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
+        )
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
 def operator_token(text: str, at: int) -> Token:
-    """Return the operator at an offset: the longest, up to a comment, without a + or - that belongs to what follows."""
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
     match = OPERATOR_RE.match(text, at)
     assert match is not None
     name = re.split(r"/\*|--", match.group())[0]
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+        raise SqlTextError(
+            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
+        )
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -1619,7 +1770,7 @@ def quoted_token(text: str, at: int) -> Token:
 
 
 def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
-    """Return the source between the quotes, a piece for each continuation line, and the offset behind the last quote."""
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
     parts: list[str] = []
     while True:
         match = inside.match(text, at)
@@ -1627,7 +1778,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
             raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1:])}"', at, f"Close it with {quote}."
+                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
             )
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
@@ -1637,7 +1788,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
 
 
 def decode_backslashes(source: str, position: int) -> str:
-    """Return the value of one piece of an E'' string; escapes make bytes, which have to be UTF-8 in the end."""
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
     value = bytearray()
     at = 0
     high = 0  # the first half of a surrogate pair; the second has to follow at once
@@ -1665,7 +1816,9 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+        raise SqlTextError(
+            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
+        )
     return decoded
 
 
@@ -1694,7 +1847,7 @@ def decode_unicode(source: str, escape: str, position: int) -> str:
 
 
 def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
-    """Return the pending first half of a surrogate pair, or 0, and the character that is complete now, or nothing."""
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
     if 0xD800 <= code <= 0xDBFF and not high:
         return code, ""
     if 0xDC00 <= code <= 0xDFFF:
@@ -1708,18 +1861,22 @@ def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
 
 def bad_surrogates(position: int) -> SqlTextError:
     """Return the error for half a pair."""
-    return SqlTextError("invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other.")
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
 
 
 def uescape(text: str, at: int) -> tuple[str, int]:
-    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE clause."""
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
     word = UESCAPE_RE.match(text, skip_space(text, at))
     if word is None:
         return "\\", at
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+        raise SqlTextError(
+            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
+        )
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
@@ -1734,32 +1891,39 @@ def clip(text: str) -> str:
 # keywords
 
 # No name of any kind, except a label after AS.
-RESERVED = frozenset("""
+RESERVED = frozenset(
+    """
     all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
     create current_catalog current_date current_role current_time current_timestamp current_user default
     deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
     intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
     primary references returning select session_user some symmetric system_user table then to trailing true
     union unique user using variadic when where window with
-""".split())
+""".split()
+)
 
 # A function or a type, but no column or table.
-FUNCTION_ONLY = frozenset("""
+FUNCTION_ONLY = frozenset(
+    """
     authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
     left like natural notnull outer overlaps right similar tablesample verbose
-""".split())
+""".split()
+)
 
 # A column or a table, but no function or type.
-COLUMN_ONLY = frozenset("""
+COLUMN_ONLY = frozenset(
+    """
     between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
     inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
     json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
     normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
     treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
     xmlpi xmlroot xmlserialize xmltable
-""".split())
+""".split()
+)
 
-UNRESERVED = frozenset("""
+UNRESERVED = frozenset(
+    """
     abort absent absolute access action add admin after aggregate also alter always asensitive assertion
     assignment at atomic attach attribute backward before begin breadth by cache call called cascade
     cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
@@ -1786,7 +1950,8 @@ UNRESERVED = frozenset("""
     unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
     varying version view views virtual volatile whitespace within without work wrapper write xml year yes
     zone
-""".split())
+""".split()
+)
 
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
@@ -1807,14 +1972,27 @@ VALUE_WORDS = frozenset(
 )
 # Reserved words that belong to a query and never to an expression outside parentheses.
 QUERY_WORDS = (
-    "select", "table", "union", "intersect", "except", "where", "group", "having", "window", "order", "limit", "offset",
-    "fetch", "into", "returning",
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
 )
 INT8_MAX = 2**63 - 1
 
 
 def check_brackets(tokens: list[Token], what: str) -> None:
-    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text in the message.
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
 
     42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
     """
@@ -1823,21 +2001,24 @@ def check_brackets(tokens: list[Token], what: str) -> None:
     for token in tokens:
         if token.symbol("(", "["):
             opened.append(token)
-        elif token.symbol(")", "]"):
-            if not opened or opened.pop().value != CLOSERS[token.value]:
-                raise SqlTextError(
-                    f'unbalanced "{token.value}" in the {what}', token.position,
-                    f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
-                )
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
         cases = max(cases + token.word("case") - token.word("end"), 0)
         if len(opened) + cases > NESTING:
             raise SqlTextError(
-                f"the {what} is nested deeper than {NESTING} levels", token.position, "Write it with fewer parentheses.",
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
                 sqlstate="54000",
             )
     if opened:
         raise SqlTextError(
-            f'unclosed "{opened[-1].value}" in the {what}', opened[-1].position,
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
             "Close every parenthesis and square bracket.",
         )
 
@@ -1858,7 +2039,7 @@ def partners(tokens: list[Token]) -> dict[int, int]:
 def top_level(tokens: list[Token]) -> list[int]:
     """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
 
-    An END closes nothing but a CASE between the same brackets: elsewhere the two words may be labels of columns.
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
     """
     found = []
     opened: list[str] = []
@@ -1885,7 +2066,7 @@ def starts_query(tokens: list[Token]) -> bool:
 def operands_end(tokens: list[Token]) -> list[bool]:
     """Return for each token whether a value is complete behind it, so that an operator may follow.
 
-    Tells a minus sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
     """
     ends: list[bool] = []
     for i, token in enumerate(tokens):
@@ -1902,7 +2083,7 @@ def operands_end(tokens: list[Token]) -> list[bool]:
 
 
 def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
-    """Tell whether token i stands where an operator is expected, `ends` being known up to it; NOT may come between."""
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
     if i > 1 and tokens[i - 1].word("not"):
         return ends[i - 2]
     return i > 0 and ends[i - 1]
@@ -1917,8 +2098,11 @@ def fold_signs(tokens: list[Token]) -> list[Token]:
     folded: list[Token] = []
     for i, token in enumerate(tokens):
         signed = (
-            i > 0 and token.kind in ("integer", "decimal") and tokens[i - 1].kind == "operator"
-            and tokens[i - 1].value == "-" and (i == 1 or not ends[i - 2])
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
             and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
         )
         if signed:
@@ -1974,11 +2158,21 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (
+            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
+        )
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {"between", "values", "exists", "escape", "filter", "over", "within"}
+SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
+    "between",
+    "values",
+    "exists",
+    "escape",
+    "filter",
+    "over",
+    "within",
+}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
@@ -2009,8 +2203,8 @@ ROLE_WORDS = ("current_role", "current_user", "session_user")
 class StatementReader:
     """Read the parts of a statement one after the other.
 
-    Nothing is cut into tokens before it is asked for, since an address or a password need not be made of SQL tokens.
-    Whatever is not as expected raises SqlTextError 42601 with the right syntax as its hint.
+    Nothing is cut into tokens before it is asked for, since an address or a password need not be made of
+    them. Whatever is not as expected raises SqlTextError 42601 with the right syntax as its hint.
     """
 
     def __init__(self, text: str, syntax: str) -> None:
@@ -2034,7 +2228,11 @@ class StatementReader:
 
     def refuse(self, token: Token, hint: Optional[str] = None) -> SqlTextError:
         """Return the error for a token that cannot be there."""
-        message = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the statement"
+        message = (
+            f'syntax error at "{clip(token.text)}"'
+            if token.text
+            else "syntax error at the end of the statement"
+        )
         return SqlTextError(message, token.position, hint or self.syntax)
 
     def accept(self, *words: str) -> bool:
@@ -2079,7 +2277,9 @@ class StatementReader:
         """Read a name; folded unless quoted."""
         token = self.peek()
         if token.word(*NOT_A_COLUMN):
-            raise self.refuse(token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.')
+            raise self.refuse(
+                token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.'
+            )
         if token.kind not in ("ident", "quoted"):
             raise self.refuse(token)
         return self.next().value
@@ -2116,7 +2316,7 @@ class StatementReader:
         return BARE_RE.match(self.text, skip_space(self.text, self.at)) is not None
 
     def bare(self) -> str:
-        """Read an address or a password: a string, or everything up to the next space or semicolon as it stands."""
+        """Read an address or a password: a string, or all up to the next space or semicolon as it stands."""
         start = skip_space(self.text, self.at)
         match = BARE_RE.match(self.text, start)
         if match is None:
@@ -2158,7 +2358,9 @@ class StatementReader:
         depth = 0
         while True:
             token = self.peek()
-            if token.kind == "nothing" or (depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))):
+            if token.kind == "nothing" or (
+                depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))
+            ):
                 break
             if token.kind == "parameter" or token.symbol(";", "{", "}"):
                 raise self.refuse(token)
@@ -2173,7 +2375,7 @@ class StatementReader:
         return tokens
 
     def stops(self, tokens: list[Token], token: Token, stops: tuple[str, ...]) -> bool:
-        """Tell whether an expression ends before a token: where an operator could stand there stands one of the words."""
+        """Tell whether an expression ends before a token: one of the words, where an operator could stand."""
         if not token.word(*stops) or (token.word("with") and self.peek(1).word("time")):
             return False
         return infix_position([*tokens, token], operands_end(tokens), len(tokens))
@@ -2222,11 +2424,11 @@ SYNTAX = {
     "advertise": "ADVERTISE t",
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
-    "create_rule":
-        "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
+    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter]"
+    " PUBLISH t (v1, v2, ..)",
     "drop_rule": "DROP RULE r",
-    "create_subscription":
-        "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter] [EXECUTE f(args)] [WITH priority]",
+    "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
+    " [EXECUTE f(args)] [WITH priority]",
     "drop_subscription": "DROP SUBSCRIPTION s",
     "create_link": "CREATE LINK l TO address port USING user password",
     "grant": "GRANT {PUBLISH | SUBSCRIBE} ON EVENT TYPE t TO role",
@@ -2257,10 +2459,11 @@ OPERATIONS = ("insert", "update", "delete")
 def parse_statement(text: str) -> dict[str, Any]:
     """Return the parts of a statement as a dict that can be written as JSON.
 
-    `verb` is a key of SYNTAX, with the fields that the function of this name below returns. Names are folded unless quoted;
-    expressions are source text with balanced brackets, to be followed by a new line. `{"verb": None}` when the text does not
-    begin like one of the statements, PostgreSQL's own CREATE RULE, CREATE SUBSCRIPTION and so on included. Raises
-    SqlTextError 42601.
+    `verb` is a key of SYNTAX, with the fields that the function of this name below returns. Names are
+    folded unless quoted; expressions are source text with balanced brackets, to be followed by a new line.
+    `{"verb": None}` when the text does not begin like one of the statements; PostgreSQL's own CREATE RULE
+    .. DO, CREATE SUBSCRIPTION .. CONNECTION, DROP RULE .. ON and DROP SUBSCRIPTION IF EXISTS are not of
+    them. Raises SqlTextError 42601.
     """
     check_characters(text)
     verb = find_verb(text)
@@ -2328,7 +2531,7 @@ def advertise(reader: StatementReader) -> dict[str, Any]:
 
 
 def publish(reader: StatementReader) -> dict[str, Any]:
-    """Return event_type, visibility and reliability or None, columns or None, and values, the source of the list.
+    """Return event_type, visibility, reliability and columns, each None if left out, and values as source.
 
     `PUBLISH t (c1, c2) VALUES (v1, v2)` names the attributes; they are in columns then.
     """
@@ -2338,7 +2541,11 @@ def publish(reader: StatementReader) -> dict[str, Any]:
         "immediate": "visibility", "deferred": "visibility",
         "guaranteed": "reliability", "non": "reliability",
     }  # fmt: skip
-    while modifiers.get(reader.peek().value) and reader.peek().kind == "ident" and not reader.peek(1).symbol("("):
+    while (
+        modifiers.get(reader.peek().value)
+        and reader.peek().kind == "ident"
+        and not reader.peek(1).symbol("(")
+    ):
         kind = modifiers[reader.peek().value]
         if chosen[kind]:
             raise reader.refuse(reader.peek())
@@ -2360,7 +2567,7 @@ def publish(reader: StatementReader) -> dict[str, Any]:
 
 
 def create_rule(reader: StatementReader) -> dict[str, Any]:
-    """Return name, table as SQL, operations, condition or None, event_type, and values, the source of each."""
+    """Return name, table as SQL, operations, condition or None, event_type, and values, each as source."""
     reader.expect("create", "rule")
     name = reader.name()
     reader.expect("as", "on")
@@ -2392,7 +2599,7 @@ def drop_named(reader: StatementReader) -> dict[str, Any]:
 
 
 def create_subscription(reader: StatementReader) -> dict[str, Any]:
-    """Return name, event_type, scope, filter or None, execute as SQL or None, args or None, and priority or None."""
+    """Return name, event_type, scope; filter, execute (as SQL), args, priority, each None if left out."""
     reader.expect("create")
     scope = "local" if reader.accept("local") or not reader.accept("global") else "global"
     reader.expect("subscription")
@@ -2469,7 +2676,7 @@ return call(statement)
 $python$;
 
 comment on function pgps_internal.parse_statement(text) is
-'Do the work of pgps.parse_statement; what it raises comes back as {"error": {message, position, hint, sqlstate}}.';
+'Do the work of pgps.parse_statement; an error is {error: {message, position, hint, sqlstate}}.';
 
 create or replace function pgps.parse_statement(statement text)
 returns jsonb
@@ -2501,8 +2708,8 @@ create_rule         name, table (SQL), operations (array), condition, event_type
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password
 grant, revoke       privilege, event_type, roles (array)    drop_rule, drop_subscription  name
-Names are folded unless quoted; table and execute are quoted where SQL needs it. Expressions are source text with
-balanced brackets; put a new line behind them. verb is null for any other text, which is ordinary SQL or nothing.
+Names are folded unless quoted; table and execute are quoted where SQL needs it. Expressions are source text
+with balanced brackets; put a new line behind them. verb is null for any other text: ordinary SQL or nothing.
 
 Nulls: NULL when the argument is.
 Errors: 42601 when it begins like one of the statements and is not; the hint has the syntax.

@@ -10,6 +10,7 @@ from token_lists import partners, quote_name
 
 # Key words that are called like a function and are one in the catalogue.
 CALLED_WORDS = frozenset("left right extract normalize overlay position substring trim".split())
+NOT_CALLED = NOT_A_COLUMN | COLUMN_ONLY
 
 
 class Scope(NamedTuple):
@@ -41,37 +42,51 @@ def attribute_token(type_name: str, name: str) -> Token:
 def guess_names(tokens: list[Token], scope: Scope) -> SafeNames:
     """Return what a filter seems to use, told from the tokens alone; sub-selects are not told apart."""
     names = SafeNames([], set(), set(), set())
-    pairs = partners(tokens)
-    in_type: set[int] = set()
+    add_operators(tokens, names)
+    in_type = add_types(tokens, names)
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else None
         after = tokens[i + 1] if i + 1 < len(tokens) else None
-        if token.kind == "operator":
-            names.operators.add(token.value)
-        elif token.symbol("::"):
-            in_type.update(add_type(tokens, i + 1, pairs, names))
-        elif token.kind == "ident" and operator_word(token, before) in OPERATOR_WORDS:
-            names.operators.update(OPERATOR_WORDS[operator_word(token, before)].split())
-        elif token.word("distinct") and after and after.word("from"):
-            names.operators.add("=")
-        elif token.word("as") and after and in_cast(tokens, i, pairs):
-            in_type.update(add_type(tokens, i + 1, pairs, names))
-        elif token.kind not in ("ident", "quoted") or i in in_type or (before and before.word("as")):
+        if token.kind not in ("ident", "quoted") or i in in_type or (before and before.word("as")):
             continue
-        elif after and after.kind == "string" and token.value not in KEYWORDS - SAFE_TYPES.keys():
-            add_type(tokens, i, pairs, names)
-        elif after and after.symbol("("):
-            if token.kind == "quoted" or token.value in CALLED_WORDS or token.value not in NOT_A_COLUMN | COLUMN_ONLY:
+        if after and after.symbol("("):
+            if token.kind == "quoted" or token.value in CALLED_WORDS or token.value not in NOT_CALLED:
                 names.functions.add("btrim" if token.word("trim") else token.value)
-        elif token.value in scope.attribute_names and not token.word(*NOT_A_COLUMN):
-            if not (before and before.symbol(".")) or tokens[i - 2].value == scope.type_name:
-                names.references.append((i, 1, token.value))
+        elif scope.reference([token]) and not (before and before.symbol(".")):
+            names.references.append((i, 1, token.value))
+        elif i > 1 and scope.reference(tokens[i - 2 : i + 1]):
+            names.references.append((i - 2, 3, token.value))
     return names
 
 
-def operator_word(token: Token, before: Optional[Token]) -> str:
-    """Return a word, with the NOT before it."""
-    return "not " + token.value if before and before.word("not") else token.value
+def add_operators(tokens: list[Token], names: SafeNames) -> None:
+    """Note the operators, also those that are written as words."""
+    for i, token in enumerate(tokens):
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        word = "not " + token.value if i and tokens[i - 1].word("not") else token.value
+        if token.kind == "operator":
+            names.operators.add(token.value)
+        elif token.kind == "ident" and word in OPERATOR_WORDS:
+            names.operators.update(OPERATOR_WORDS[word].split())
+        elif token.word("distinct") and after and after.word("from"):
+            names.operators.add("=")
+
+
+def add_types(tokens: list[Token], names: SafeNames) -> set[int]:
+    """Note the types of casts and of typed literals; return the indexes of their tokens."""
+    pairs = partners(tokens)
+    found: set[int] = set()
+    for i, token in enumerate(tokens[:-1]):
+        if token.symbol("::") or (token.word("as") and in_cast(tokens, i, pairs)):
+            found.update(add_type(tokens, i + 1, pairs, names))
+        elif tokens[i + 1].kind == "string" and may_be_type(token):
+            found.update(add_type(tokens, i, pairs, names))
+    return found
+
+
+def may_be_type(token: Token) -> bool:
+    """Tell whether a token may be the name of a type before a string."""
+    return token.kind == "quoted" or (token.kind == "ident" and token.value not in KEYWORDS - SAFE_TYPES.keys())
 
 
 def in_cast(tokens: list[Token], i: int, pairs: dict[int, int]) -> bool:

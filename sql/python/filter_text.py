@@ -1,4 +1,4 @@
-"""Take the text of a subscription's filter apart: its shape, its constants, what it uses, and whether it can do harm."""
+"""Take the text of a subscription's filter apart: shape, constants, what it uses, whether it can do harm."""
 
 from typing import Any, Optional
 
@@ -22,10 +22,12 @@ from token_lists import (
 )
 
 FILTER_CHARACTERS = 100_000
-KEY_OPERATORS = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<>": "<>"}  # and what each is from right to left
-# Words that cannot fail, whatever the values: conjuncts of nothing else may be asked in any order.
+# Operators, and what they are read from right to left.
+MIRRORED = dict(zip("= <> < <= > >=".split(), "= <> > >= < <=".split()))
+# What cannot fail, whatever the values: conjuncts of nothing else may be asked in any order.
 HARMLESS_WORDS = frozenset(
-    "and or not in like ilike between symmetric asymmetric is isnull notnull null true false unknown distinct from".split()
+    "and asymmetric between distinct false from ilike in is isnull like not notnull null or symmetric true"
+    " unknown".split()
 )
 HARMLESS_OPERATORS = frozenset("= <> < <= > >= || ~~ ~~* !~~ !~~*".split())
 
@@ -33,10 +35,14 @@ HARMLESS_OPERATORS = frozenset("= <> < <= > >= || ~~ ~~* !~~ !~~*".split())
 def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[str, Any]:
     """Return the parts of a filter as a dict that can be written as JSON.
 
-    text, shape: normal forms, the second with $1, $2 .. for the constants in `parameters`, a list of {literal, value, kind}.
-    safe: true when it can read nothing but the event. attributes, functions, operators, types: sorted names; exact when
-    safe, otherwise as far as they can be told without a catalogue. keys: conjuncts `attribute operator $n`.
-    in_select: an IN (SELECT ..) was rewritten. Raises SqlTextError 42601, 22023 when empty, 54000 when too long or deep.
+    text: the filter in one normal form.
+    shape: conjuncts in one order, with $1, $2 .. for the constants.
+    parameters: these constants, each {literal, value, kind}.
+    safe: true when the filter can read nothing but the event.
+    attributes, functions, operators, types: sorted names; as far as the text alone tells, unless safe.
+    keys: the conjuncts `attribute operator $n`, each {attribute, operator, parameter}.
+    in_select: true when an IN (SELECT ..) was rewritten.
+    Raises SqlTextError: 42601, 22023 when empty, 54000 when too long or nested too deep.
     """
     tokens = strip_parentheses(read_filter(text))
     folded = fold_signs(tokens)
@@ -55,7 +61,11 @@ def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[
         "text": write_tokens(folded),
         "shape": write_shape(conjuncts),
         "parameters": [
-            {"literal": write_tokens([slot._replace(slot=False)]), "value": slot.value, "kind": literal_kind(slot)}
+            {
+                "literal": write_tokens([slot._replace(slot=False)]),
+                "value": slot.value,
+                "kind": literal_kind(slot),
+            }
             for slot in slots
         ],
         "safe": safe is not None,
@@ -75,21 +85,25 @@ def read_filter(text: str) -> list[Token]:
     """
     if len(text) > FILTER_CHARACTERS:
         raise SqlTextError(
-            f"filter of {len(text)} characters is longer than {FILTER_CHARACTERS}", FILTER_CHARACTERS + 1,
-            "Put the constants in a table and filter with IN (SELECT ..).", sqlstate="54000",
+            f"filter of {len(text)} characters is longer than {FILTER_CHARACTERS}",
+            FILTER_CHARACTERS + 1,
+            "Put the constants in a table and filter with IN (SELECT ..).",
+            sqlstate="54000",
         )
     tokens = tokenize(text)
     if not tokens:
         raise SqlTextError(
-            "the filter is empty", 1, "Leave the filter out (NULL) to receive every event of the type.", sqlstate="22023"
+            "the filter is empty",
+            1,
+            "Leave the filter out (NULL) to receive every event of the type.",
+            sqlstate="22023",
         )
     read: list[Token] = []
     for token in tokens:
-        if token.kind == "ident" and read and (
-            read[-1].symbol(".") or (read[-1].word("as") and token.value in NOT_A_COLUMN)
-        ):
-            token = token._replace(kind="quoted")
-        read.append(token)
+        behind_dot = bool(read) and read[-1].symbol(".")
+        label = bool(read) and read[-1].word("as") and token.value in NOT_A_COLUMN
+        is_name = token.kind == "ident" and (behind_dot or label)
+        read.append(token._replace(kind="quoted") if is_name else token)
     check_brackets(read, "filter")
     refuse_strays(read)
     return read
@@ -160,15 +174,14 @@ def split_conjuncts(tokens: list[Token]) -> list[list[Token]]:
 
 
 def simplify(tokens: list[Token], scope: Scope) -> list[list[Token]]:
-    """Return a conjunct as comparisons with the attribute on the left: one, or two for a BETWEEN of literals."""
-    if len(tokens) > 2 and tokens[0].slot and tokens[1].kind == "operator" and tokens[1].value in KEY_OPERATORS:
-        if scope.reference(tokens[2:]):
-            return [[*tokens[2:], tokens[1]._replace(value=KEY_OPERATORS[tokens[1].value]), tokens[0]]]
+    """Return a conjunct as comparisons with the attribute on the left, two for a BETWEEN of literals."""
+    if len(tokens) > 2 and tokens[0].slot and tokens[1].kind == "operator" and scope.reference(tokens[2:]):
+        mirrored = MIRRORED.get(tokens[1].value)
+        return [[*tokens[2:], Token("operator", mirrored, mirrored), tokens[0]]] if mirrored else [tokens]
     left, right = tokens[:-4], tokens[-4:]
-    if len(right) == 4 and right[0].word("between") and right[1].slot and right[2].word("and") and right[3].slot:
-        if scope.reference(left):
-            at_least, at_most = Token("operator", ">=", ">="), Token("operator", "<=", "<=")
-            return [[*left, at_least, right[1]], [*left, at_most, right[3]]]
+    if scope.reference(left) and right[0].word("between") and right[1].slot and right[3].slot:
+        at_least, at_most = Token("operator", ">=", ">="), Token("operator", "<=", "<=")
+        return [[*left, at_least, right[1]], [*left, at_most, right[3]]]
     return [tokens]
 
 
@@ -184,9 +197,10 @@ def rewrite(conjunct: list[Token], scope: Scope) -> Optional[list[Token]]:
 def order(conjuncts: list[list[Token]]) -> list[list[Token]]:
     """Return conjuncts in one order, whatever order they were written in.
 
-    Those that cannot raise an error come first, sorted; the others follow as they stand, so that none of them sees a value
-    from which a conjunct before it was to protect it, as in `b <> 0 and a / b > 2`.
+    Those that cannot raise an error come first, sorted; the others follow as they stand, so that none of
+    them sees a value from which a conjunct before it was to protect it, as in `b <> 0 and a / b > 2`.
     """
+
     def key(conjunct: list[Token]) -> tuple[bool, str]:
         return (False, write_shape([conjunct])) if harmless(conjunct) else (True, "")
 
@@ -230,6 +244,8 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
     for conjunct in conjuncts:
         reference = scope.reference(conjunct[:-2])
         if reference and conjunct[-1].slot and conjunct[-2].value in ("=", "<", "<=", ">", ">="):
-            found.append({"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1})
+            found.append(
+                {"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1}
+            )
         slot += sum(token.slot for token in conjunct)
     return found

@@ -1,35 +1,42 @@
 """The key words of PostgreSQL 13 to 18, by what a name may be when it is not quoted.
 
-Source: pg_get_keywords(). A name of a later version that is missing here only costs a pair of quotes in a normalised text.
+Source: pg_get_keywords(). Words that a later version may add are missing.
 """
 
 # No name of any kind, except a label after AS.
-RESERVED = frozenset("""
+RESERVED = frozenset(
+    """
     all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
     create current_catalog current_date current_role current_time current_timestamp current_user default
     deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
     intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
     primary references returning select session_user some symmetric system_user table then to trailing true
     union unique user using variadic when where window with
-""".split())
+""".split()
+)
 
 # A function or a type, but no column or table.
-FUNCTION_ONLY = frozenset("""
+FUNCTION_ONLY = frozenset(
+    """
     authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
     left like natural notnull outer overlaps right similar tablesample verbose
-""".split())
+""".split()
+)
 
 # A column or a table, but no function or type.
-COLUMN_ONLY = frozenset("""
+COLUMN_ONLY = frozenset(
+    """
     between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
     inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
     json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
     normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
     treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
     xmlpi xmlroot xmlserialize xmltable
-""".split())
+""".split()
+)
 
-UNRESERVED = frozenset("""
+UNRESERVED = frozenset(
+    """
     abort absent absolute access action add admin after aggregate also alter always asensitive assertion
     assignment at atomic attach attribute backward before begin breadth by cache call called cascade
     cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
@@ -56,7 +63,8 @@ UNRESERVED = frozenset("""
     unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
     varying version view views virtual volatile whitespace within without work wrapper write xml year yes
     zone
-""".split())
+""".split()
+)
 
 KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
 NOT_A_COLUMN = RESERVED | FUNCTION_ONLY

@@ -1,7 +1,8 @@
 """Cut SQL text into tokens exactly as PostgreSQL does, with standard_conforming_strings on.
 
-Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the newest is followed, as
-long as the older ones would refuse the text (`0x1F`), and refused otherwise (`1a`, once a number followed by a name).
+Source: PostgreSQL's src/backend/parser/scan.l and parser.c, versions 13 to 18. Where versions differ the
+newest is followed if the older ones refuse the text (`0x1F`); if they take it for something else, it is
+refused (`1a`, once a number followed by a name).
 """
 
 import re
@@ -12,7 +13,7 @@ NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more th
 
 
 class SqlTextError(ValueError):
-    """Say what is wrong with a text, at which character (from 1), and what to do; `sqlstate` is PostgreSQL's."""
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
 
     def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
         super().__init__(message)
@@ -25,10 +26,10 @@ class SqlTextError(ValueError):
 class Token(NamedTuple):
     """Hold one token.
 
-    kind: ident (not quoted), quoted, string, bits (B'' and X''), integer, decimal, operator, parameter ($1), or symbol, which is one of
-        `( ) [ ] { } , ; : . .. :: := =>`.
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
     text: the source, character by character.
-    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, operators with `!=` as `<>`.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
     position: of the first character, from 1. slot: a literal that stands for a parameter.
     """
 
@@ -64,6 +65,7 @@ RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01
 DIGITS = r"[0-9](?:_?[0-9])*"
 DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
 OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
 STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
 UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
@@ -90,13 +92,14 @@ def check_characters(text: str) -> None:
     bad = re.search("[\x00\ud800-\udfff]", text)
     if bad:
         raise SqlTextError(
-            "the text contains a character that PostgreSQL cannot store", bad.start() + 1,
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
             "Leave out the zero character and halves of surrogate pairs.",
         )
 
 
 def skip_space(text: str, at: int) -> int:
-    """Return the offset of the first character, from `at` on, that is neither white space nor in a comment."""
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
     while True:
         match = SPACE_RE.match(text, at)
         if match:
@@ -119,29 +122,29 @@ def skip_block_comment(text: str, start: int) -> int:
 
 def token_at(text: str, at: int) -> Token:
     """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
     if STRING_RE.match(text, at):
-        return quoted_token(text, at)
-    match = NAME_RE.match(text, at)
-    if match:
-        if match.group() in ("n", "N") and text.startswith("'", match.end()):
-            return Token("ident", match.group(), "nchar", at + 1)  # N'..' is NCHAR '..'
-        return Token("ident", match.group(), clip_name(fold(match.group())), at + 1)
-    if DECIMAL_RE.match(text, at):
-        return number_token(text, at)
-    if text[at] == "$":
-        return dollar_token(text, at)
-    for symbol in ("::", ":=", ".."):
-        if text.startswith(symbol, at):
-            return Token("symbol", symbol, symbol, at + 1)
-    if text[at] in "()[]{},;:.":
-        return Token("symbol", text[at], text[at], at + 1)
-    if OPERATOR_RE.match(text, at):
-        return operator_token(text, at)
-    raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, "No SQL token starts with this character.")
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
 
 
 def fold(name: str) -> str:
-    """Return a name with A to Z in lower case and nothing else, as PostgreSQL folds in a multi-byte encoding."""
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
     return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
 
 
@@ -157,7 +160,9 @@ def number_token(text: str, at: int) -> Token:
     digits = match.group()
     if NAME_RE.match(text, match.end()):
         raise SqlTextError(
-            f'trailing junk after the number "{clip(digits)}"', at + 1, "Put a space or an operator behind the number."
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
         )
     value = digits.replace("_", "").lower()
     if value[1:2] in ("x", "o", "b"):
@@ -174,25 +179,30 @@ def dollar_token(text: str, at: int) -> Token:
         close = text.find(match.group(), match.end())
         if close < 0:
             raise SqlTextError(
-                f'unterminated dollar-quoted string at "{clip(text[at:])}"', at + 1,
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
                 f"Close the string with {match.group()}.",
             )
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+        raise SqlTextError(
+            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
+        )
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
 def operator_token(text: str, at: int) -> Token:
-    """Return the operator at an offset: the longest, up to a comment, without a + or - that belongs to what follows."""
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
     match = OPERATOR_RE.match(text, at)
     assert match is not None
     name = re.split(r"/\*|--", match.group())[0]
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+        raise SqlTextError(
+            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
+        )
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -219,7 +229,7 @@ def quoted_token(text: str, at: int) -> Token:
 
 
 def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
-    """Return the source between the quotes, a piece for each continuation line, and the offset behind the last quote."""
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
     parts: list[str] = []
     while True:
         match = inside.match(text, at)
@@ -227,7 +237,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
             raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1:])}"', at, f"Close it with {quote}."
+                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
             )
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
@@ -237,7 +247,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
 
 
 def decode_backslashes(source: str, position: int) -> str:
-    """Return the value of one piece of an E'' string; escapes make bytes, which have to be UTF-8 in the end."""
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
     value = bytearray()
     at = 0
     high = 0  # the first half of a surrogate pair; the second has to follow at once
@@ -265,7 +275,9 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+        raise SqlTextError(
+            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
+        )
     return decoded
 
 
@@ -294,7 +306,7 @@ def decode_unicode(source: str, escape: str, position: int) -> str:
 
 
 def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
-    """Return the pending first half of a surrogate pair, or 0, and the character that is complete now, or nothing."""
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
     if 0xD800 <= code <= 0xDBFF and not high:
         return code, ""
     if 0xDC00 <= code <= 0xDFFF:
@@ -308,18 +320,22 @@ def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
 
 def bad_surrogates(position: int) -> SqlTextError:
     """Return the error for half a pair."""
-    return SqlTextError("invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other.")
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
 
 
 def uescape(text: str, at: int) -> tuple[str, int]:
-    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE clause."""
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
     word = UESCAPE_RE.match(text, skip_space(text, at))
     if word is None:
         return "\\", at
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+        raise SqlTextError(
+            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
+        )
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."

@@ -1,7 +1,7 @@
 """Recognise filters that can read nothing but the event they are asked about.
 
-Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to pg_catalog and looks
-up what the operators mean for the types of the attributes.
+Such a filter may be run with anybody's rights. Only names are looked at: whoever runs it pins search_path to
+pg_catalog and looks up what the operators mean for the types of the attributes.
 """
 
 from typing import NamedTuple, Optional
@@ -16,27 +16,57 @@ SAFE_FUNCTIONS = frozenset(
 )
 # What the catalogue calls a type that SQL calls otherwise.
 SAFE_TYPES = {
-    "bigint": "int8", "bool": "bool", "boolean": "bool", "bpchar": "bpchar", "char": "bpchar", "character": "bpchar",
-    "date": "date", "dec": "numeric", "decimal": "numeric", "float": "float8", "float4": "float4", "float8": "float8",
-    "int": "int4", "int2": "int2", "int4": "int4", "int8": "int8", "integer": "int4", "interval": "interval",
-    "numeric": "numeric", "real": "float4", "smallint": "int2", "text": "text", "time": "time", "timestamp": "timestamp",
-    "timestamptz": "timestamptz", "timetz": "timetz", "uuid": "uuid", "varchar": "varchar",
+    "bigint": "int8",
+    "bool": "bool",
+    "boolean": "bool",
+    "bpchar": "bpchar",
+    "char": "bpchar",
+    "character": "bpchar",
+    "date": "date",
+    "dec": "numeric",
+    "decimal": "numeric",
+    "float": "float8",
+    "float4": "float4",
+    "float8": "float8",
+    "int": "int4",
+    "int2": "int2",
+    "int4": "int4",
+    "int8": "int8",
+    "integer": "int4",
+    "interval": "interval",
+    "numeric": "numeric",
+    "real": "float4",
+    "smallint": "int2",
+    "text": "text",
+    "time": "time",
+    "timestamp": "timestamp",
+    "timestamptz": "timestamptz",
+    "timetz": "timetz",
+    "uuid": "uuid",
+    "varchar": "varchar",
 }
 PRECISE_TYPES = frozenset("bpchar interval numeric time timestamp timestamptz timetz varchar".split())
 OPERATOR_WORDS = {
-    "like": "~~", "ilike": "~~*", "in": "=", "between": ">= <=",
-    "not like": "!~~", "not ilike": "!~~*", "not in": "<>", "not between": "< >",
+    "like": "~~",
+    "ilike": "~~*",
+    "in": "=",
+    "between": ">= <=",
+    "not like": "!~~",
+    "not ilike": "!~~*",
+    "not in": "<>",
+    "not between": "< >",
 }
 
 
-class Unsafe(Exception):
+class UnsafeError(Exception):
     """Say that a token is outside the safe subset."""
 
 
 class SafeNames(NamedTuple):
     """Hold what a safe filter uses.
 
-    references: (index of the first token, number of tokens, attribute). The sets hold names as the catalogue has them.
+    references: (index of the first token, number of tokens, attribute). The sets hold names as in the
+    catalogue.
     """
 
     references: list[tuple[int, int, str]]
@@ -53,7 +83,7 @@ def read_safe(tokens: list[Token], type_name: str, attributes: list[str]) -> Opt
     reader = SafeReader(tokens, type_name, attributes)
     try:
         reader.expression()
-    except Unsafe:
+    except UnsafeError:
         return None
     return reader.names if reader.at == len(tokens) else None
 
@@ -88,10 +118,10 @@ class SafeReader:
     def expect(self, found: bool) -> None:
         """Give up unless something was found."""
         if not found:
-            raise Unsafe
+            raise UnsafeError
 
     def expression(self, *, words: bool = True) -> None:
-        """Read operands and the operators between them; without `words`, no AND, OR, NOT, IS, IN, LIKE, BETWEEN."""
+        """Read operands and the operators between them; without `words` none that is a word, such as IN."""
         while True:
             while (words and self.accept_word("not")) or self.sign():
                 pass
@@ -121,7 +151,7 @@ class SafeReader:
         return True
 
     def suffixes_and_connective(self) -> bool:
-        """Step over IS .. and IN (..), then over a word that asks for another operand; tell whether there was one."""
+        """Step over IS .. and IN (..), then over a word that asks for an operand; tell if there was one."""
         while True:
             if self.accept_word("isnull", "notnull"):
                 continue
@@ -233,7 +263,7 @@ class SafeReader:
         if self.peek().kind == "ident" and self.peek().value in (*SAFE_TYPES, "double"):
             try:
                 self.type()
-            except Unsafe:
+            except UnsafeError:
                 self.at = start
             if self.at > start and self.peek().kind == "string":
                 self.at += 1
@@ -262,7 +292,11 @@ class SafeReader:
                 self.expect(self.peek().kind == "integer")
                 self.at += 1
             self.expect(self.accept_symbol(")"))
-        if name in ("time", "timestamp") and self.peek().word("with", "without") and self.peek(1).word("time"):
+        if (
+            name in ("time", "timestamp")
+            and self.peek().word("with", "without")
+            and self.peek(1).word("time")
+        ):
             self.expect(self.peek(2).word("zone"))
             name += "tz" if self.peek().word("with") else ""
             self.at += 3

@@ -15,8 +15,8 @@ ROLE_WORDS = ("current_role", "current_user", "session_user")
 class StatementReader:
     """Read the parts of a statement one after the other.
 
-    Nothing is cut into tokens before it is asked for, since an address or a password need not be made of SQL tokens.
-    Whatever is not as expected raises SqlTextError 42601 with the right syntax as its hint.
+    Nothing is cut into tokens before it is asked for, since an address or a password need not be made of
+    them. Whatever is not as expected raises SqlTextError 42601 with the right syntax as its hint.
     """
 
     def __init__(self, text: str, syntax: str) -> None:
@@ -40,7 +40,11 @@ class StatementReader:
 
     def refuse(self, token: Token, hint: Optional[str] = None) -> SqlTextError:
         """Return the error for a token that cannot be there."""
-        message = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the statement"
+        message = (
+            f'syntax error at "{clip(token.text)}"'
+            if token.text
+            else "syntax error at the end of the statement"
+        )
         return SqlTextError(message, token.position, hint or self.syntax)
 
     def accept(self, *words: str) -> bool:
@@ -85,7 +89,9 @@ class StatementReader:
         """Read a name; folded unless quoted."""
         token = self.peek()
         if token.word(*NOT_A_COLUMN):
-            raise self.refuse(token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.')
+            raise self.refuse(
+                token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.'
+            )
         if token.kind not in ("ident", "quoted"):
             raise self.refuse(token)
         return self.next().value
@@ -122,7 +128,7 @@ class StatementReader:
         return BARE_RE.match(self.text, skip_space(self.text, self.at)) is not None
 
     def bare(self) -> str:
-        """Read an address or a password: a string, or everything up to the next space or semicolon as it stands."""
+        """Read an address or a password: a string, or all up to the next space or semicolon as it stands."""
         start = skip_space(self.text, self.at)
         match = BARE_RE.match(self.text, start)
         if match is None:
@@ -164,7 +170,9 @@ class StatementReader:
         depth = 0
         while True:
             token = self.peek()
-            if token.kind == "nothing" or (depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))):
+            if token.kind == "nothing" or (
+                depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))
+            ):
                 break
             if token.kind == "parameter" or token.symbol(";", "{", "}"):
                 raise self.refuse(token)
@@ -179,7 +187,7 @@ class StatementReader:
         return tokens
 
     def stops(self, tokens: list[Token], token: Token, stops: tuple[str, ...]) -> bool:
-        """Tell whether an expression ends before a token: where an operator could stand there stands one of the words."""
+        """Tell whether an expression ends before a token: one of the words, where an operator could stand."""
         if not token.word(*stops) or (token.word("with") and self.peek(1).word("time")):
             return False
         return infix_position([*tokens, token], operands_end(tokens), len(tokens))

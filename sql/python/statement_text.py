@@ -13,11 +13,11 @@ SYNTAX = {
     "advertise": "ADVERTISE t",
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
-    "create_rule":
-        "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
+    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter]"
+    " PUBLISH t (v1, v2, ..)",
     "drop_rule": "DROP RULE r",
-    "create_subscription":
-        "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter] [EXECUTE f(args)] [WITH priority]",
+    "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
+    " [EXECUTE f(args)] [WITH priority]",
     "drop_subscription": "DROP SUBSCRIPTION s",
     "create_link": "CREATE LINK l TO address port USING user password",
     "grant": "GRANT {PUBLISH | SUBSCRIBE} ON EVENT TYPE t TO role",
@@ -48,10 +48,11 @@ OPERATIONS = ("insert", "update", "delete")
 def parse_statement(text: str) -> dict[str, Any]:
     """Return the parts of a statement as a dict that can be written as JSON.
 
-    `verb` is a key of SYNTAX, with the fields that the function of this name below returns. Names are folded unless quoted;
-    expressions are source text with balanced brackets, to be followed by a new line. `{"verb": None}` when the text does not
-    begin like one of the statements, PostgreSQL's own CREATE RULE, CREATE SUBSCRIPTION and so on included. Raises
-    SqlTextError 42601.
+    `verb` is a key of SYNTAX, with the fields that the function of this name below returns. Names are
+    folded unless quoted; expressions are source text with balanced brackets, to be followed by a new line.
+    `{"verb": None}` when the text does not begin like one of the statements; PostgreSQL's own CREATE RULE
+    .. DO, CREATE SUBSCRIPTION .. CONNECTION, DROP RULE .. ON and DROP SUBSCRIPTION IF EXISTS are not of
+    them. Raises SqlTextError 42601.
     """
     check_characters(text)
     verb = find_verb(text)
@@ -119,7 +120,7 @@ def advertise(reader: StatementReader) -> dict[str, Any]:
 
 
 def publish(reader: StatementReader) -> dict[str, Any]:
-    """Return event_type, visibility and reliability or None, columns or None, and values, the source of the list.
+    """Return event_type, visibility, reliability and columns, each None if left out, and values as source.
 
     `PUBLISH t (c1, c2) VALUES (v1, v2)` names the attributes; they are in columns then.
     """
@@ -129,7 +130,11 @@ def publish(reader: StatementReader) -> dict[str, Any]:
         "immediate": "visibility", "deferred": "visibility",
         "guaranteed": "reliability", "non": "reliability",
     }  # fmt: skip
-    while modifiers.get(reader.peek().value) and reader.peek().kind == "ident" and not reader.peek(1).symbol("("):
+    while (
+        modifiers.get(reader.peek().value)
+        and reader.peek().kind == "ident"
+        and not reader.peek(1).symbol("(")
+    ):
         kind = modifiers[reader.peek().value]
         if chosen[kind]:
             raise reader.refuse(reader.peek())
@@ -151,7 +156,7 @@ def publish(reader: StatementReader) -> dict[str, Any]:
 
 
 def create_rule(reader: StatementReader) -> dict[str, Any]:
-    """Return name, table as SQL, operations, condition or None, event_type, and values, the source of each."""
+    """Return name, table as SQL, operations, condition or None, event_type, and values, each as source."""
     reader.expect("create", "rule")
     name = reader.name()
     reader.expect("as", "on")
@@ -183,7 +188,7 @@ def drop_named(reader: StatementReader) -> dict[str, Any]:
 
 
 def create_subscription(reader: StatementReader) -> dict[str, Any]:
-    """Return name, event_type, scope, filter or None, execute as SQL or None, args or None, and priority or None."""
+    """Return name, event_type, scope; filter, execute (as SQL), args, priority, each None if left out."""
     reader.expect("create")
     scope = "local" if reader.accept("local") or not reader.accept("global") else "global"
     reader.expect("subscription")

@@ -16,14 +16,27 @@ VALUE_WORDS = frozenset(
 )
 # Reserved words that belong to a query and never to an expression outside parentheses.
 QUERY_WORDS = (
-    "select", "table", "union", "intersect", "except", "where", "group", "having", "window", "order", "limit", "offset",
-    "fetch", "into", "returning",
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
 )
 INT8_MAX = 2**63 - 1
 
 
 def check_brackets(tokens: list[Token], what: str) -> None:
-    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text in the message.
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
 
     42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
     """
@@ -32,21 +45,24 @@ def check_brackets(tokens: list[Token], what: str) -> None:
     for token in tokens:
         if token.symbol("(", "["):
             opened.append(token)
-        elif token.symbol(")", "]"):
-            if not opened or opened.pop().value != CLOSERS[token.value]:
-                raise SqlTextError(
-                    f'unbalanced "{token.value}" in the {what}', token.position,
-                    f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
-                )
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
         cases = max(cases + token.word("case") - token.word("end"), 0)
         if len(opened) + cases > NESTING:
             raise SqlTextError(
-                f"the {what} is nested deeper than {NESTING} levels", token.position, "Write it with fewer parentheses.",
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
                 sqlstate="54000",
             )
     if opened:
         raise SqlTextError(
-            f'unclosed "{opened[-1].value}" in the {what}', opened[-1].position,
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
             "Close every parenthesis and square bracket.",
         )
 
@@ -67,7 +83,7 @@ def partners(tokens: list[Token]) -> dict[int, int]:
 def top_level(tokens: list[Token]) -> list[int]:
     """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
 
-    An END closes nothing but a CASE between the same brackets: elsewhere the two words may be labels of columns.
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
     """
     found = []
     opened: list[str] = []
@@ -94,7 +110,7 @@ def starts_query(tokens: list[Token]) -> bool:
 def operands_end(tokens: list[Token]) -> list[bool]:
     """Return for each token whether a value is complete behind it, so that an operator may follow.
 
-    Tells a minus sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
     """
     ends: list[bool] = []
     for i, token in enumerate(tokens):
@@ -111,7 +127,7 @@ def operands_end(tokens: list[Token]) -> list[bool]:
 
 
 def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
-    """Tell whether token i stands where an operator is expected, `ends` being known up to it; NOT may come between."""
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
     if i > 1 and tokens[i - 1].word("not"):
         return ends[i - 2]
     return i > 0 and ends[i - 1]
@@ -126,8 +142,11 @@ def fold_signs(tokens: list[Token]) -> list[Token]:
     folded: list[Token] = []
     for i, token in enumerate(tokens):
         signed = (
-            i > 0 and token.kind in ("integer", "decimal") and tokens[i - 1].kind == "operator"
-            and tokens[i - 1].value == "-" and (i == 1 or not ends[i - 2])
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
             and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
         )
         if signed:
@@ -183,11 +202,21 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (
+            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
+        )
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {"between", "values", "exists", "escape", "filter", "over", "within"}
+SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
+    "between",
+    "values",
+    "exists",
+    "escape",
+    "filter",
+    "over",
+    "within",
+}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
