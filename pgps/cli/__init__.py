@@ -1,0 +1,1 @@
+"""The command line `pgps`: one file per noun, SQL in `_queries` only."""

@@ -1,0 +1,269 @@
+"""What `pgps doctor` looks for: each check is a function of facts, and says what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pgps.cli._format import argument, count, duration, quoted
+from pgps.cli._session import Row
+from pgps.install import MINIMUM_SERVER, Installation
+
+__all__ = ["CHECKS", "Facts", "Finding", "Level"]
+
+NEWEST_TESTED_MAJOR = 18
+LAG_WARNING = 10.0  # seconds; the dispatcher looks at least once a second
+LAG_PROBLEM = 60.0
+OLD_TRANSACTION = 300.0  # seconds; space is not reclaimed while it lasts
+CONNECTIONS_USED = 0.8  # of max_connections
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: `fix` is what to type, "" when nothing need be done."""
+
+    level: Level
+    check: str
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the checks look at. `installation` is None when the role may not read it."""
+
+    server: Row
+    installation: Installation | None = None
+    activity: list[Row] = field(default_factory=list)
+    event_types: list[Row] = field(default_factory=list)
+    queues: list[Row] = field(default_factory=list)
+    subscriptions: list[Row] = field(default_factory=list)
+    workers: list[Row] = field(default_factory=list)
+    oldest_transaction: Row | None = None
+    without_temp: list[Row] = field(default_factory=list)
+
+
+def server_version(facts: Facts) -> Iterator[Finding]:
+    """15 or newer; newer than the newest tested is worth a note."""
+    number, text = facts.server["server_version"], facts.server["server_version_text"]
+    major, oldest = number // 10_000, MINIMUM_SERVER // 10_000
+    if number < MINIMUM_SERVER:
+        yield Finding(
+            Level.PROBLEM, "server", f"PostgreSQL {text} is older than {oldest}", f"apt-get install postgresql-{oldest}"
+        )
+    elif major > NEWEST_TESTED_MAJOR:
+        yield Finding(Level.NOTE, "server", f"PostgreSQL {text} is newer than the newest tested, {NEWEST_TESTED_MAJOR}")
+    else:
+        yield Finding(Level.OK, "server", f"PostgreSQL {text}")
+    if facts.server["standby"]:
+        yield Finding(
+            Level.PROBLEM, "server", "this is a standby: nothing can be published", "pgps --dsn PRIMARY doctor"
+        )
+
+
+def plpython(facts: Facts) -> Iterator[Finding]:
+    """PL/Python 3 is needed where filters are defined."""
+    major = facts.server["server_version"] // 10_000
+    if facts.server["plpython_installed"]:
+        yield Finding(Level.OK, "plpython3u", "installed")
+    elif facts.server["plpython_available"]:
+        yield Finding(Level.PROBLEM, "plpython3u", "not created in this database", "pgps install")
+    else:
+        yield Finding(Level.PROBLEM, "plpython3u", "not on the server", f"apt-get install postgresql-plpython3-{major}")
+
+
+def revision(facts: Facts) -> Iterator[Finding]:
+    """The tables and the code in the database are this release's."""
+    state = facts.installation
+    if not facts.server["installed"]:
+        yield Finding(Level.PROBLEM, "revision", "pgps is not installed in this database", "pgps install")
+    elif state is None or state.revision is None:
+        yield Finding(Level.NOTE, "revision", "only a superuser can read it")
+    elif state.revision < state.head:
+        yield Finding(Level.PROBLEM, "revision", f"{state.revision}; this release has {state.head}", "pgps upgrade")
+    elif state.revision > state.head:
+        yield Finding(
+            Level.PROBLEM,
+            "revision",
+            f"{state.revision} is newer than this release's {state.head}",
+            "pip install --upgrade pgps",
+        )
+    else:
+        yield Finding(Level.OK, "revision", state.revision)
+        if state.code_digest is None:
+            yield Finding(Level.NOTE, "code", "installed by psql, without a digest", "pgps upgrade")
+        elif state.code_digest != state.expected_digest:
+            yield Finding(Level.PROBLEM, "code", "functions and views are another release's", "pgps upgrade")
+        else:
+            yield Finding(Level.OK, "code", f"digest {state.code_digest[:12]}")
+
+
+def roles(facts: Facts) -> Iterator[Finding]:
+    """Both group roles are there."""
+    if not facts.server["installed"]:
+        return
+    missing = sorted({"pgps_admin", "pgps_worker"} - set(facts.server["roles"]))
+    if missing:
+        fix = "; ".join(f"create role {name} nologin" for name in missing)
+        yield Finding(Level.PROBLEM, "roles", f"missing: {', '.join(missing)}", fix + "; then pgps upgrade")
+    elif facts.server["is_admin"] or facts.server["superuser"]:
+        yield Finding(Level.OK, "roles", "pgps_admin, pgps_worker")
+    else:
+        role = facts.server["role"]
+        fix = f"grant pgps_admin to {quoted(role)}"
+        yield Finding(Level.NOTE, "roles", f"{role} is not in pgps_admin and sees only its own", fix)
+
+
+def workers(facts: Facts) -> Iterator[Finding]:
+    """Somebody dispatches, and one leads."""
+    names = sorted({row["worker"] for row in facts.workers})
+    if not facts.server["installed"]:
+        return
+    if not names:
+        yield Finding(
+            Level.WARNING, "workers", "none: events wait until somebody calls pgps.dispatch()", "pgps-worker --dsn DSN"
+        )
+        return
+    leaders = sorted({row["worker"] for row in facts.workers if row["leader"]})
+    yield Finding(Level.OK, "workers", f"{len(names)} running: {', '.join(names)}")
+    if leaders:
+        yield Finding(Level.OK, "leader", ", ".join(leaders))
+    else:
+        yield Finding(Level.PROBLEM, "leader", "no worker leads: nothing is dispatched", "restart pgps-worker")
+
+
+def lag(facts: Facts) -> Iterator[Finding]:
+    """What is committed is soon matched."""
+    waiting = sum(row["waiting"] or 0 for row in facts.activity)
+    worst = max((row["waiting_seconds"] or 0.0 for row in facts.activity if row["waiting"]), default=0.0)
+    if not facts.activity:
+        return
+    text = f"{count(waiting)} events wait to be dispatched, the oldest for {duration(worst)}"
+    if waiting and worst >= LAG_WARNING:
+        level = Level.PROBLEM if worst >= LAG_PROBLEM else Level.WARNING
+        fix = "pgps-worker --dsn DSN" if not facts.workers else "pgps top; then the worker's log"
+        yield Finding(level, "dispatcher", text, fix)
+    else:
+        yield Finding(Level.OK, "dispatcher", text if waiting else "nothing waits")
+
+
+def oldest_transaction(facts: Facts) -> Iterator[Finding]:
+    """No transaction is open for so long that space cannot be reclaimed."""
+    oldest = facts.oldest_transaction
+    if oldest is None or oldest["seconds"] < OLD_TRANSACTION:
+        yield Finding(Level.OK, "transactions", "none is open for long")
+        return
+    who = f"process {oldest['pid']} of {oldest['role']} ({oldest['application_name'] or 'no application name'})"
+    yield Finding(
+        Level.WARNING,
+        "transactions",
+        f"{who} has one open for {duration(oldest['seconds'])}: space is not reclaimed",
+        f"select pg_terminate_backend({oldest['pid']})",
+    )
+
+
+def subscriptions(facts: Facts) -> Iterator[Finding]:
+    """None is suspended, and none is paused while its events pile up."""
+    for row in facts.subscriptions:
+        name, typed = row["name"], argument(row["name"])
+        if row["state"] == "suspended":
+            error = (row["last_error"] or "no error recorded").splitlines()[0]
+            message = f'"{name}" is suspended: {error}'
+            yield Finding(Level.PROBLEM, "subscriptions", message, f"pgps sub show {typed}; pgps sub resume {typed}")
+        elif row["state"] == "paused" and row["depth"]:
+            message = f'"{name}" is paused with {count(row["depth"])} events waiting'
+            yield Finding(Level.NOTE, "subscriptions", message, f"pgps sub resume {typed}")
+    broken = [row for row in facts.subscriptions if row["state"] == "suspended"]
+    if facts.server["installed"] and not broken:
+        yield Finding(Level.OK, "subscriptions", f"{count(len(facts.subscriptions))}, none suspended")
+
+
+def exceptions(facts: Facts) -> Iterator[Finding]:
+    """No failed delivery waits for a decision."""
+    waiting = [row for row in facts.queues if row["kind"] == "exception" and row["depth"]]
+    for row in waiting:
+        name = row["event_type"]
+        message = f'{count(row["depth"])} failed deliveries of "{name}" wait for a decision'
+        yield Finding(Level.WARNING, "exceptions", message, f"pgps exceptions ls --type {argument(name)}")
+    if facts.server["installed"] and not waiting:
+        yield Finding(Level.OK, "exceptions", "none")
+
+
+def durability(facts: Facts) -> Iterator[Finding]:
+    """What is promised survives a crash."""
+    reliability = {row["name"]: row["reliability"] for row in facts.event_types}
+    for row in facts.queues:
+        if row["kind"] == "in" and not row["persistent"] and reliability.get(row["event_type"]) == "guaranteed":
+            yield Finding(
+                Level.WARNING,
+                "durability",
+                f'"{row["event_type"]}" promises guaranteed events, but its queue is lost in a crash',
+                f"pgps queue set {argument(row['queue'])} --persistent",
+            )
+    if not facts.server["fsync"]:
+        yield Finding(
+            Level.WARNING,
+            "durability",
+            "fsync is off: a crash of the machine can destroy the database",
+            "alter system set fsync = on; select pg_reload_conf()",
+        )
+    elif facts.server["synchronous_commit"] == "off":
+        yield Finding(
+            Level.NOTE,
+            "durability",
+            "synchronous_commit is off: a crash can lose the last commits",
+            "alter system set synchronous_commit = on; select pg_reload_conf()",
+        )
+
+
+def autovacuum(facts: Facts) -> Iterator[Finding]:
+    """Autovacuum runs: the small tables and the catalogs need it."""
+    if facts.server["autovacuum"]:
+        yield Finding(Level.OK, "autovacuum", "on")
+    else:
+        yield Finding(Level.WARNING, "autovacuum", "off", "alter system set autovacuum = on; select pg_reload_conf()")
+
+
+def temporary_tables(facts: Facts) -> Iterator[Finding]:
+    """Owners of subscriptions may make temporary tables, which delivery uses."""
+    for row in facts.without_temp:
+        fix = f"grant temporary on database {quoted(facts.server['database'])} to {quoted(row['role'])}"
+        yield Finding(Level.WARNING, "temporary", f"{row['role']} may not make temporary tables", fix)
+
+
+def connections(facts: Facts) -> Iterator[Finding]:
+    """There is room for workers and clients."""
+    used, most = facts.server["connections"], facts.server["max_connections"]
+    text = f"{used} of {most} in use"
+    if used >= CONNECTIONS_USED * most:
+        fix = f"alter system set max_connections = {2 * most}; then restart the server, or use a pooler"
+        yield Finding(Level.WARNING, "connections", text, fix)
+    else:
+        yield Finding(Level.OK, "connections", text)
+
+
+CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
+    server_version,
+    plpython,
+    revision,
+    roles,
+    workers,
+    lag,
+    oldest_transaction,
+    subscriptions,
+    exceptions,
+    durability,
+    autovacuum,
+    temporary_tables,
+    connections,
+]

@@ -1,0 +1,105 @@
+"""How a failure is told: one line `error:`, one line `hint:`, the rest only when asked for."""
+
+from __future__ import annotations
+
+import sys
+
+import psycopg
+import typer
+
+from pgps.cli._format import printable
+from pgps.cli._output import dumps
+from pgps.errors import ConnectionLost, PgpsError, from_database
+
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "WrongUsage", "caret", "describe", "report"]
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+def describe(error: BaseException) -> PgpsError:
+    """Return what to tell for any error a command may end with."""
+    if isinstance(error, psycopg.Error):
+        error = from_database(error)
+    if isinstance(error, PgpsError):
+        if isinstance(error, ConnectionLost) and error.hint is None:
+            error.hint = "Say which database: --dsn, PGPS_DSN, or libpq's PG* variables."
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return PgpsError(f"{where}{error.strerror or error}")
+    return PgpsError(str(error) or type(error).__name__)
+
+
+class WrongUsage(typer.BadParameter):
+    """The command line does not make sense; exit status 2. Says so in its own words."""
+
+    def format_message(self) -> str:
+        """Return the message, which names the option itself."""
+        return self.message
+
+
+def report(
+    error: BaseException, *, json: bool = False, verbose: bool = False, prefix: str = "", statement: str | None = None
+) -> None:
+    """Tell on stderr what went wrong; SQLSTATE, detail and context with --json or --verbose.
+
+    With the `statement` that failed, a caret shows where.
+    """
+    told = describe(error)
+    cause = error if isinstance(error, psycopg.Error) else error.__cause__
+    diag = cause.diag if isinstance(cause, psycopg.Error) else None
+    if json:
+        _write(dumps(_record(told, diag, prefix)))
+        return
+    first, _, rest = told.message.partition("\n")
+    _write(f"error: {prefix}{first}")
+    if statement is not None and diag and diag.statement_position:
+        _write(caret(statement, diag.statement_position))
+    if diag and diag.message_detail:
+        _write(f"detail: {diag.message_detail}")
+    if told.hint:
+        _write(f"hint: {told.hint}")
+    if verbose:
+        _verbose(told, rest, diag)
+
+
+def _record(told: PgpsError, diag: psycopg.errors.Diagnostic | None, prefix: str) -> dict[str, object]:
+    record = {
+        "error": prefix + told.message,
+        "hint": told.hint,
+        "sqlstate": told.sqlstate,
+        "detail": diag.message_detail if diag else None,
+        "position": int(diag.statement_position) if diag and diag.statement_position else None,
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _verbose(told: PgpsError, rest: str, diag: psycopg.errors.Diagnostic | None) -> None:
+    if rest:
+        _write(rest)
+    if told.sqlstate:
+        _write(f"sqlstate: {told.sqlstate}")
+    if diag and diag.internal_query:
+        _write(caret(diag.internal_query, diag.internal_position))
+    if diag and diag.context:
+        _write(f"context: {diag.context}")
+
+
+def caret(statement: str, position: str | int | None) -> str:
+    """Return the line of a statement that a position (from 1) falls into, and a caret below it."""
+    if not position:
+        return statement
+    at = min(int(position) - 1, len(statement))
+    start = statement.rfind("\n", 0, at) + 1
+    end = statement.find("\n", at)
+    line = statement[start : len(statement) if end < 0 else end]
+    number = statement.count("\n", 0, at) + 1
+    label = f"line {number}: "
+    shift = "".join("\t" if c == "\t" else " " for c in line[: at - start])
+    return f"{label}{line}\n{' ' * len(label)}{shift}^"
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(printable(text, keep="\n\t") + "\n")

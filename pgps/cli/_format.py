@@ -1,0 +1,132 @@
+"""Values as people read them. JSON output never comes through here."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+from decimal import Decimal
+from typing import Any
+
+__all__ = [
+    "ago",
+    "argument",
+    "clip",
+    "count",
+    "duration",
+    "plain",
+    "printable",
+    "quoted",
+    "rate",
+    "size",
+    "yes_no",
+]
+
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+_SPANS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+_CLIP = 72
+
+
+def plain(value: Any) -> str:
+    """Return any value on one line; None is empty, a list is comma-separated."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return yes_no(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value)
+    if isinstance(value, dt.datetime):
+        return value.astimezone().isoformat(sep=" ", timespec="seconds")
+    return printable(str(value))
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Replace control characters, so that data cannot drive the terminal it is shown on.
+
+    Characters in `keep`, for example a newline, stay. Bidirectional overrides
+    count as control characters: they show one thing and are another.
+    """
+    return "".join(c if c in keep or not _is_control(c) else _escape(c) for c in text)
+
+
+def _is_control(c: str) -> bool:
+    code = ord(c)
+    return (
+        code < 0x20
+        or 0x7F <= code < 0xA0
+        or code in (0x200B, 0x200E, 0x200F)
+        or 0x2028 <= code <= 0x202E
+        or 0x2066 <= code <= 0x2069
+    )
+
+
+def _escape(c: str) -> str:
+    known = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return known.get(c) or (f"\\x{ord(c):02x}" if ord(c) < 0x100 else f"\\u{ord(c):04x}")
+
+
+def clip(value: Any) -> str:
+    """Return a value on one line of at most 72 characters."""
+    text = plain(value)
+    return text if len(text) <= _CLIP else text[: _CLIP - 1] + "…"
+
+
+def yes_no(value: Any) -> str:
+    """Return yes, no, or nothing for None."""
+    return "" if value is None else "yes" if value else "no"
+
+
+def count(value: int | None) -> str:
+    """Return a number with thousands separated."""
+    return "" if value is None else f"{value:,}"
+
+
+def rate(value: float | Decimal | None) -> str:
+    """Return events a second: two digits below ten, none above a hundred."""
+    if value is None:
+        return ""
+    number = float(value)
+    if number >= 100:
+        return f"{number:,.0f}/s"
+    return f"{number:.1f}/s" if number >= 10 or number == 0 else f"{number:.2g}/s"
+
+
+def size(value: int | None) -> str:
+    """Return bytes in the unit that leaves at most four digits."""
+    if value is None:
+        return ""
+    number, unit = float(value), 0
+    while number >= 10_000 and unit < len(_SIZES) - 1:
+        number, unit = number / 1_024, unit + 1
+    return f"{number:.0f} {_SIZES[unit]}"
+
+
+def duration(seconds: float | Decimal | None) -> str:
+    """Return a time span in its largest sensible unit."""
+    if seconds is None:
+        return ""
+    span = float(seconds)
+    for length, unit in _SPANS:
+        if abs(span) >= 2 * length:
+            return f"{span / length:.0f} {unit}"
+    if abs(span) >= 10:
+        return f"{span:.0f} s"
+    return f"{span:.1f} s" if abs(span) >= 1 else f"{span * 1_000:.0f} ms"
+
+
+def argument(name: str) -> str:
+    """Return a name as it is typed behind a command: in double quotes when SQL wants that, safe from the shell."""
+    return shlex.quote(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """Return a name as it is typed in SQL."""
+    return name if re.fullmatch(r"[a-z_][a-z0-9_$]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+def ago(moment: dt.datetime | None) -> str:
+    """Return how long ago a moment was, by this machine's clock."""
+    if moment is None:
+        return ""
+    seconds = (dt.datetime.now(dt.UTC) - moment).total_seconds()
+    return "now" if seconds < 1 else f"{duration(seconds)} ago"

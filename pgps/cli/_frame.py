@@ -1,0 +1,139 @@
+"""One look of `pgps top`: the numbers, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from pgps.cli._format import ago, clip, count, duration, plain, rate, yes_no
+from pgps.cli._output import Column, table
+from pgps.cli._session import Row
+from pgps.cli.subscriptions import state_style
+
+__all__ = ["Frame", "as_json", "render"]
+
+_HISTORY = 60
+_BARS = "▁▂▃▄▅▆▇█"
+_AROUND = 12  # lines of a screen that are not rows of a table
+
+
+@dataclass(slots=True)
+class Frame:
+    """The broker at one moment; `taken` is on the monotonic clock."""
+
+    taken: float
+    summary: Row
+    types: list[Row]
+    subscriptions: list[Row]
+    workers: list[Row]
+    throughput: float = 0.0
+    history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    def measure(self, before: Frame | None) -> None:
+        """Compute what has happened since the frame before; without one, trust the broker's own rates."""
+        if before is not None:
+            seconds = max(self.taken - before.taken, 0.001)
+            published = {row["event_type"]: row["published"] for row in before.types}
+            for row in self.types:
+                since = (row["published"] or 0) - (published.get(row["event_type"]) or 0)
+                row["rate"] = max(since, 0) / seconds
+            self.history = before.history
+        self.throughput = sum(float(row["rate"] or 0.0) for row in self.types)
+        self.history.append(self.throughput)
+
+
+def as_json(frame: Frame) -> dict[str, Any]:
+    """Return a frame as what --json writes."""
+    return {
+        **frame.summary,
+        "rate": frame.throughput,
+        "activity": frame.types,
+        "subscriptions": frame.subscriptions,
+        "workers": frame.workers,
+    }
+
+
+_RED = "bold red"
+
+_TYPES = [
+    Column("event_type", "type"),
+    Column("rate", format=rate, right=True),
+    Column("published", format=count, right=True),
+    Column("matched", format=count, right=True),
+    Column("repeats", format=count, right=True),
+    Column("waiting", format=count, right=True),
+    Column("waiting_seconds", "oldest", format=duration, right=True, style=lambda v: _RED if v and v > 10 else ""),
+    Column("last_batch_at", "last batch", format=ago),
+]
+_SUBSCRIPTIONS = [
+    Column("name", "subscription"),
+    Column("event_type", "type"),
+    Column("state", style=state_style),
+    Column("rate", format=rate, right=True),
+    Column("depth", format=count, right=True),
+    Column("lag_seconds", "lag", format=duration, right=True, style=lambda v: _RED if v and v > 10 else ""),
+    Column("retrying", format=count, right=True),
+    Column("failed", format=count, right=True, style=lambda v: _RED if v else ""),
+    Column("last_error", format=lambda v: clip((v or "").partition("\n")[0])),
+]
+_WORKERS = [
+    Column("worker"),
+    Column("service"),
+    Column("pid", right=True),
+    Column("state", format=plain),
+    Column("leader", format=yes_no),
+    Column("started_at", "up", format=lambda v: ago(v).removesuffix(" ago")),
+    Column("client_addr", "from", format=lambda v: plain(v) or "local"),
+]
+
+
+def render(frame: Frame, *, height: int | None, width: int) -> RenderableType:
+    """Return the screen: as many rows as fit into `height` lines, all when that is None."""
+    types = sorted(frame.types, key=lambda row: (-float(row["rate"] or 0), -(row["waiting"] or 0), row["event_type"]))
+    subscriptions = sorted(
+        frame.subscriptions, key=lambda row: (row["state"] == "active", -(row["depth"] or 0), row["name"])
+    )
+    room = None if height is None else max(height - _AROUND - len(frame.workers), 2)
+    for_types = len(types) if room is None else min(len(types), max(room // 3, 1))
+    for_subscriptions = len(subscriptions) if room is None else max(room - for_types, 1)
+    parts: list[RenderableType] = [_head(frame, width), Text()]
+    parts += _section(_TYPES, types, for_types, "no event types")
+    parts += _section(_SUBSCRIPTIONS, subscriptions, for_subscriptions, "no subscriptions")
+    parts += _section(_WORKERS, frame.workers, len(frame.workers), "no workers: pgps-worker --dsn DSN")
+    return Group(*parts)
+
+
+def _section(columns: Sequence[Column], rows: list[Row], most: int, nothing: str) -> list[RenderableType]:
+    if not rows:
+        return [Text(nothing, style="dim"), Text()]
+    more = [Text(f"… {len(rows) - most} more", style="dim")] if len(rows) > most else [Text()]
+    return [table(columns, rows[:most]), *more]
+
+
+def _head(frame: Frame, width: int) -> RenderableType:
+    summary = frame.summary
+    failed = summary["exceptions"]
+    line = Text.assemble(
+        (f"pgps {plain(summary['database'])}", "bold"),
+        f"  {plain(summary['now'])}  ",
+        (f"{rate(frame.throughput)} published", "cyan"),
+        f"  {count(summary['waiting'])} to dispatch",
+        f"  {count(summary['depth'])} to consume  ",
+        (f"{count(failed)} exceptions", _RED if failed else ""),
+        f"  {count(summary['workers'])} workers",
+    )
+    if len(frame.history) < 2:
+        return line
+    return Group(line, Text(_sparkline(list(frame.history)[-width:]), style="cyan"))
+
+
+def _sparkline(values: Sequence[float]) -> str:
+    most = max(values)
+    if most <= 0:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[round(value / most * (len(_BARS) - 1))] for value in values)

@@ -1,0 +1,150 @@
+"""Data on stdout, talk on stderr; as JSON, as tables for people, as aligned columns for pipes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import rich.box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pgps.cli._format import plain, printable
+
+__all__ = ["Column", "Output", "RawJson", "dumps", "table"]
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+class RawJson(str):
+    """A jsonb value as the server wrote it: no number loses a digit on its way through."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: which key of the row, its heading, how a value reads.
+
+    `style` gives a rich style for a value, "" for none.
+    """
+
+    key: str
+    title: str = ""
+    format: Callable[[Any], str] = plain
+    right: bool = False
+    style: Callable[[Any], str] | None = None
+
+    @property
+    def heading(self) -> str:
+        """Return the title, or the key with blanks."""
+        return self.title or self.key.replace("_", " ")
+
+
+def dumps(value: Any) -> str:
+    """Return JSON on one line; `RawJson` goes in as it stands."""
+    if isinstance(value, RawJson):
+        return str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(k))}: {dumps(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(dumps, value)) + "]"
+    if isinstance(value, decimal.Decimal):
+        return str(value) if value.is_finite() else json.dumps(str(value))
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return json.dumps(value.isoformat())
+    if value is None or isinstance(value, str | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+class Output:
+    """Where a command writes. `json` is what --json asked for."""
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+        # Made for each command, not at import: tests and pipes exchange sys.stdout.
+        self.stdout = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+        self.stderr = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+
+    def say(self, text: str) -> None:
+        """Tell a person something; not data."""
+        self.stderr.print(Text(printable(text, keep="\n")), soft_wrap=True)
+
+    def line(self, text: str) -> None:
+        """Write one line of data, exactly."""
+        sys.stdout.write(text + "\n")
+
+    def flush(self) -> None:
+        """Hand over what was written; raises BrokenPipeError when nobody reads any more."""
+        sys.stdout.flush()
+
+    def rows(self, columns: Sequence[Column], rows: Sequence[Row], *, nothing: str) -> None:
+        """Write a list: a JSON array with every key, or a table of the columns; `nothing` when it is empty."""
+        if self.json:
+            self.line("[" + ",\n ".join(map(dumps, rows)) + "]")
+        elif not rows:
+            self.say(nothing)
+        else:
+            self.table(columns, rows)
+
+    def record(self, row: Row, *, columns: Sequence[Column] | None = None) -> None:
+        """Write one thing: a JSON object, or a line for each column."""
+        if self.json:
+            self.line(dumps(row))
+            return
+        shown = columns or [Column(key) for key in row]
+        width = max(cell_len(column.heading) for column in shown)
+        for column in shown:
+            value = column.format(row[column.key])
+            heading = Text(f"{column.heading:<{width}}  ", style="bold")
+            style = column.style(row[column.key]) if column.style else ""
+            self.stdout.print(heading + Text(value, style=style), soft_wrap=True)
+
+    def heading(self, text: str) -> None:
+        """Write a heading between two tables; nothing as JSON."""
+        if not self.json:
+            self.stdout.print()
+            self.stdout.print(Text(text, style="bold"))
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+        """Write a table: with rules on a terminal, aligned and nothing else in a pipe."""
+        if self.stdout.is_terminal:
+            self.stdout.print(table(columns, rows))
+        else:
+            for text in _aligned(columns, rows):
+                self.line(text)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], *, title: str | None = None) -> Table:
+    """Return a rich table of the rows."""
+    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title=title, title_justify="left")
+    for column in columns:
+        made.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_cell(column, row[column.key]) for column in columns))
+    return made
+
+
+def _cell(column: Column, value: Any) -> Text:
+    return Text(column.format(value), style=column.style(value) if column.style else "")
+
+
+def _aligned(columns: Sequence[Column], rows: Iterable[Row]) -> Iterable[str]:
+    """Yield the lines of a table without rules, padded to the widest cell."""
+    cells = [[column.heading.upper() for column in columns]]
+    cells += [[column.format(row[column.key]) for column in columns] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (
+            " " * (width - cell_len(cell)) + cell if column.right else cell + " " * (width - cell_len(cell))
+            for column, cell, width in zip(columns, line, widths, strict=True)
+        )
+        yield "  ".join(padded).rstrip()

@@ -1,0 +1,283 @@
+"""All SQL of the command line: calls of public functions, and reads of catalog views."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+
+from psycopg.sql import SQL, Composed, Identifier, Literal
+
+__all__: list[str] = []
+
+Query: TypeAlias = SQL | Composed
+
+
+def call(function: str, /, **arguments: Any) -> Composed:
+    """Return `select pgps.function(name => value, …)`; an argument that is None is left out."""
+    named = [
+        SQL("{} => {}").format(SQL(name), Literal(value))  # names are this program's own
+        for name, value in arguments.items()
+        if value is not None
+    ]
+    return SQL("select pgps.{}({})").format(SQL(function), SQL(", ").join(named))
+
+
+def folded(name: str) -> str:
+    """Return a name as the catalog has it: in lower case, unless in double quotes or not fit for SQL without."""
+    if len(name) > 2 and name[0] == name[-1] == '"':
+        return name[1:-1].replace('""', '"')
+    return name.lower() if re.fullmatch(r"[^\W\d][\w$]*", name) else name
+
+
+def _where(**equal: Any) -> Composed:
+    """Return a where clause for what is not None, or nothing; names are folded."""
+    tests = [
+        SQL("{} = {}").format(Identifier(key), Literal(folded(value) if isinstance(value, str) else value))
+        for key, value in equal.items()
+        if value is not None
+    ]
+    return SQL(" where ") + SQL(" and ").join(tests) if tests else Composed([])
+
+
+# ---------------------------------------------------------------------------
+# Catalog views
+# ---------------------------------------------------------------------------
+
+_EVENT_TYPES = SQL("""
+    select name, owner, attributes, visibility, reliability, persistent, auditable, handler, can_publish,
+           can_subscribe, subscriptions, published, last_published_at, created_at
+    from pgps.event_types""")
+
+_QUEUES = SQL("""
+    select queue, event_type, kind, persistent, auditable, retention::text as retention, depth, oldest, size_bytes
+    from pgps.queues""")
+
+_SUBSCRIPTIONS = SQL("""
+    select subscription_id, name, owner, event_type, filter, scope, kind, execute, priority, handler, state,
+           channel, max_attempts, depth, oldest, lag_events, lag_seconds, rate, attempts, retrying, failed,
+           last_error, created_at
+    from pgps.subscriptions""")
+
+_EXCEPTIONS = SQL("""
+    select event_type, event_id, subscription, failed_at, attempts, sqlstate, error, state, payload
+    from pgps.exceptions""")
+
+
+def event_types(name: str | None = None) -> Query:
+    """Return the event types the reader may see, or the one of that name."""
+    return _EVENT_TYPES + _where(name=name) + SQL(" order by name")
+
+
+def queues(queue: str | None = None, *, event_type: str | None = None) -> Query:
+    """Return the queues, or one, or one type's."""
+    return (
+        _QUEUES
+        + _where(queue=queue, event_type=event_type)
+        + SQL(" order by event_type, array_position(array['in', 'out', 'exception'], kind)")
+    )
+
+
+def queue_events(view: str, limit: int) -> Composed:
+    """Return the newest events in a queue."""
+    return SQL("select * from pgps_queue.{} order by event_id desc limit {}").format(Identifier(view), Literal(limit))
+
+
+def subscriptions(name: str | None = None, *, event_type: str | None = None, state: str | None = None) -> Query:
+    """Return the subscriptions the reader may see."""
+    return _SUBSCRIPTIONS + _where(name=name, event_type=event_type, state=state) + SQL(" order by name")
+
+
+def advertisements(event_type: str | None = None) -> Query:
+    """Return who may publish what, and where that comes from."""
+    return (
+        SQL("select event_type, role, advertised_at, origin from pgps.advertisements")
+        + _where(event_type=event_type)
+        + SQL(" order by event_type, role")
+    )
+
+
+def rules(event_type: str | None = None) -> Query:
+    """Return the active rules."""
+    return (
+        SQL("""
+    select name, table_name::text as table_name, operations, event_type, attributes, condition, run_as, owner
+    from pgps.rules""")
+        + _where(event_type=event_type)
+        + SQL(" order by name")
+    )
+
+
+def exceptions(
+    *,
+    event_type: str | None = None,
+    event_id: int | None = None,
+    subscription: str | None = None,
+    limit: int | None = None,
+) -> Query:
+    """Return what failed and waits for a decision, oldest first."""
+    return (
+        _EXCEPTIONS
+        + _where(event_type=event_type, event_id=event_id, subscription=subscription)
+        + SQL(" order by failed_at, event_id limit {}").format(Literal(limit))
+    )
+
+
+def activity() -> Query:
+    """Return the counters of each event type."""
+    return SQL("""
+    select event_type, published, matched, repeats, batches, last_batch_at, waiting, oldest_waiting, rate,
+           extract(epoch from clock_timestamp() - oldest_waiting)::float8 as waiting_seconds
+    from pgps.activity order by event_type""")
+
+
+def workers() -> Query:
+    """Return the connected workers and their services."""
+    return SQL("""
+    select pid, worker, service, role, host(client_addr) as client_addr, started_at, state, leader
+    from pgps.workers order by worker, service, pid""")
+
+
+def settings(name: str | None = None) -> Query:
+    """Return the settings of this broker."""
+    return SQL("select * from pgps.settings") + _where(name=name) + SQL(" order by name")
+
+
+def policies(event_type: str | None = None) -> Query:
+    """Return the row-level policies."""
+    return SQL("select * from pgps.policies") + _where(event_type=event_type) + SQL(" order by event_type, name")
+
+
+def privileges(event_type: str) -> Composed:
+    """Return who may publish and subscribe; PUBLIC is everybody."""
+    return SQL("""
+    select coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC') as role,
+           bool_or(a.privilege_type = 'INSERT') as publish,
+           bool_or(a.privilege_type = 'SELECT') as subscribe
+    from pg_catalog.pg_class c,
+         pg_catalog.aclexplode(coalesce(c.relacl, pg_catalog.acldefault('r', c.relowner))) a
+    where c.relnamespace = 'pgps_event'::regnamespace and c.relname = {}
+      and a.privilege_type in ('INSERT', 'SELECT')
+    group by a.grantee order by a.grantee""").format(Literal(folded(event_type)))
+
+
+# ---------------------------------------------------------------------------
+# Publishing and receiving
+# ---------------------------------------------------------------------------
+
+PUBLISH = """
+    select pgps.publish(%(event_type)s, %(payload)s::jsonb, visibility => %(visibility)s,
+                        reliability => %(reliability)s, producer => %(producer)s,
+                        producer_seq => %(producer_seq)s)"""
+
+RECEIVE = """
+    select event_id, event_type, payload, published_at, publisher, xid::text as xid, origin, attempt
+    from pgps.receive(%(subscription)s, %(max_events)s)"""
+
+ACK = "select pgps.ack(%(subscription)s)"
+
+
+def listen(channel: str) -> Composed:
+    """Return the statement that waits on a subscription's channel."""
+    return SQL("listen {}").format(Identifier(channel))
+
+
+def explain(subscription: str, event_id: int) -> Composed:
+    """Return why an event did, or did not, reach a subscription."""
+    return SQL("select step, outcome from pgps.explain({}, {})").format(Literal(subscription), Literal(event_id))
+
+
+def grant(verb: str, privileges: list[str], event_type: str, role: str) -> Composed:
+    """Return a plain GRANT or REVOKE on the publish endpoint; the role PUBLIC is everybody."""
+    kinds = {"publish": SQL("insert"), "subscribe": SQL("select")}
+    return SQL("{} {} on pgps_event.{} {} {}").format(
+        SQL("grant") if verb == "grant" else SQL("revoke"),
+        SQL(", ").join(kinds[name] for name in privileges),
+        Identifier(folded(event_type)),
+        SQL("to") if verb == "grant" else SQL("from"),
+        SQL("public") if role.lower() == "public" else Identifier(folded(role)),
+    )
+
+
+# ---------------------------------------------------------------------------
+# The shell
+# ---------------------------------------------------------------------------
+
+EXECUTE = "select pgps.execute(%s)"
+PARSE = "select pgps.parse_statement(%s) ->> 'verb' as verb"
+
+WORDS = """
+    select 'event type' as kind, name::text as word from pgps.event_types
+    union all select 'queue', queue::text from pgps.queues
+    union all select 'subscription', name::text from pgps.subscriptions
+    union all select 'rule', name::text from pgps.rules
+    union all
+    select distinct 'attribute', a ->> 'name' from pgps.event_types, jsonb_array_elements(attributes) a
+    union all
+    select distinct 'function', 'pgps.' || quote_ident(p.proname) from pg_catalog.pg_proc p
+    where p.pronamespace = 'pgps'::regnamespace
+    union all
+    select 'view', 'pgps.' || quote_ident(c.relname) from pg_catalog.pg_class c
+    where c.relnamespace = 'pgps'::regnamespace and c.relkind = 'v'
+    union all
+    select 'table', quote_ident(c.relname) from pg_catalog.pg_class c
+    where c.relkind in ('r', 'v', 'm', 'f', 'p') and pg_catalog.pg_table_is_visible(c.oid)
+      and c.relnamespace <> 'pg_catalog'::regnamespace
+    union all
+    select 'role', quote_ident(rolname) from pg_catalog.pg_roles where rolname !~ '^pg_'
+"""
+
+# ---------------------------------------------------------------------------
+# The database itself
+# ---------------------------------------------------------------------------
+
+INSTALLED = "select to_regnamespace('pgps') is not null as installed, current_database() as database"
+
+SERVER = """
+    select current_database() as database,
+           current_user as role,
+           pg_is_in_recovery() as standby,
+           current_setting('server_version_num')::integer as server_version,
+           current_setting('server_version') as server_version_text,
+           (select rolsuper from pg_roles where rolname = current_user) as superuser,
+           exists (select from pg_extension where extname = 'plpython3u') as plpython_installed,
+           exists (select from pg_available_extensions where name = 'plpython3u') as plpython_available,
+           to_regnamespace('pgps') is not null as installed,
+           array(select rolname::text from pg_roles where rolname in ('pgps_admin', 'pgps_worker')) as roles,
+           coalesce(pg_has_role(current_user, (select oid from pg_roles where rolname = 'pgps_admin'), 'member'),
+                    false) as is_admin,
+           current_setting('max_connections')::integer as max_connections,
+           (select count(*) from pg_stat_activity where backend_type = 'client backend') as connections,
+           current_setting('autovacuum')::boolean as autovacuum,
+           current_setting('synchronous_commit') as synchronous_commit,
+           current_setting('fsync')::boolean as fsync,
+           current_setting('wal_level') as wal_level
+"""
+
+# A transaction that has written, and every snapshot, holds reclaim back until it ends.
+OLDEST_TRANSACTION = """
+    select pid, usename::text as role, application_name, state,
+           extract(epoch from clock_timestamp() - xact_start)::float8 as seconds, left(query, 200) as query
+    from pg_stat_activity
+    where xact_start is not null and datname = current_database() and pid <> pg_backend_pid()
+    order by xact_start limit 1
+"""
+
+# Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
+TEMP_PRIVILEGE = """
+    select distinct owner::text as role from pgps.subscriptions
+    where not has_database_privilege(owner, current_database(), 'TEMP') order by 1
+"""
+
+SUMMARY = """
+    select (select count(*) from pgps.event_types) as event_types,
+           (select count(*) from pgps.subscriptions) as subscriptions,
+           (select count(distinct worker) from pgps.workers) as workers,
+           (select coalesce(sum(waiting), 0)::bigint from pgps.activity) as waiting,
+           (select extract(epoch from clock_timestamp() - min(oldest_waiting))::float8 from pgps.activity)
+               as lag_seconds,
+           (select coalesce(sum(depth), 0)::bigint from pgps.subscriptions) as depth,
+           (select count(*) from pgps.exceptions) as exceptions
+"""
+
+ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
+MOMENT = "select current_database() as database, clock_timestamp() as now"

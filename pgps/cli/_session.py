@@ -1,0 +1,168 @@
+"""One command's connection, its output, and how it changes a database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import typer
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+from pgps import config
+from pgps.cli import _queries
+from pgps.cli._errors import WrongUsage
+from pgps.cli._output import Output, RawJson
+from pgps.cli._queries import Query
+from pgps.errors import InstallError, UnknownName, from_database
+
+__all__ = ["Options", "Row", "Session"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every command takes; `dry_run` and `show_sql` only those that change a database."""
+
+    dsn: str | None = None
+    json: bool = False
+    verbose: bool = False
+    dry_run: bool = False
+    show_sql: bool = False
+
+
+class Session:
+    """Run one command: connect when first needed, close at the end."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.out = Output(json=options.json)
+        self._connection: psycopg.Connection[Row] | None = None
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def dsn(self) -> str:
+        """Return the connection string; --dsn, else PGPS_DSN, else libpq's own defaults."""
+        return config.load(dsn=self.options.dsn).dsn
+
+    @property
+    def connection(self) -> psycopg.Connection[Row]:
+        """The connection, in autocommit mode; rows are dictionaries, jsonb is text as the server wrote it."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self.connect()
+        return self._connection
+
+    def connect(self) -> psycopg.Connection[Row]:
+        """Return a new connection, which the caller closes."""
+        connection = psycopg.connect(
+            make_conninfo(self.dsn(), fallback_application_name="pgps/cli", client_encoding="utf8"),
+            autocommit=True,
+            row_factory=dict_row,
+        )
+        for name in ("json", "jsonb"):
+            connection.adapters.register_loader(name, _RawJsonLoader)
+        return connection
+
+    def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Return all rows of a query."""
+        statement = query.encode() if isinstance(query, str) else query
+        try:
+            return self.connection.execute(statement, parameters).fetchall()
+        except (
+            psycopg.errors.InvalidSchemaName,
+            psycopg.errors.UndefinedFunction,
+            psycopg.errors.UndefinedTable,
+        ) as error:
+            self._check_installed(error)
+            raise
+
+    def one(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> Row:
+        """Return the only row of a query."""
+        rows = self.rows(query, parameters)
+        assert len(rows) == 1, f"one row expected, not {len(rows)}"
+        return rows[0]
+
+    def named(self, query: Query, kind: str, name: str, *, hint: str) -> Row:
+        """Return the row of a thing of that name; UnknownName when the reader sees none."""
+        rows = self.rows(query)
+        if not rows:
+            raise UnknownName(f'{kind} "{name}" does not exist', hint=hint, sqlstate="42704")
+        return rows[0]
+
+    def _check_installed(self, error: psycopg.Error) -> None:
+        if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            return
+        facts = self.connection.execute(_queries.INSTALLED).fetchone()
+        if facts and not facts["installed"]:
+            raise InstallError(
+                f'pgps is not installed in database "{facts["database"]}"',
+                hint="Install it: pgps install DSN",
+                sqlstate=error.sqlstate,
+            ) from error
+
+    def change(self, statements: Iterable[Query], *, done: str | Callable[[Any], str]) -> Any:
+        """Run statements in one transaction and say what was done; return the last one's value.
+
+        `done` may be a function of that value. With --dry-run everything is
+        really run, and then rolled back: what would be refused is refused.
+        """
+        statements = list(statements)
+        self.show(statement.as_string(self.connection) for statement in statements)
+        value: Any = None
+        with self.connection.transaction(force_rollback=self.options.dry_run):
+            for statement in statements:
+                cursor = self._changed(statement)
+                row = cursor.fetchone() if cursor.description else None
+                value = next(iter(row.values()), None) if row else None
+        self.told(done if isinstance(done, str) else done(value), value=value)
+        return value
+
+    def _changed(self, statement: Query) -> psycopg.Cursor[Row]:
+        try:
+            return self.connection.execute(statement)
+        except psycopg.errors.InvalidSchemaName as error:
+            raise InstallError(
+                f'pgps is not installed in database "{self.connection.info.dbname}"',
+                hint="Install it: pgps install DSN",
+                sqlstate=error.sqlstate,
+            ) from error
+        except psycopg.Error as error:
+            raise from_database(error) from error
+
+    def show(self, statements: Iterable[str]) -> None:
+        """Write statements to stdout when --show-sql asks for them; they can be run as they stand."""
+        if self.options.show_sql and not self.options.json:
+            for statement in statements:
+                self.out.line(statement.rstrip().rstrip(";") + ";")
+
+    def told(self, done: str, **facts: Any) -> None:
+        """Say what was done, or would have been; as JSON with facts when that is asked for."""
+        if self.options.json:
+            shown = {key: value for key, value in facts.items() if value not in (None, "")}
+            self.out.record({"done": done, "dry_run": self.options.dry_run, **shown})
+        elif self.options.dry_run:
+            self.out.say(f"dry run, nothing changed: {done}")
+        else:
+            self.out.say(done)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something is lost; without a terminal only --yes will do."""
+        if yes or self.options.dry_run:
+            return
+        if not sys.stdin.isatty():
+            raise WrongUsage(f"{question} Add --yes to do it without being asked.")
+        typer.confirm(question, abort=True, err=True)
+
+
+class _RawJsonLoader(Loader):
+    def load(self, data: Buffer) -> RawJson:
+        return RawJson(bytes(data).decode())

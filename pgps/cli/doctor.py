@@ -1,0 +1,68 @@
+"""`pgps doctor`: what is wrong, and what to type."""
+
+from __future__ import annotations
+
+import typer
+
+from pgps import install as installer
+from pgps.cli import _queries
+from pgps.cli._checks import CHECKS, Facts, Level
+from pgps.cli._command import Session, command
+from pgps.cli._output import Column
+from pgps.errors import NotPermitted
+
+__all__ = ["register"]
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "doctor")(doctor)
+
+
+def doctor(session: Session) -> None:
+    """Examine the database and the broker; say what is wrong and what to type.
+
+    Exit status 1 when there is a problem; a warning is none. A role that is
+    not an administrator is told less.
+    """
+    facts = _facts(session)
+    found = [finding for check in CHECKS for finding in check(facts)]
+    rows = [{"level": f.level.value, "check": f.check, "message": f.message, "fix": f.fix} for f in found]
+    columns = [
+        Column("level", style=_STYLES.__getitem__),
+        Column("check"),
+        Column("message", "finding"),
+        Column("fix", "type this"),
+    ]
+    session.out.rows(columns, rows, nothing="nothing was examined")
+    if any(finding.level is Level.PROBLEM for finding in found):
+        raise typer.Exit(1)
+
+
+def _facts(session: Session) -> Facts:
+    """Gather what the checks look at; what pgps alone knows only when it is installed."""
+    server = session.one(_queries.SERVER)
+    oldest = next(iter(session.rows(_queries.OLDEST_TRANSACTION)), None)
+    if not server["installed"]:
+        return Facts(server=server, oldest_transaction=oldest)
+    return Facts(
+        server=server,
+        installation=_installation(session.dsn()),
+        activity=session.rows(_queries.activity()),
+        event_types=session.rows(_queries.event_types()),
+        queues=session.rows(_queries.queues()),
+        subscriptions=session.rows(_queries.subscriptions()),
+        workers=session.rows(_queries.workers()),
+        oldest_transaction=oldest,
+        without_temp=session.rows(_queries.TEMP_PRIVILEGE),
+    )
+
+
+def _installation(dsn: str) -> installer.Installation | None:
+    """Return what is installed, or None when this role may not read it."""
+    try:
+        return installer.status(dsn)
+    except NotPermitted:
+        return None

@@ -1,0 +1,119 @@
+"""`pgps install`, `upgrade`, `uninstall`, `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from pgps import _scripts
+from pgps import install as installer
+from pgps.cli import _queries
+from pgps.cli._command import Session, Yes, command
+from pgps.cli._errors import WrongUsage
+from pgps.cli._format import count, duration, yes_no
+from pgps.cli._output import Column
+from pgps.errors import InstallError
+
+__all__ = ["register"]
+
+TargetDsn = Annotated[
+    str | None, typer.Argument(metavar="[DSN]", help="Where to; the same as --dsn.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "install", changes=True)(install)
+    command(app, "upgrade", changes=True)(upgrade)
+    command(app, "uninstall", changes=True)(uninstall)
+    command(app, "status")(status)
+
+
+def install(session: Session, dsn_argument: TargetDsn = None) -> None:
+    """Install pgps into a database, or bring it to this release.
+
+    Needs a superuser once, because it uses PL/Python 3. Does nothing when
+    there is nothing to do.
+
+    Example: pgps install "host=db.example dbname=orders user=postgres"
+    """
+    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), only_upgrade=False)
+
+
+def upgrade(session: Session, dsn_argument: TargetDsn = None) -> None:
+    """Bring an installed pgps to this release: new revisions, then functions and views."""
+    _apply(session, dsn_argument if dsn_argument is not None else session.dsn(), only_upgrade=True)
+
+
+def _apply(session: Session, dsn: str, *, only_upgrade: bool) -> None:
+    before = installer.status(dsn)
+    if only_upgrade and not before.installed:
+        raise InstallError(f'pgps is not installed in database "{before.database}"', hint="Install it: pgps install")
+    scripts = installer.pending(dsn)
+    _show(session, scripts)
+    if session.options.dry_run:
+        after = before
+        done = f'{len(scripts)} scripts to run in database "{before.database}": {", ".join(scripts) or "none"}'
+    else:
+        after = installer.upgrade(dsn) if only_upgrade else installer.install(dsn)
+        what = "is up to date" if not scripts else "upgraded" if before.installed else "installed"
+        done = f'pgps {what} in database "{after.database}", revision {after.revision}'
+    session.told(done, database=after.database, revision=after.revision, scripts=scripts)
+
+
+def uninstall(session: Session, dsn_argument: TargetDsn = None, yes: Yes = False) -> None:
+    """Remove pgps and all its events from a database; --yes is required."""
+    dsn = dsn_argument if dsn_argument is not None else session.dsn()
+    before = installer.status(dsn)
+    if not yes and not session.options.dry_run:
+        raise WrongUsage(
+            f'This removes pgps and all events from database "{before.database}". Add --yes to do it.',
+        )
+    _show(session, ["uninstall.sql"])
+    if not session.options.dry_run:
+        installer.uninstall(dsn)
+    done = f'pgps removed from database "{before.database}"' if before.installed else "pgps was not installed"
+    session.told(done, database=before.database)
+
+
+def _show(session: Session, scripts: Iterable[str]) -> None:
+    session.show(f"-- sql/{name}\n{_scripts.read(name)}" for name in scripts)
+
+
+def status(session: Session) -> None:
+    """Show what is installed, and how much waits."""
+    state = installer.status(session.dsn())
+    facts: dict[str, object] = {
+        "database": state.database,
+        "server_version": state.server_version,
+        "installed": state.installed,
+        "revision": state.revision,
+        "head": state.head,
+        "up_to_date": state.up_to_date,
+    }
+    columns = [
+        Column("database"),
+        Column("server_version", "PostgreSQL", format=lambda v: f"{v // 10_000}.{v % 10_000}"),
+        Column("installed", format=yes_no),
+        Column("revision"),
+        Column("up_to_date", format=yes_no),
+    ]
+    if state.installed:
+        facts.update(session.one(_queries.SUMMARY))
+        columns += [
+            Column("event_types", format=count),
+            Column("subscriptions", format=count),
+            Column("workers", format=count),
+            Column("waiting", "events to dispatch", format=count),
+            Column("lag_seconds", "oldest of them", format=duration),
+            Column("depth", "deliveries to consume", format=count),
+            Column("exceptions", format=count),
+        ]
+    session.out.record(facts, columns=columns)
+    if not state.installed:
+        session.out.say("hint: pgps install")
+        raise typer.Exit(1)
+    if not state.up_to_date:
+        session.out.say(f"hint: pgps upgrade (revision {state.head})")

@@ -1,0 +1,1 @@
+"""The shell behind `pgps sql`: the statement language and SQL, mixed."""
