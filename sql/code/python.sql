@@ -146,9 +146,7 @@ UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
 BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
 SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-E_ESCAPE_RE = re.compile(
-    r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
-)
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -261,9 +259,7 @@ def dollar_token(text: str, at: int) -> Token:
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(
-            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
-        )
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
@@ -275,9 +271,7 @@ def operator_token(text: str, at: int) -> Token:
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(
-            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
-        )
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -311,9 +305,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         assert match is not None
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
-            raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
-            )
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
         if again is None:
@@ -350,9 +342,7 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError(
-            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
-        )
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
     return decoded
 
 
@@ -408,9 +398,7 @@ def uescape(text: str, at: int) -> tuple[str, int]:
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError(
-            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
-        )
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
@@ -624,9 +612,7 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (
-            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
-        )
+        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
@@ -674,9 +660,7 @@ def mark_slots(tokens: list[Token]) -> list[Token]:
     """
     fixed = fixed_literals(tokens)
     literals = ("string", "integer", "decimal")
-    return [
-        t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)
-    ]
+    return [t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)]
 
 
 def fixed_literals(tokens: list[Token]) -> set[int]:
@@ -686,9 +670,7 @@ def fixed_literals(tokens: list[Token]) -> set[int]:
     ends = operands_end(tokens)
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else None
-        if token.symbol("[") or (
-            token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))
-        ):
+        if token.symbol("[") or (token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))):
             fixed.update(range(i, pairs[i]))
         elif token.symbol("::") or token.word("as"):
             fixed.update(type_tokens(tokens, i + 1, pairs))
@@ -727,9 +709,7 @@ def type_tokens(tokens: list[Token], start: int, pairs: dict[int, int]) -> range
             at = pairs[at] + 1
         elif token.symbol("["):
             at = pairs[at] + 1
-        elif token.symbol(".") or (
-            token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))
-        ):
+        elif token.symbol(".") or (token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))):
             words += 1
             at += 1
         else:
@@ -854,7 +834,7 @@ class SafeReader:
         self.at += found
         return found
 
-    def expect(self, found: bool) -> None:
+    def expect(self, found: object) -> None:
         """Give up unless something was found."""
         if not found:
             raise UnsafeError
@@ -1031,11 +1011,7 @@ class SafeReader:
                 self.expect(self.peek().kind == "integer")
                 self.at += 1
             self.expect(self.accept_symbol(")"))
-        if (
-            name in ("time", "timestamp")
-            and self.peek().word("with", "without")
-            and self.peek(1).word("time")
-        ):
+        if name in ("time", "timestamp") and self.peek().word("with", "without") and self.peek(1).word("time"):
             self.expect(self.peek(2).word("zone"))
             name += "tz" if self.peek().word("with") else ""
             self.at += 3
@@ -1182,9 +1158,7 @@ class Select(NamedTuple):
     condition: list[Token]
 
 
-def rewrite_in_select(
-    tokens: list[Token], reference: Token, length: int, type_name: str
-) -> Optional[list[Token]]:
+def rewrite_in_select(tokens: list[Token], reference: Token, length: int, type_name: str) -> Optional[list[Token]]:
     """Return `EXISTS (SELECT 1 FROM .. WHERE .. AND (column) = reference)`, or None when that may differ.
 
     The tokens are one conjunct, its first `length` ones refer to an attribute, which `reference` writes in
@@ -1471,9 +1445,7 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
     for conjunct in conjuncts:
         reference = scope.reference(conjunct[:-2])
         if reference and conjunct[-1].slot and conjunct[-2].value in ("=", "<", "<=", ">", ">="):
-            found.append(
-                {"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1}
-            )
+            found.append({"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1})
         slot += sum(token.slot for token in conjunct)
     return found
 
@@ -1612,9 +1584,7 @@ UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
 BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
 SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-E_ESCAPE_RE = re.compile(
-    r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
-)
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -1727,9 +1697,7 @@ def dollar_token(text: str, at: int) -> Token:
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(
-            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
-        )
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
@@ -1741,9 +1709,7 @@ def operator_token(text: str, at: int) -> Token:
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(
-            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
-        )
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -1777,9 +1743,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         assert match is not None
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
-            raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
-            )
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
         if again is None:
@@ -1816,9 +1780,7 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError(
-            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
-        )
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
     return decoded
 
 
@@ -1874,9 +1836,7 @@ def uescape(text: str, at: int) -> tuple[str, int]:
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError(
-            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
-        )
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
@@ -2158,9 +2118,7 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (
-            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
-        )
+        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
@@ -2228,11 +2186,7 @@ class StatementReader:
 
     def refuse(self, token: Token, hint: Optional[str] = None) -> SqlTextError:
         """Return the error for a token that cannot be there."""
-        message = (
-            f'syntax error at "{clip(token.text)}"'
-            if token.text
-            else "syntax error at the end of the statement"
-        )
+        message = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the statement"
         return SqlTextError(message, token.position, hint or self.syntax)
 
     def accept(self, *words: str) -> bool:
@@ -2277,9 +2231,7 @@ class StatementReader:
         """Read a name; folded unless quoted."""
         token = self.peek()
         if token.word(*NOT_A_COLUMN):
-            raise self.refuse(
-                token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.'
-            )
+            raise self.refuse(token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.')
         if token.kind not in ("ident", "quoted"):
             raise self.refuse(token)
         return self.next().value
@@ -2358,9 +2310,7 @@ class StatementReader:
         depth = 0
         while True:
             token = self.peek()
-            if token.kind == "nothing" or (
-                depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))
-            ):
+            if token.kind == "nothing" or (depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))):
                 break
             if token.kind == "parameter" or token.symbol(";", "{", "}"):
                 raise self.refuse(token)
@@ -2424,8 +2374,7 @@ SYNTAX = {
     "advertise": "ADVERTISE t",
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
-    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter]"
-    " PUBLISH t (v1, v2, ..)",
+    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
     "drop_rule": "DROP RULE r",
     "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
     " [EXECUTE f(args)] [WITH priority]",
@@ -2541,11 +2490,7 @@ def publish(reader: StatementReader) -> dict[str, Any]:
         "immediate": "visibility", "deferred": "visibility",
         "guaranteed": "reliability", "non": "reliability",
     }  # fmt: skip
-    while (
-        modifiers.get(reader.peek().value)
-        and reader.peek().kind == "ident"
-        and not reader.peek(1).symbol("(")
-    ):
+    while modifiers.get(reader.peek().value) and reader.peek().kind == "ident" and not reader.peek(1).symbol("("):
         kind = modifiers[reader.peek().value]
         if chosen[kind]:
             raise reader.refuse(reader.peek())

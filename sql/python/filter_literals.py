@@ -20,9 +20,7 @@ def mark_slots(tokens: list[Token]) -> list[Token]:
     """
     fixed = fixed_literals(tokens)
     literals = ("string", "integer", "decimal")
-    return [
-        t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)
-    ]
+    return [t._replace(slot=True) if t.kind in literals and i not in fixed else t for i, t in enumerate(tokens)]
 
 
 def fixed_literals(tokens: list[Token]) -> set[int]:
@@ -32,9 +30,7 @@ def fixed_literals(tokens: list[Token]) -> set[int]:
     ends = operands_end(tokens)
     for i, token in enumerate(tokens):
         before = tokens[i - 1] if i else None
-        if token.symbol("[") or (
-            token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))
-        ):
+        if token.symbol("[") or (token.symbol("(") and (is_select(tokens, i, pairs[i]) or wants_constants(before))):
             fixed.update(range(i, pairs[i]))
         elif token.symbol("::") or token.word("as"):
             fixed.update(type_tokens(tokens, i + 1, pairs))
@@ -73,9 +69,7 @@ def type_tokens(tokens: list[Token], start: int, pairs: dict[int, int]) -> range
             at = pairs[at] + 1
         elif token.symbol("["):
             at = pairs[at] + 1
-        elif token.symbol(".") or (
-            token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))
-        ):
+        elif token.symbol(".") or (token.kind in ("ident", "quoted") and (words == 0 or continues_type(tokens, at))):
             words += 1
             at += 1
         else:

@@ -244,8 +244,6 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
     for conjunct in conjuncts:
         reference = scope.reference(conjunct[:-2])
         if reference and conjunct[-1].slot and conjunct[-2].value in ("=", "<", "<=", ">", ">="):
-            found.append(
-                {"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1}
-            )
+            found.append({"attribute": reference.value, "operator": conjunct[-2].value, "parameter": slot + 1})
         slot += sum(token.slot for token in conjunct)
     return found

@@ -38,9 +38,7 @@ class Select(NamedTuple):
     condition: list[Token]
 
 
-def rewrite_in_select(
-    tokens: list[Token], reference: Token, length: int, type_name: str
-) -> Optional[list[Token]]:
+def rewrite_in_select(tokens: list[Token], reference: Token, length: int, type_name: str) -> Optional[list[Token]]:
     """Return `EXISTS (SELECT 1 FROM .. WHERE .. AND (column) = reference)`, or None when that may differ.
 
     The tokens are one conjunct, its first `length` ones refer to an attribute, which `reference` writes in

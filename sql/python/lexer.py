@@ -71,9 +71,7 @@ UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
 NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
 BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
 SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-E_ESCAPE_RE = re.compile(
-    r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL
-)
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -186,9 +184,7 @@ def dollar_token(text: str, at: int) -> Token:
         return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
     match = PARAMETER_RE.match(text, at)
     if not match or NAME_RE.match(text, match.end()):
-        raise SqlTextError(
-            f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$."
-        )
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
     return Token("parameter", match.group(), match.group(), at + 1)
 
 
@@ -200,9 +196,7 @@ def operator_token(text: str, at: int) -> Token:
     if not re.search(r"[~!@#^&|`?%]", name):
         name = name[0] + name[1:].rstrip("+-")
     if len(name) > NAME_BYTES:
-        raise SqlTextError(
-            f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters."
-        )
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
     if name == "=>":
         return Token("symbol", name, name, at + 1)
     return Token("operator", name, "<>" if name == "!=" else name, at + 1)
@@ -236,9 +230,7 @@ def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> t
         assert match is not None
         if not text.startswith(quote, match.end()):
             what = "quoted string" if quote == "'" else "quoted name"
-            raise SqlTextError(
-                f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}."
-            )
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
         parts.append(match.group())
         again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
         if again is None:
@@ -275,9 +267,7 @@ def decode_backslashes(source: str, position: int) -> str:
     except UnicodeDecodeError:
         decoded = "\0"
     if high or "\0" in decoded:
-        raise SqlTextError(
-            "the escapes in a string make no valid text", position, "Escape whole characters of UTF-8."
-        )
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
     return decoded
 
 
@@ -333,9 +323,7 @@ def uescape(text: str, at: int) -> tuple[str, int]:
     start = skip_space(text, word.end())
     token = token_at(text, start) if start < len(text) else None
     if token is None or token.kind != "string" or token.text[0] in "uU":
-        raise SqlTextError(
-            "UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'."
-        )
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
     if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
         raise SqlTextError(
             f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."

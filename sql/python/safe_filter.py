@@ -115,7 +115,7 @@ class SafeReader:
         self.at += found
         return found
 
-    def expect(self, found: bool) -> None:
+    def expect(self, found: object) -> None:
         """Give up unless something was found."""
         if not found:
             raise UnsafeError
@@ -292,11 +292,7 @@ class SafeReader:
                 self.expect(self.peek().kind == "integer")
                 self.at += 1
             self.expect(self.accept_symbol(")"))
-        if (
-            name in ("time", "timestamp")
-            and self.peek().word("with", "without")
-            and self.peek(1).word("time")
-        ):
+        if name in ("time", "timestamp") and self.peek().word("with", "without") and self.peek(1).word("time"):
             self.expect(self.peek(2).word("zone"))
             name += "tz" if self.peek().word("with") else ""
             self.at += 3

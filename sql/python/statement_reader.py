@@ -40,11 +40,7 @@ class StatementReader:
 
     def refuse(self, token: Token, hint: Optional[str] = None) -> SqlTextError:
         """Return the error for a token that cannot be there."""
-        message = (
-            f'syntax error at "{clip(token.text)}"'
-            if token.text
-            else "syntax error at the end of the statement"
-        )
+        message = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the statement"
         return SqlTextError(message, token.position, hint or self.syntax)
 
     def accept(self, *words: str) -> bool:
@@ -89,9 +85,7 @@ class StatementReader:
         """Read a name; folded unless quoted."""
         token = self.peek()
         if token.word(*NOT_A_COLUMN):
-            raise self.refuse(
-                token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.'
-            )
+            raise self.refuse(token, f'"{token.value}" is a reserved word of SQL; as a name put it in double quotes.')
         if token.kind not in ("ident", "quoted"):
             raise self.refuse(token)
         return self.next().value
@@ -170,9 +164,7 @@ class StatementReader:
         depth = 0
         while True:
             token = self.peek()
-            if token.kind == "nothing" or (
-                depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))
-            ):
+            if token.kind == "nothing" or (depth == 0 and (token.symbol(";") or self.stops(tokens, token, stops))):
                 break
             if token.kind == "parameter" or token.symbol(";", "{", "}"):
                 raise self.refuse(token)

@@ -13,8 +13,7 @@ SYNTAX = {
     "advertise": "ADVERTISE t",
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
-    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter]"
-    " PUBLISH t (v1, v2, ..)",
+    "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
     "drop_rule": "DROP RULE r",
     "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
     " [EXECUTE f(args)] [WITH priority]",
@@ -130,11 +129,7 @@ def publish(reader: StatementReader) -> dict[str, Any]:
         "immediate": "visibility", "deferred": "visibility",
         "guaranteed": "reliability", "non": "reliability",
     }  # fmt: skip
-    while (
-        modifiers.get(reader.peek().value)
-        and reader.peek().kind == "ident"
-        and not reader.peek(1).symbol("(")
-    ):
+    while modifiers.get(reader.peek().value) and reader.peek().kind == "ident" and not reader.peek(1).symbol("("):
         kind = modifiers[reader.peek().value]
         if chosen[kind]:
             raise reader.refuse(reader.peek())

@@ -202,9 +202,7 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
         follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (
-            token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS
-        )
+        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
