@@ -54,7 +54,12 @@ as_root() {
 apt_install() {
     command -v apt-get >/dev/null || fail "missing: $* (names of Debian's packages); install them and run this again"
     say "installing $*"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends)
+    as_root "${install[@]}" "$@" || {
+        say "reading the package lists, which may be out of date, and trying again"
+        as_root apt-get update
+        as_root "${install[@]}" "$@"
+    }
 }
 
 install_packages() {
