@@ -48,15 +48,13 @@ HealthPort = Annotated[
     int | None,
     typer.Option(envvar="PGPS_WORKER_HEALTH_PORT", help="Serve /healthz and /metrics.", min=1, max=65535),
 ]
-HealthHost = Annotated[
-    str, typer.Option(envvar="PGPS_WORKER_HEALTH_HOST", help="The address to serve them on.")
-]
+HealthHost = Annotated[str, typer.Option(envvar="PGPS_WORKER_HEALTH_HOST", help="The address to serve them on.")]
 LogLevel = Annotated[Level, typer.Option(envvar="PGPS_WORKER_LOG_LEVEL", help="Log from this level on.")]
 JsonLogs = Annotated[bool, typer.Option("--json-logs", help="Log JSON lines.")]
 
 
 @app.command()
-def work(  # noqa: PLR0913 - the command's options
+def work(
     *,
     dsn: Dsn = None,
     name: Name = None,

@@ -68,10 +68,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a turn came to; `share` is the part of its time limit it took."""
+    """What a turn came to: `share` is the part of its time limit it took, the rest says why it hung or died."""
 
     outcome: Outcome
     share: float = 0.0
+    sqlstate: str = ""
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -111,6 +113,11 @@ class Agenda:
     _watchers: deque[asyncio.Future[None]] = field(default_factory=deque)
     _places: int = 0
     _closed: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """True when no more turns are handed out."""
+        return self._closed
 
     @property
     def idle(self) -> bool:

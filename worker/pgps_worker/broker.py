@@ -89,9 +89,7 @@ async def run_subscriber(connection: Connection, subscription: str, max_events: 
     return int((await _row(connection, query, [subscription, max_events]))[0])
 
 
-async def fail_delivery(
-    connection: Connection, subscription: str, *, sqlstate: str, error: str
-) -> int | None:
+async def fail_delivery(connection: Connection, subscription: str, *, sqlstate: str, error: str) -> int | None:
     """File the next event as failed and move on; return its id, None when there was none."""
     query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s)"
     event = (await _row(connection, query, [subscription, sqlstate, error]))[0]
@@ -111,9 +109,9 @@ async def try_suspect(connection: Connection, subscription: str) -> bool:
     return bool((await _row(connection, query, [subscription]))[0])
 
 
-async def terminate(connection: Connection, pid: int) -> bool:
-    """End another session of the same role; False when it does not answer within two seconds."""
-    return bool((await _row(connection, "select pg_catalog.pg_terminate_backend(%s, 2000)", [pid]))[0])
+async def terminate(connection: Connection, pid: int) -> None:
+    """Tell another session of the same role to end."""
+    await connection.execute("select pg_catalog.pg_terminate_backend(%s)", [pid])
 
 
 async def wash(connection: Connection) -> None:
@@ -127,9 +125,7 @@ async def wash(connection: Connection) -> None:
     )
 
 
-async def _row(
-    connection: Connection, query: LiteralString, params: Sequence[object] | None = None
-) -> Sequence[Any]:
+async def _row(connection: Connection, query: LiteralString, params: Sequence[object] | None = None) -> Sequence[Any]:
     row = await (await connection.execute(query, params)).fetchone()
     assert row is not None
     return row

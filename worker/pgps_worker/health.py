@@ -69,9 +69,7 @@ class Health:
 
     def _report(self) -> dict[str, object]:
         # A failure's text stays in the log: it may name hosts and users.
-        services = {
-            name: "up" if failure is None else "down" for name, failure in self.vitals.services.items()
-        }
+        services = {name: "up" if failure is None else "down" for name, failure in self.vitals.services.items()}
         return {"name": self.config.name, "leading": self.vitals.leading, "services": services}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from pgps_worker.vitals import Vitals
 
 __all__ = ["LOOK_LIMIT", "Watcher"]
+
+log = logging.getLogger(__name__)
 
 LOOK_LIMIT = 1000
 """How many waiting subscriptions are held in memory at a time."""
@@ -42,6 +45,8 @@ class Watcher:
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
             await connection.execute("listen " + broker.INTERNAL_CHANNEL)
             self.vitals.up(self.name)
+            if connection.info.parameter_status("is_superuser") == "on":
+                log.warning("callbacks run in sessions of a superuser; better: log in as a member of pgps_worker")
             while not self.stop.requested:
                 pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
                 self.agenda.offer(pending)

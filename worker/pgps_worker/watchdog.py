@@ -1,0 +1,61 @@
+"""Ends a session whose callback caught its cancellation and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from pgps_worker import broker
+from pgps_worker.connection import Connection, connect
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+
+__all__ = ["Watchdog"]
+
+log = logging.getLogger(__name__)
+
+# The server cancels at callback_timeout; this much later its session is ended, and after as long again given up.
+_GRACE = 5.0
+
+
+class Watchdog:
+    """A context manager around one call; `barked` tells whether it had to end the session.
+
+    A process in a loop of C or Python code looks at no signal; `give_up` is the
+    time, in seconds, after which to leave it alone.
+    """
+
+    def __init__(self, config: WorkerConfig, service: str, connection: Connection) -> None:
+        self.barked = False
+        self.give_up = config.callback_timeout + 2 * _GRACE
+        self._config = config
+        self._service = service
+        self._pid = connection.info.backend_pid
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        delay = self._config.callback_timeout + _GRACE
+        self._timer = asyncio.get_running_loop().call_later(delay, self._bark)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _bark(self) -> None:
+        self.barked = True
+        self._task = asyncio.create_task(self._terminate(), name=f"{self._service}-watchdog")
+
+    async def _terminate(self) -> None:
+        try:
+            async with connect(self._config, self._service, statement_timeout=_GRACE) as connection:
+                await broker.terminate(connection, self._pid)
+        except psycopg.Error as error:
+            log.warning("server process %d could not be ended: %s", self._pid, error)
