@@ -1,0 +1,138 @@
+"""What `pgps doctor` makes of facts, without a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pgps.cli._checks import CHECKS, Facts, Finding, Level
+from pgps.install import Installation
+
+HEALTHY: dict[str, Any] = {
+    "database": "orders",
+    "role": "alice",
+    "standby": False,
+    "server_version": 150_006,
+    "server_version_text": "15.6",
+    "superuser": False,
+    "plpython_installed": True,
+    "plpython_available": True,
+    "installed": True,
+    "roles": ["pgps_admin", "pgps_worker"],
+    "is_admin": True,
+    "max_connections": 100,
+    "connections": 5,
+    "autovacuum": True,
+    "synchronous_commit": "on",
+    "fsync": True,
+}
+CURRENT = Installation(
+    database="orders",
+    server_version=150_006,
+    revision="0002",
+    head="0002",
+    code_digest="ab" * 32,
+    expected_digest="ab" * 32,
+)
+WORKER = {"worker": "w1", "leader": True}
+
+
+def findings(facts: Facts) -> list[Finding]:
+    return [finding for check in CHECKS for finding in check(facts)]
+
+
+def healthy(**changes: Any) -> Facts:
+    server = {key: changes.pop(key) for key in list(changes) if key in HEALTHY}
+    return Facts(**{"server": {**HEALTHY, **server}, "installation": CURRENT, "workers": [WORKER], **changes})
+
+
+def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
+    found = findings(healthy())
+    assert {one.level for one in found} == {Level.OK}
+    assert all(one.fix == "" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "check", "fix"),
+    [
+        ({"server_version": 140_001, "server_version_text": "14.1"}, Level.PROBLEM, "server", "postgresql-15"),
+        ({"server_version": 190_000, "server_version_text": "19.0"}, Level.NOTE, "server", ""),
+        ({"standby": True}, Level.PROBLEM, "server", "doctor"),
+        ({"plpython_installed": False}, Level.PROBLEM, "plpython3u", "pgps install"),
+        (
+            {"plpython_installed": False, "plpython_available": False},
+            Level.PROBLEM,
+            "plpython3u",
+            "apt-get install postgresql-plpython3-15",
+        ),
+        ({"installed": False, "installation": None}, Level.PROBLEM, "revision", "pgps install"),
+        ({"installation": None}, Level.NOTE, "revision", ""),
+        ({"roles": ["pgps_admin"]}, Level.PROBLEM, "roles", "create role pgps_worker nologin"),
+        ({"is_admin": False}, Level.NOTE, "roles", "grant pgps_admin to alice"),
+        ({"workers": []}, Level.WARNING, "workers", "pgps-worker --dsn DSN"),
+        ({"workers": [{"worker": "w1", "leader": False}]}, Level.PROBLEM, "leader", "restart pgps-worker"),
+        ({"activity": [{"waiting": 5, "waiting_seconds": 20.0}]}, Level.WARNING, "dispatcher", "pgps top"),
+        ({"activity": [{"waiting": 5, "waiting_seconds": 90.0}]}, Level.PROBLEM, "dispatcher", "pgps top"),
+        ({"activity": [{"waiting": 5, "waiting_seconds": 1.0}]}, Level.OK, "dispatcher", ""),
+        (
+            {"oldest_transaction": {"pid": 7, "role": "bob", "application_name": "", "seconds": 900.0}},
+            Level.WARNING,
+            "transactions",
+            "select pg_terminate_backend(7)",
+        ),
+        (
+            {"subscriptions": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},
+            Level.PROBLEM,
+            "subscriptions",
+            "pgps sub resume '\"My Sub\"'",
+        ),
+        (
+            {"subscriptions": [{"name": "s", "state": "paused", "last_error": None, "depth": 3}]},
+            Level.NOTE,
+            "subscriptions",
+            "pgps sub resume s",
+        ),
+        (
+            {"queues": [{"kind": "exception", "depth": 2, "event_type": "t"}]},
+            Level.WARNING,
+            "exceptions",
+            "pgps exceptions ls --type t",
+        ),
+        (
+            {
+                "event_types": [{"name": "t", "reliability": "guaranteed"}],
+                "queues": [{"kind": "in", "depth": 0, "event_type": "t", "queue": "t_in", "persistent": False}],
+            },
+            Level.WARNING,
+            "durability",
+            "pgps queue set t_in --persistent",
+        ),
+        ({"fsync": False}, Level.WARNING, "durability", "alter system set fsync = on"),
+        ({"synchronous_commit": "off"}, Level.NOTE, "durability", "alter system set synchronous_commit"),
+        ({"autovacuum": False}, Level.WARNING, "autovacuum", "alter system set autovacuum = on"),
+        ({"without_temp": [{"role": "bob"}]}, Level.WARNING, "temporary", "grant temporary on database orders to bob"),
+        ({"connections": 90}, Level.WARNING, "connections", "max_connections = 200"),
+    ],
+    ids=str,
+)
+def test_each_ailment_is_found_with_what_to_type(changes: dict[str, Any], level: Level, check: str, fix: str) -> None:
+    found = [one for one in findings(healthy(**changes)) if one.check == check and one.level is level]
+    assert found, findings(healthy(**changes))
+    assert fix in found[0].fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "fix"),
+    [
+        ({"revision": "0001"}, "revision", "pgps upgrade"),
+        ({"revision": "0003"}, "revision", "pip install --upgrade pgps"),
+        ({"code_digest": "cd" * 32}, "code", "pgps upgrade"),
+        ({"code_digest": None}, "code", "pgps upgrade"),
+    ],
+    ids=str,
+)
+def test_another_release_in_the_database_is_found(changes: dict[str, Any], check: str, fix: str) -> None:
+    state = {name: getattr(CURRENT, name) for name in Installation.__slots__} | changes
+    found = [one for one in findings(healthy(installation=Installation(**state))) if one.check == check]
+    assert found[0].fix == fix
