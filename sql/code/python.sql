@@ -413,7 +413,6 @@ def clip(text: str) -> str:
 # token_lists
 
 import re
-from typing import Optional
 
 
 NESTING = 100  # of brackets and CASE together; the readers below are recursive
@@ -599,8 +598,8 @@ def write_token(token: Token) -> str:
     return token.value
 
 
-def glued(before: Optional[Token], token: Token, after: Token) -> bool:
-    """Tell whether nothing stands between two tokens when written; `before` comes before the two."""
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
     names = ("ident", "quoted")
     if token.symbol(":"):
         return False
@@ -611,20 +610,12 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
     if after.symbol("."):
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
-        follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
-    "between",
-    "values",
-    "exists",
-    "escape",
-    "filter",
-    "over",
-    "within",
-}
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
@@ -632,7 +623,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
     parts: list[str] = []
     slot = first_slot
     for i, token in enumerate(tokens):
-        if i and not glued(tokens[i - 2] if i > 1 else None, tokens[i - 1], token):
+        if i and not glued(tokens[i - 1], token):
             parts.append(" ")
         if token.slot:
             parts.append(f"${slot}")
@@ -906,11 +897,11 @@ class SafeReader:
             self.expect(self.accept_symbol(")"))
         elif token.word("case"):
             self.case()
+        elif self.typed_literal():
+            pass
         elif token.kind == "ident" and self.peek(1).symbol("("):
             self.call()
-        elif self.typed_literal() or self.accept_word("null", "true", "false"):
-            pass
-        else:
+        elif not self.accept_word("null", "true", "false"):
             self.attribute()
 
     def attribute(self) -> None:
@@ -1919,7 +1910,6 @@ NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
 # token_lists
 
 import re
-from typing import Optional
 
 
 NESTING = 100  # of brackets and CASE together; the readers below are recursive
@@ -2105,8 +2095,8 @@ def write_token(token: Token) -> str:
     return token.value
 
 
-def glued(before: Optional[Token], token: Token, after: Token) -> bool:
-    """Tell whether nothing stands between two tokens when written; `before` comes before the two."""
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
     names = ("ident", "quoted")
     if token.symbol(":"):
         return False
@@ -2117,20 +2107,12 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
     if after.symbol("."):
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
-        follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
-    "between",
-    "values",
-    "exists",
-    "escape",
-    "filter",
-    "over",
-    "within",
-}
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
@@ -2138,7 +2120,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
     parts: list[str] = []
     slot = first_slot
     for i, token in enumerate(tokens):
-        if i and not glued(tokens[i - 2] if i > 1 else None, tokens[i - 1], token):
+        if i and not glued(tokens[i - 1], token):
             parts.append(" ")
         if token.slot:
             parts.append(f"${slot}")

@@ -187,11 +187,11 @@ class SafeReader:
             self.expect(self.accept_symbol(")"))
         elif token.word("case"):
             self.case()
+        elif self.typed_literal():
+            pass
         elif token.kind == "ident" and self.peek(1).symbol("("):
             self.call()
-        elif self.typed_literal() or self.accept_word("null", "true", "false"):
-            pass
-        else:
+        elif not self.accept_word("null", "true", "false"):
             self.attribute()
 
     def attribute(self) -> None:

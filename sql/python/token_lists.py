@@ -1,7 +1,6 @@
 """Look at and write out lists of SQL tokens: brackets, operands, source text in one normal form."""
 
 import re
-from typing import Optional
 
 from keywords import KEYWORDS, NOT_A_COLUMN
 from lexer import SqlTextError, Token
@@ -189,8 +188,8 @@ def write_token(token: Token) -> str:
     return token.value
 
 
-def glued(before: Optional[Token], token: Token, after: Token) -> bool:
-    """Tell whether nothing stands between two tokens when written; `before` comes before the two."""
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
     names = ("ident", "quoted")
     if token.symbol(":"):
         return False
@@ -201,20 +200,12 @@ def glued(before: Optional[Token], token: Token, after: Token) -> bool:
     if after.symbol("."):
         return token.kind in names or token.symbol(")", "]")
     if after.symbol("("):
-        follows_as = before is not None and before.word("as")
-        return token.kind == "quoted" or (token.kind == "ident" and not follows_as and token.value not in SPACED_WORDS)
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
     return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
 
 
-SPACED_WORDS = NOT_A_COLUMN - {"left", "right", "cast"} | {
-    "between",
-    "values",
-    "exists",
-    "escape",
-    "filter",
-    "over",
-    "within",
-}
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
 
 
 def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
@@ -222,7 +213,7 @@ def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
     parts: list[str] = []
     slot = first_slot
     for i, token in enumerate(tokens):
-        if i and not glued(tokens[i - 2] if i > 1 else None, tokens[i - 1], token):
+        if i and not glued(tokens[i - 1], token):
             parts.append(" ")
         if token.slot:
             parts.append(f"${slot}")
