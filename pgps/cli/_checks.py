@@ -47,7 +47,7 @@ class Facts:
     activity: list[Row] = field(default_factory=list)
     event_types: list[Row] = field(default_factory=list)
     queues: list[Row] = field(default_factory=list)
-    subscriptions: list[Row] = field(default_factory=list)
+    stopped: list[Row] = field(default_factory=list)
     workers: list[Row] = field(default_factory=list)
     oldest_transaction: Row | None = None
     without_temp: list[Row] = field(default_factory=list)
@@ -174,7 +174,7 @@ def oldest_transaction(facts: Facts) -> Iterator[Finding]:
 
 def subscriptions(facts: Facts) -> Iterator[Finding]:
     """None is suspended, and none is paused while its events pile up."""
-    for row in facts.subscriptions:
+    for row in facts.stopped:
         name, typed = row["name"], argument(row["name"])
         if row["state"] == "suspended":
             error = (row["last_error"] or "no error recorded").splitlines()[0]
@@ -183,9 +183,8 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
         elif row["state"] == "paused" and row["depth"]:
             message = f'"{name}" is paused with {count(row["depth"])} events waiting'
             yield Finding(Level.NOTE, "subscriptions", message, f"pgps sub resume {typed}")
-    broken = [row for row in facts.subscriptions if row["state"] == "suspended"]
-    if facts.server["installed"] and not broken:
-        yield Finding(Level.OK, "subscriptions", f"{count(len(facts.subscriptions))}, none suspended")
+    if facts.server["installed"] and not any(row["state"] == "suspended" for row in facts.stopped):
+        yield Finding(Level.OK, "subscriptions", "none is suspended")
 
 
 def exceptions(facts: Facts) -> Iterator[Finding]:

@@ -41,11 +41,17 @@ class WrongUsage(typer.BadParameter):
 
 
 def report(
-    error: BaseException, *, json: bool = False, verbose: bool = False, prefix: str = "", statement: str | None = None
+    error: BaseException,
+    *,
+    json: bool = False,
+    verbose: bool = False,
+    prefix: str = "",
+    statement: str | None = None,
+    line: int = 1,
 ) -> None:
     """Tell on stderr what went wrong; SQLSTATE, detail and context with --json or --verbose.
 
-    With the `statement` that failed, a caret shows where.
+    With the `statement` that failed, a caret shows where; it began on `line`.
     """
     told = describe(error)
     cause = error if isinstance(error, psycopg.Error) else error.__cause__
@@ -56,7 +62,7 @@ def report(
     first, _, rest = told.message.partition("\n")
     _write(f"error: {prefix}{first}")
     if statement is not None and diag and diag.statement_position:
-        _write(caret(statement, diag.statement_position))
+        _write(caret(statement, diag.statement_position, line=line))
     if diag and diag.message_detail:
         _write(f"detail: {diag.message_detail}")
     if told.hint:
@@ -87,18 +93,17 @@ def _verbose(told: PgpsError, rest: str, diag: psycopg.errors.Diagnostic | None)
         _write(f"context: {diag.context}")
 
 
-def caret(statement: str, position: str | int | None) -> str:
+def caret(statement: str, position: str | int | None, *, line: int = 1) -> str:
     """Return the line of a statement that a position (from 1) falls into, and a caret below it."""
     if not position:
         return statement
     at = min(int(position) - 1, len(statement))
     start = statement.rfind("\n", 0, at) + 1
     end = statement.find("\n", at)
-    line = statement[start : len(statement) if end < 0 else end]
-    number = statement.count("\n", 0, at) + 1
-    label = f"line {number}: "
-    shift = "".join("\t" if c == "\t" else " " for c in line[: at - start])
-    return f"{label}{line}\n{' ' * len(label)}{shift}^"
+    shown = statement[start : len(statement) if end < 0 else end]
+    label = f"line {line + statement.count(chr(10), 0, at)}: "
+    shift = "".join("\t" if c == "\t" else " " for c in shown[: at - start])
+    return f"{label}{shown}\n{' ' * len(label)}{shift}^"
 
 
 def _write(text: str) -> None:

@@ -124,9 +124,9 @@ def quoted(name: str) -> str:
     return name if re.fullmatch(r"[a-z_][a-z0-9_$]*", name) else '"' + name.replace('"', '""') + '"'
 
 
-def ago(moment: dt.datetime | None) -> str:
+def ago(moment: Any) -> str:
     """Return how long ago a moment was, by this machine's clock."""
-    if moment is None:
-        return ""
+    if not isinstance(moment, dt.datetime):
+        return plain(moment)
     seconds = (dt.datetime.now(dt.UTC) - moment).total_seconds()
     return "now" if seconds < 1 else f"{duration(seconds)} ago"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,10 @@ def dumps(value: Any) -> str:
         return str(value) if value.is_finite() else json.dumps(str(value))
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return json.dumps(value.isoformat())
+    if isinstance(value, bytes):
+        return json.dumps("\\x" + value.hex())
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(str(value))
     if value is None or isinstance(value, str | int | float):
         return json.dumps(value, ensure_ascii=False)
     return json.dumps(str(value), ensure_ascii=False)
@@ -106,7 +111,9 @@ class Output:
             value = column.format(row[column.key])
             heading = Text(f"{column.heading:<{width}}  ", style="bold")
             style = column.style(row[column.key]) if column.style else ""
-            self.stdout.print(heading + Text(value, style=style), soft_wrap=True)
+            line = heading + Text(value, style=style)
+            line.rstrip()
+            self.stdout.print(line, soft_wrap=True)
 
     def heading(self, text: str) -> None:
         """Write a heading between two tables; nothing as JSON."""
@@ -139,7 +146,7 @@ def _cell(column: Column, value: Any) -> Text:
 
 def _aligned(columns: Sequence[Column], rows: Iterable[Row]) -> Iterable[str]:
     """Yield the lines of a table without rules, padded to the widest cell."""
-    cells = [[column.heading.upper() for column in columns]]
+    cells = [[column.heading for column in columns]]
     cells += [[column.format(row[column.key]) for column in columns] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     for line in cells:

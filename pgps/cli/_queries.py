@@ -82,9 +82,16 @@ def queue_events(view: str, limit: int) -> Composed:
     return SQL("select * from pgps_queue.{} order by event_id desc limit {}").format(Identifier(view), Literal(limit))
 
 
-def subscriptions(name: str | None = None, *, event_type: str | None = None, state: str | None = None) -> Query:
-    """Return the subscriptions the reader may see."""
-    return _SUBSCRIPTIONS + _where(name=name, event_type=event_type, state=state) + SQL(" order by name")
+def subscriptions(name: str | None = None, *, event_type: str | None = None, state: str | None = None) -> Composed:
+    """Return the subscriptions the reader may see; of one type with those on a pattern it fits, as `security*`."""
+    if event_type is None or event_type.endswith("*"):
+        where = _where(name=name, event_type=event_type, state=state)
+    else:
+        where = SQL(
+            " where (event_type = {0} or event_type like '%*' and starts_with({0}, rtrim(event_type, '*')))"
+        ).format(Literal(folded(event_type)))
+        where += SQL(" and state = {}").format(Literal(state)) if state else SQL("")
+    return _SUBSCRIPTIONS + where + SQL(" order by name")
 
 
 def advertisements(event_type: str | None = None) -> Query:
@@ -263,6 +270,8 @@ OLDEST_TRANSACTION = """
 """
 
 # Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
+STOPPED = "select name, state, last_error, depth from pgps.subscriptions where state <> 'active' order by name"
+
 TEMP_PRIVILEGE = """
     select distinct owner::text as role from pgps.subscriptions
     where not has_database_privilege(owner, current_database(), 'TEMP') order by 1

@@ -13,6 +13,8 @@ from psycopg.abc import Buffer
 from psycopg.adapt import Loader
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
+from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.string import TextLoader
 
 from pgps import config
 from pgps.cli import _queries
@@ -68,8 +70,8 @@ class Session:
             autocommit=True,
             row_factory=dict_row,
         )
-        for name in ("json", "jsonb"):
-            connection.adapters.register_loader(name, _RawJsonLoader)
+        for name, loader in _LOADERS.items():
+            connection.adapters.register_loader(name, loader)
         return connection
 
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
@@ -166,3 +168,22 @@ class Session:
 class _RawJsonLoader(Loader):
     def load(self, data: Buffer) -> RawJson:
         return RawJson(bytes(data).decode())
+
+
+class _MomentLoader(TimestamptzLoader):
+    """Times that Python cannot hold, such as infinity, stay text."""
+
+    def load(self, data: Buffer) -> Any:
+        try:
+            return super().load(data)
+        except psycopg.DataError:
+            return bytes(data).decode()
+
+
+# The other times are the user's own attributes: shown as the server writes them.
+_LOADERS: dict[str, type[Loader]] = {
+    "json": _RawJsonLoader,
+    "jsonb": _RawJsonLoader,
+    "timestamptz": _MomentLoader,
+    **dict.fromkeys(("date", "interval", "timestamp"), TextLoader),
+}

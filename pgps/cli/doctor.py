@@ -53,7 +53,7 @@ def _facts(session: Session) -> Facts:
         activity=session.rows(_queries.activity()),
         event_types=session.rows(_queries.event_types()),
         queues=session.rows(_queries.queues()),
-        subscriptions=session.rows(_queries.subscriptions()),
+        stopped=session.rows(_queries.STOPPED),
         workers=session.rows(_queries.workers()),
         oldest_transaction=oldest,
         without_temp=session.rows(_queries.TEMP_PRIVILEGE),

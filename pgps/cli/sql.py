@@ -11,7 +11,7 @@ import typer
 
 from pgps.cli._command import Session, command
 from pgps.cli._errors import WrongUsage
-from pgps.cli.shell.meta import Quit, run_script
+from pgps.cli.shell.meta import Quit, ScriptFailed, run_script
 from pgps.cli.shell.run import Runner
 
 __all__ = ["register"]
@@ -57,9 +57,14 @@ def sql(
         return
     texts = list(commands or [])
     texts += [_read(file) for file in files or ([] if commands else ["-"])]
-    with contextlib.suppress(Quit), session.connection.transaction() if single else contextlib.nullcontext():
-        for text in texts:
-            run_script(runner, text)
+    try:
+        with session.connection.transaction() if single else contextlib.nullcontext():
+            for text in texts:
+                run_script(runner, text)
+    except Quit:
+        pass
+    except ScriptFailed:
+        raise typer.Exit(1) from None
 
 
 def _read(file: str) -> str:

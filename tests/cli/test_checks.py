@@ -82,13 +82,13 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
             "select pg_terminate_backend(7)",
         ),
         (
-            {"subscriptions": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},
+            {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},
             Level.PROBLEM,
             "subscriptions",
             "pgps sub resume '\"My Sub\"'",
         ),
         (
-            {"subscriptions": [{"name": "s", "state": "paused", "last_error": None, "depth": 3}]},
+            {"stopped": [{"name": "s", "state": "paused", "last_error": None, "depth": 3}]},
             Level.NOTE,
             "subscriptions",
             "pgps sub resume s",

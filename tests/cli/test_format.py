@@ -70,4 +70,4 @@ def test_times_are_iso_in_json() -> None:
 def test_a_table_in_a_pipe_is_aligned_without_rules_or_trailing_blanks() -> None:
     columns = [Column("name"), Column("n", format=_format.count, right=True), Column("note")]
     rows = [{"name": "日本", "n": 1_000, "note": ""}, {"name": "a", "n": 7, "note": "x"}]
-    assert list(_aligned(columns, rows)) == ["NAME      N  NOTE", "日本  1,000", "a         7  x"]
+    assert list(_aligned(columns, rows)) == ["name      n  note", "日本  1,000", "a         7  x"]

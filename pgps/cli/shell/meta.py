@@ -14,7 +14,7 @@ from pgps.cli.shell.run import Runner
 from pgps.cli.shell.scan import Statement, has_words, split
 from pgps.errors import PgpsError, UnknownName
 
-__all__ = ["COMMANDS", "Quit", "run_script", "run_statement"]
+__all__ = ["COMMANDS", "Quit", "ScriptFailed", "run_script", "run_statement"]
 
 _SYNTAX = """\
 CREATE EVENT TYPE t AS (a1 type1, a2 type2, …)
@@ -45,6 +45,10 @@ _WORKERS = [
 
 class Quit(Exception):
     """The shell was asked to end."""
+
+
+class ScriptFailed(Exception):
+    """A statement of a script failed, and that has been told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ def run_statement(runner: Runner, statement: Statement) -> bool:
         COMMANDS[name].run(runner, argument.strip().removesuffix(";"))
     except Quit:
         raise
+    except ScriptFailed:
+        return False  # it has been told
     except Exception as error:  # whatever it is, the shell goes on
         report(error, json=runner.session.out.json, verbose=runner.session.options.verbose)
         return False
@@ -164,12 +170,5 @@ def run_script(runner: Runner, text: str) -> None:
         statements.append(Statement(rest.strip(), line))
     for statement in statements:
         if not run_statement(runner, statement):
-            raise ScriptFailedError
+            raise ScriptFailed
     runner.session.out.flush()
-
-
-class ScriptFailedError(PgpsError):
-    """A statement of a script failed, and that has been told."""
-
-    def __init__(self) -> None:
-        super().__init__("stopped at the statement that failed")

@@ -17,12 +17,14 @@ from pgps.cli._format import duration, printable
 from pgps.cli._output import Column, dumps
 from pgps.cli._session import Row, Session
 from pgps.cli.shell.scan import Statement, is_language
+from pgps.errors import PgpsError
 
 __all__ = ["Runner"]
 
 # int8, int2, int4, oid, float4, float8, money, numeric, xid8: read more easily to the right.
 _NUMBERS = frozenset((20, 21, 23, 26, 700, 701, 790, 1700, 5069))
 _COPY_OUT = re.compile(r"\s*copy\b.*\bto\s+stdout\b", re.IGNORECASE | re.DOTALL)
+_COPY_IN = re.compile(r"\s*copy\b.*\bfrom\s+stdin\b", re.IGNORECASE | re.DOTALL)
 _RULES = 4  # lines of a table, and the prompt, that are not rows
 
 
@@ -64,7 +66,7 @@ class Runner:
                 self._execute(statement.text)
             else:
                 self._sql(statement.text)
-        except psycopg.Error as error:
+        except (psycopg.Error, PgpsError) as error:
             self._failed(error, statement)
             return False
         finally:
@@ -91,6 +93,8 @@ class Runner:
                 with cursor.copy(text.encode()) as copy:
                     for block in copy:
                         sys.stdout.write(bytes(block).decode())
+            elif _COPY_IN.match(text):
+                raise PgpsError("COPY FROM STDIN does not work in this shell", hint="psql, or pgps publish TYPE --file")
             else:
                 cursor.execute(text.encode())
             more: bool | None = True
@@ -127,7 +131,7 @@ class Runner:
             self.session.out.line(f"-[ row {number} ]-")
             self.session.out.record(row, columns=columns)
 
-    def _failed(self, error: psycopg.Error, statement: Statement) -> None:
+    def _failed(self, error: psycopg.Error | PgpsError, statement: Statement) -> None:
         self.session.out.flush()
         report(
             error,
@@ -135,6 +139,7 @@ class Runner:
             verbose=self.session.options.verbose,
             prefix="" if self.interactive else f"line {statement.line}: ",
             statement=statement.text,
+            line=statement.line,
         )
         if self.interactive and self.connection.broken:
             self.session.out.say("the connection is lost; the next statement makes a new one")
