@@ -1,1 +1,15 @@
 \ir schema/0001_baseline.sql
+\ir code/python.sql
+\ir code/kernel.sql
+\ir code/types.sql
+\ir code/publish.sql
+\ir code/rules.sql
+\ir code/dispatch.sql
+\ir code/match.sql
+\ir code/subscribe.sql
+\ir code/deliver.sql
+\ir code/exceptions.sql
+\ir code/subscribers.sql
+\ir code/rights.sql
+\ir code/reclaim.sql
+\ir code/views.sql

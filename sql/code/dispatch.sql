@@ -1,0 +1,345 @@
+-- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction a call.
+-- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id inside.
+-- Locks: advisory (1885826163, 1), one dispatcher at a time, until the transaction ends; no row locks.
+
+create or replace function pgps_internal.incarnation() returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_known text := current_setting('pgps.incarnation', true);
+begin
+    if coalesce(v_known, '') = '' then
+        select format('%s/%s', c.system_identifier, d.oid) into v_known
+        from pg_control_system() c, pg_database d where d.datname = current_database();
+        perform set_config('pgps.incarnation', v_known, false);
+    end if;
+    return v_known;
+end
+$$;
+comment on function pgps_internal.incarnation() is
+'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
+
+create or replace function pgps_internal.last_batch() returns pgps_internal.batch
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select b.* from pgps_internal.batch b order by b.batch_id desc limit 1 $$;
+comment on function pgps_internal.last_batch() is 'The newest batch; null before the first dispatch';
+
+create or replace function pgps_internal.is_dispatched(xid xid8, event_id bigint, last pgps_internal.batch) returns boolean
+language sql immutable
+as $$
+    select coalesce(pg_visible_in_snapshot(is_dispatched.xid, (is_dispatched.last).previous)
+        or is_dispatched.event_id <= (is_dispatched.last).base_hi
+        or pg_visible_in_snapshot(is_dispatched.xid, (is_dispatched.last).snapshot)
+            and ((is_dispatched.last).upto is null or is_dispatched.xid <= (is_dispatched.last).upto), false)
+$$;
+comment on function pgps_internal.is_dispatched(xid8, bigint, pgps_internal.batch) is
+'True when the events of transaction xid are in a batch up to last';
+
+create or replace function pgps_internal.waiting(last pgps_internal.batch, current pg_snapshot) returns setof pgps_internal.control
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_before pg_snapshot := (waiting.last).previous;
+    v_xmax xid8;
+    v_in_progress xid8[];
+begin
+    if waiting.last is null or (waiting.last).batch_id is null then
+        return query select c.* from pgps_internal.control c where pg_visible_in_snapshot(c.xid, waiting.current);
+        return;
+    elsif (waiting.last).upto is null then
+        v_before := (waiting.last).snapshot;
+    end if;
+    v_xmax := pg_snapshot_xmax(v_before);
+    v_in_progress := array(select pg_snapshot_xip(v_before));
+    return query
+    select c.* from pgps_internal.control c
+    where c.xid >= greatest(v_xmax, (waiting.last).upto) and c.xid < pg_snapshot_xmax(waiting.current)
+        and pg_visible_in_snapshot(c.xid, waiting.current) and c.hi > (waiting.last).base_hi
+        and ((waiting.last).upto is null or c.xid > (waiting.last).upto);
+    if cardinality(v_in_progress) > 0 then
+        return query
+        select c.* from pgps_internal.control c
+        where c.xid = any (v_in_progress) and c.xid < v_xmax
+            and pg_visible_in_snapshot(c.xid, waiting.current) and c.hi > (waiting.last).base_hi
+            and ((waiting.last).upto is null or c.xid > (waiting.last).upto);
+    end if;
+end
+$$;
+comment on function pgps_internal.waiting(pgps_internal.batch, pg_snapshot) is
+'Control rows of transactions that current sees and that no batch up to last has: an index range above the last snapshot, and
+the transactions that were in progress then, by id. Sequence numbers are not commit order; a cursor on them would lose late commits.';
+
+create or replace function pgps_internal.rebaseline(last pgps_internal.batch) returns pgps_internal.batch
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now pg_snapshot;
+    v_base bigint;
+    v_new pgps_internal.batch := rebaseline.last;
+begin
+    -- A restored or cloned database: its transaction ids start elsewhere. Everything committed here that no batch has is
+    -- waiting: what the last snapshot of the old life does not see, and what was published since (above its highest id).
+    v_now := pg_current_snapshot();
+    select max(c.hi) into v_base from pgps_internal.control c where c.xid >= pg_snapshot_xmax(v_now);
+    create temp table if not exists pgps_rebaseline (like pgps_internal.control) on commit drop;
+    insert into pg_temp.pgps_rebaseline
+    select c.* from pgps_internal.control c
+    where c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last);
+    v_new.batch_id := (rebaseline.last).batch_id + 1;
+    v_new.previous := v_now;
+    v_new.snapshot := v_now;
+    v_new.upto := null;
+    v_new.base_hi := coalesce(v_base, 0);
+    v_new.max_hi := greatest((rebaseline.last).max_hi, (select max(r.hi) from pg_temp.pgps_rebaseline r));
+    v_new.incarnation := pgps_internal.incarnation();
+    v_new.created_at := clock_timestamp();
+    raise notice 'pgps: this database is a restored or cloned one; a new epoch begins with batch %', v_new.batch_id;
+    return v_new;
+end
+$$;
+comment on function pgps_internal.rebaseline(pgps_internal.batch) is
+'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing repeated';
+
+create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_batch pgps_internal.batch;
+    v_window pgps_internal.cut;
+    v_found pgps_internal.part[];
+    v_part pgps_internal.part;
+    v_events bigint := 0;
+begin
+    if v_last.incarnation is distinct from pgps_internal.incarnation() and v_last.batch_id is not null then
+        v_batch := pgps_internal.rebaseline(v_last);
+        v_found := array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
+            from pg_temp.pgps_rebaseline r group by r.type_id);
+    else
+        v_window := pgps_internal.next_window(v_last, cut_batch.max_events);
+        if (v_window.batch).batch_id is null then
+            return -1;
+        end if;
+        v_batch := v_window.batch;
+        v_found := v_window.parts;
+    end if;
+    insert into pgps_internal.batch select v_batch.*;
+    foreach v_part in array v_found loop
+        v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part);
+    end loop;
+    perform pgps_internal.wake_subscribers(v_batch.batch_id);
+    return v_events;
+end
+$$;
+comment on function pgps_internal.cut_batch(integer) is 'Cuts and matches one batch; returns its number of events, -1 when nothing waits';
+
+create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot() else (next_window.last).snapshot end;
+    v_upto xid8;
+    v_max bigint;
+    v_parts pgps_internal.part[];
+begin
+    -- Whole transactions in the order of their ids, so that one session's stay in order, until there are enough events.
+    with w as materialized (
+        select c.*, sum(c.hi - c.lo + 1) over (order by c.xid) as running from pgps_internal.waiting(next_window.last, v_current) c
+    ),
+    chosen as (
+        select w.* from w
+        where w.running <= next_window.max_events or w.xid = (select min(f.xid) from w f)
+    ),
+    by_type as (
+        select (c.type_id, array_agg(distinct c.xid), range_agg(int8range(c.lo, c.hi, '[]')))::pgps_internal.part as part
+        from chosen c group by c.type_id
+    )
+    select (select array_agg(b.part) from by_type b), (select max(c.hi) from chosen c),
+        (select max(c.xid) from chosen c having max(c.xid) < (select max(w.xid) from w))
+    into v_parts, v_max, v_upto;
+    if v_parts is null then
+        if (next_window.last).upto is not null then
+            -- The window is used up; go on with a fresh one.
+            next_window.last.previous := (next_window.last).snapshot;
+            next_window.last.upto := null;
+            return pgps_internal.next_window(next_window.last, next_window.max_events);
+        end if;
+        return null;
+    end if;
+    return row(row(coalesce((next_window.last).batch_id, 0) + 1,
+        case when (next_window.last).upto is null then coalesce((next_window.last).snapshot, '1:1:'::pg_snapshot) else (next_window.last).previous end,
+        v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
+        pgps_internal.incarnation(), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+end
+$$;
+comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
+'The next batch and what it consists of for each event type; nulls when nothing waits. A window larger than max_events is cut
+between transactions: "upto" is the last one taken.';
+
+create or replace function pgps_internal.dispatch_part(batch_id bigint, part pgps_internal.part) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type_id integer := (dispatch_part.part).type_id;
+    v_ids int8multirange;
+    v_events bigint;
+    v_numbered boolean;
+    v_all bigint;
+begin
+    execute format('select c.ids, c.events, c.numbered from pgps_internal.cut_%s($1, $2) c', v_type_id)
+    using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_ids, v_events, v_numbered;
+    v_all := v_events;
+    if v_numbered then
+        select r.ids, r.events into v_ids, v_events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type_id, v_ids) r;
+    end if;
+    if v_all > 0 then
+        insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+        select dispatch_part.batch_id, v_type_id, v_ids, v_events, coalesce(p.total, 0) + v_events, coalesce(p.repeats, 0) + v_all - v_events
+        from (select) one
+        left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = v_type_id
+            order by b.batch_id desc limit 1) p on true;
+    end if;
+    if v_events > 0 then
+        perform pgps_internal.match(dispatch_part.batch_id, v_type_id, v_ids, v_events);
+    end if;
+    return v_events;
+end
+$$;
+comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is 'Takes the events of one type into a batch: cut, drop repeats, match';
+
+create or replace function pgps_internal.drop_repeats(batch_id bigint, type_id integer, cut_ids int8multirange, out ids int8multirange, out events bigint)
+returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_log regclass := (select t.log from pgps_internal.event_type t where t.type_id = drop_repeats.type_id);
+    v_repeats int8multirange;
+begin
+    execute format($sql$
+        with numbered as materialized (
+            select l.event_id, l._producer as producer, l._producer_seq as number,
+                row_number() over (partition by l._producer, l._producer_seq order by l.event_id) as place
+            from %s l
+            where l.event_id between lower($1) and upper($1) - 1 and l.event_id <@ $1
+                and l._producer is not null and l._producer_seq is not null
+        ),
+        known as materialized (
+            select p.producer, p.taken
+            from (select distinct n.producer from numbered n) n
+            cross join lateral (select k.producer, k.taken from pgps_internal.producer k
+                where k.type_id = $2 and k.producer = n.producer order by k.batch_id desc limit 1) p
+        ),
+        added as (
+            insert into pgps_internal.producer (batch_id, type_id, producer, taken)
+            select $3, $2, n.producer, coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, n.number, '[]'))
+            from numbered n left join known k using (producer)
+            group by n.producer
+        )
+        select coalesce(range_agg(int8range(n.event_id, n.event_id, '[]')), '{}')
+        from numbered n left join known k using (producer)
+        where n.place > 1 or n.number <@ k.taken$sql$, v_log)
+    using drop_repeats.cut_ids, drop_repeats.type_id, drop_repeats.batch_id into v_repeats;
+    drop_repeats.ids := drop_repeats.cut_ids - v_repeats;
+    drop_repeats.events := (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(drop_repeats.ids) r);
+end
+$$;
+comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange) is
+'Drops events whose (producer, number) has been taken, as a set, and notes the new numbers: one multirange a producer, so that
+contiguous numbers cost nothing and gaps and any order are right (a high-water mark would lose good events)';
+
+create or replace function pgps_internal.wake_subscribers(batch_id bigint) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_notify(w.channel, '')
+    from (
+        select distinct case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end as channel
+        from pgps_internal.delivery d
+        join pgps_internal.member m using (class_id)
+        join pgps_internal.subscription s using (subscription_id)
+        where d.batch_id = wake_subscribers.batch_id and s.state = 'active'
+    ) w
+$$;
+comment on function pgps_internal.wake_subscribers(bigint) is 'One NOTIFY for each subscription that a batch has something for, one for all internal ones';
+
+create or replace function pgps.dispatch(max_events integer = null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);
+    v_events bigint;
+    v_total bigint := 0;
+begin
+    if v_cap <= 0 then
+        raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
+    end if;
+    perform pg_advisory_xact_lock(1885826163, 1);
+    loop
+        v_events := pgps_internal.cut_batch(v_cap);
+        exit when v_events < 0;
+        v_total := v_total + v_events;
+        exit when dispatch.max_events is not null and v_total > 0;
+    end loop;
+    return v_total;
+end
+$$;
+comment on function pgps.dispatch(integer) is
+'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events: about how many
+at most, never splitting a transaction; null = all that wait. Waits for another dispatcher''s transaction; committed as a whole, so
+a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Who dispatches, and how it is woken
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps.try_lead() returns boolean
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.objsubid = 2
+            and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid = pg_backend_pid() and l.granted)
+        or pg_try_advisory_lock(1885826163, 3)
+$$;
+comment on function pgps.try_lead() is 'Makes this session the leader if there is none; true while it is. Held until the session ends.';
+
+create or replace function pgps.stay_awake() returns boolean
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$ select pg_try_advisory_lock(1885826163, 2) $$;
+comment on function pgps.stay_awake() is
+'Takes the awake lock, so that publishers need not NOTIFY; false when a committing publisher holds it shared: try again later';
+
+create or replace function pgps.fall_asleep() returns pg_snapshot
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_unlock(1885826163, 2)
+    from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 2 and l.objsubid = 2
+        and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        and l.pid = pg_backend_pid() and l.mode = 'ExclusiveLock' and l.granted;
+    return pg_current_snapshot();
+end
+$$;
+comment on function pgps.fall_asleep() is
+'Lets the awake lock go and returns who was still running then: until these have ended, a commit may come without NOTIFY';
+
+create or replace function pgps.all_ended(since pg_snapshot) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_ended.since) $$;
+comment on function pgps.all_ended(pg_snapshot) is 'True when every transaction that ran at that snapshot has ended';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.dispatch(integer), pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot) from public;
+grant execute on function pgps.dispatch(integer), pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot)
+to pgps_worker, pgps_admin;

@@ -1,0 +1,188 @@
+-- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again when due;
+-- leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the rows.
+
+create or replace function pgps_internal.note_failure(
+    subscription pgps_internal.subscription, type_id integer, event_id bigint, step text, sqlstate text, error text,
+    attempts integer, retry_in interval
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (note_failure.subscription).subscription_id;
+    v_max integer := case when pgps_internal.is_volatile(note_failure.type_id, note_failure.event_id) then 1
+        else (note_failure.subscription).max_attempts end;
+    v_delay interval := coalesce(note_failure.retry_in, least(pgps_internal.setting('retry_delay_max')::interval,
+        pgps_internal.setting('retry_delay')::interval * power(2, least(note_failure.attempts, 20) - 1)));
+begin
+    perform pgps_internal.keep_event(note_failure.type_id, note_failure.event_id);
+    insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error, due_at)
+    values (v_id, note_failure.type_id, note_failure.event_id, note_failure.step,
+        case when note_failure.attempts >= v_max then 'failed' else 'retrying' end, note_failure.attempts, note_failure.sqlstate,
+        note_failure.error, clock_timestamp() + v_delay)
+    on conflict on constraint failure_pkey do update
+    set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
+        error = coalesce(excluded.error, f.error), failed_at = clock_timestamp(), due_at = excluded.due_at;
+    if (note_failure.subscription).handler = 'any' and note_failure.attempts >= v_max then
+        delete from pgps_internal.share s where s.subscription_id = v_id and s.event_id = note_failure.event_id;
+    end if;
+    update pgps_internal.subscription s
+    set last_error = coalesce(note_failure.error, s.last_error),
+        -- A callback that is gone or may not be called fails for every event: stop, and keep the events.
+        state = case when note_failure.step = 'callback' and (note_failure.sqlstate = '42883'
+            and not pgps_internal.callback_exists(note_failure.subscription, note_failure.type_id)) then 'suspended' else s.state end
+    where s.subscription_id = v_id and (s.last_error is distinct from note_failure.error or note_failure.step = 'callback');
+end
+$$;
+comment on function pgps_internal.note_failure(pgps_internal.subscription, integer, bigint, text, text, text, integer, interval) is
+'Files a failed step; retry_in: null = the setting retry_delay, doubling. Non-guaranteed events are not tried again. A subscription
+whose callback does not exist any more is suspended.';
+
+create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select to_regprocedure(format('%s(%s)', (callback_exists.subscription).callback, t.endpoint)) is not null
+        or to_regprocedure(format('%s(%s[])', (callback_exists.subscription).callback, t.endpoint)) is not null
+    from pgps_internal.event_type t where t.type_id = callback_exists.type_id
+$$;
+comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is 'True while the callback of a subscription is there';
+
+create or replace function pgps_internal.is_volatile(type_id integer, event_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_volatile boolean;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = is_volatile.type_id;
+    if v_type.reliability = 'non-guaranteed' then
+        return true;
+    end if;
+    execute format('select c.volatile from %s l join pgps_internal.control c on c.xid = l.xid and c.hi >= l.event_id and c.type_id = $2
+        where l.event_id = $1 order by c.hi limit 1', v_type.log) using is_volatile.event_id, is_volatile.type_id into v_volatile;
+    return coalesce(v_volatile, false);
+end
+$$;
+comment on function pgps_internal.is_volatile(integer, bigint) is 'True for an event published as non-guaranteed: at most once';
+
+create or replace function pgps_internal.keep_event(type_id integer, event_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_event.type_id;
+    execute format('insert into pgps_internal.%1$I (event_id, xid, publisher, published_at, %2$s)
+        select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
+        cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
+            where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $2 order by c.hi limit 1) c
+        where l.event_id = $1 on conflict do nothing', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
+        pgps_internal.column_list(v_type.endpoint, 'l.'), v_type.log)
+    using keep_event.event_id, keep_event.type_id;
+end
+$$;
+comment on function pgps_internal.keep_event(integer, bigint) is 'Copies an event aside, so that the log''s segment need not wait for one failure';
+
+create or replace function pgps_internal.choose_failures(caller name, args jsonb) returns table (subscription_id bigint, event_id bigint)
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_name text := case when args ->> 'subscription' is not null then pgps_internal.fold(args ->> 'subscription') end;
+begin
+    if v_name is not null and not exists (select from pgps_internal.subscription s where s.name = v_name) then
+        raise exception 'subscription "%" does not exist', args ->> 'subscription' using errcode = '42704', hint = 'See pgps.subscriptions.';
+    elsif not pg_has_role(caller, 'pgps_admin', 'usage') and not exists (
+            select from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
+            where m.type_id = v_type.type_id and pg_has_role(caller, s.owner::oid, 'usage') and (v_name is null or s.name = v_name)) then
+        raise exception 'role "%" may not settle exceptions of event type "%"', caller, v_type.name
+        using errcode = '42501', hint = 'Exceptions belong to the owner of the subscription and to pgps_admin.';
+    end if;
+    return query
+    select f.subscription_id, f.event_id
+    from pgps_internal.failure f join pgps_internal.subscription s using (subscription_id)
+    where f.type_id = v_type.type_id and (f.state = 'failed' or f.state = 'retrying' and f.step = 'callback')
+        and (args ->> 'event_id' is null or f.event_id = (args ->> 'event_id')::bigint) and (v_name is null or s.name = v_name)
+        and (pg_has_role(caller, 'pgps_admin', 'usage') or pg_has_role(caller, s.owner::oid, 'usage'))
+    for update of f;
+end
+$$;
+comment on function pgps_internal.choose_failures(name, jsonb) is
+'What a call of pgps.retry_exception or pgps.discard_exception is about, locked. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_retry(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count bigint;
+    v_subscriptions bigint[];
+begin
+    with chosen as materialized (select c.* from pgps_internal.choose_failures(caller, args) c),
+    back as (
+        update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = clock_timestamp()
+        from chosen c where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
+    ),
+    shared as (
+        insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+        select b.subscription_id, 0, b.event_id, b.type_id from back b join pgps_internal.subscription s using (subscription_id)
+        where s.handler = 'any' and s.callback is null on conflict do nothing
+    )
+    select count(*), array_agg(distinct b.subscription_id) into v_count, v_subscriptions from back b;
+    perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
+    from pgps_internal.subscription s where s.subscription_id = any (v_subscriptions);
+    return v_count;
+end
+$$;
+comment on function pgps_internal.do_retry(name, jsonb) is 'See pgps.retry_exception';
+
+create or replace function pgps.retry_exception(event_type text, event_id bigint = null, subscription text = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('retry', jsonb_build_object('event_type', retry_exception.event_type, 'event_id', retry_exception.event_id,
+        'subscription', retry_exception.subscription)) #>> '{}')::bigint;
+end;
+comment on function pgps.retry_exception(text, bigint, text) is
+'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns how many.
+event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_discard(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count bigint;
+begin
+    with chosen as materialized (select c.* from pgps_internal.choose_failures(caller, args) c),
+    gone as (
+        delete from pgps_internal.failure f using chosen c where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.*
+    ),
+    audited as (
+        insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
+        select g.type_id, s.name, g.event_id, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
+        from gone g join pgps_internal.subscription s using (subscription_id)
+        join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable
+    )
+    select count(*) into v_count from gone;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.do_discard(name, jsonb) is 'See pgps.discard_exception';
+
+create or replace function pgps.discard_exception(event_type text, event_id bigint = null, subscription text = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('discard', jsonb_build_object('event_type', discard_exception.event_type, 'event_id', discard_exception.event_id,
+        'subscription', discard_exception.subscription)) #>> '{}')::bigint;
+end;
+comment on function pgps.discard_exception(text, bigint, text) is
+'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception queue keeps a record.
+event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.retry_exception(text, bigint, text), pgps.discard_exception(text, bigint, text) to public;

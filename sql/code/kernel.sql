@@ -1,0 +1,229 @@
+-- The way in. A public function runs with the caller's rights and reaches the internals only through pgps._call: an INSERT
+-- into a view whose column "caller" defaults to current_user and cannot be given, so the trigger behind it knows who really
+-- calls, also inside somebody's SECURITY DEFINER function, where session_user or the role setting would name another.
+
+create or replace function pgps_internal.enter() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case new.verb
+        when 'receive', 'ack', 'nack', 'run_subscriber', 'subscribe' then
+            null;
+        else
+            if to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
+                raise exception 'unknown call "%"', new.verb using errcode = '22023';
+            end if;
+    end case;
+    case new.verb
+        when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
+        when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
+        when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
+        when 'run_subscriber' then new.result := pgps_internal.do_run_subscriber(new.caller, new.args);
+        else
+            execute format('select to_jsonb(pgps_internal.do_%s($1, $2))', new.verb) using new.caller, new.args into new.result;
+    end case;
+    return new;
+end
+$$;
+comment on function pgps_internal.enter() is
+'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps_internal.call; the verb checks the caller''s rights.';
+
+do $$
+begin
+    if to_regclass('pgps_internal.call') is null then
+        create view pgps_internal.call as
+        select null::text as verb, null::jsonb as args, null::name as caller, null::jsonb as result where false;
+        alter view pgps_internal.call alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_internal.call
+        for each row execute function pgps_internal.enter();
+        grant insert (verb, args), select (result) on pgps_internal.call to public;
+    end if;
+end
+$$;
+comment on view pgps_internal.call is 'The only door from public functions to internals; see pgps._call';
+
+create or replace function pgps._call(verb text, args jsonb) returns jsonb
+language sql volatile
+begin atomic
+    insert into pgps_internal.call (verb, args) values (_call.verb, _call.args) returning result;
+end;
+comment on function pgps._call(text, jsonb) is
+'Calls an internal verb as the current user. Not for applications: use the functions named in the reference.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Who may what
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.is_member(caller name, role name) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select pg_has_role(is_member.caller, is_member.role, 'usage') $$;
+comment on function pgps_internal.is_member(name, name) is 'True when caller has the rights of role (superusers always)';
+
+create or replace function pgps_internal.require_admin(caller name, action text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_has_role(require_admin.caller, 'pgps_admin', 'usage') then
+        raise exception 'role "%" may not %', require_admin.caller, require_admin.action
+        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_admin to %I', require_admin.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_admin(name, text) is 'Raises 42501 unless caller is a member of pgps_admin';
+
+create or replace function pgps_internal.require_worker(caller name, action text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not (pg_has_role(require_worker.caller, 'pgps_worker', 'usage') or pg_has_role(require_worker.caller, 'pgps_admin', 'usage')) then
+        raise exception 'role "%" may not %', require_worker.caller, require_worker.action
+        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_worker to %I', require_worker.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_worker(name, text) is 'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Look-ups
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.fold(identifier text) returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_parts text[];
+begin
+    if fold.identifier is null then
+        raise exception 'a name is missing' using errcode = '22023', hint = 'Give the name as text, for example ''stock_quote''.';
+    end if;
+    if fold.identifier ~ '^"' then
+        v_parts := parse_ident(fold.identifier);
+        if cardinality(v_parts) = 1 then
+            return v_parts[1];
+        end if;
+    elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
+        return lower(fold.identifier);
+    end if;
+    return fold.identifier;
+end
+$$;
+comment on function pgps_internal.fold(text) is
+'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given bare. 22023 on null.';
+
+create or replace function pgps_internal.check_name(name text, what text) returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := pgps_internal.fold(check_name.name);
+begin
+    if v_name = '' or v_name ~ '[[:cntrl:]]' then
+        raise exception 'invalid % name "%"', check_name.what, v_name
+        using errcode = '42602', hint = 'A name has 1 to 40 bytes and no control characters.';
+    elsif octet_length(v_name) > 40 then
+        raise exception '% name "%" has % bytes', check_name.what, v_name, octet_length(v_name)
+        using errcode = '42622', hint = 'Names have at most 40 bytes.';
+    elsif v_name ~ '\*' then
+        raise exception '% name "%" contains *', check_name.what, v_name
+        using errcode = '42602', hint = 'A * stands for every name of a prefix; it cannot be part of a name.';
+    end if;
+    return v_name;
+end
+$$;
+comment on function pgps_internal.check_name(text, text) is
+'Folds and checks a new name: 42602 empty, control character or *, 42622 over 40 bytes, 22023 null. what: for the message.';
+
+create or replace function pgps_internal.find_type(name text) returns pgps_internal.event_type
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = pgps_internal.fold(find_type.name);
+    if not found then
+        raise exception 'event type "%" does not exist', find_type.name
+        using errcode = '42704', hint = 'See pgps.event_types, or create it with pgps.create_event_type(name, attributes).';
+    end if;
+    return v_type;
+end
+$$;
+comment on function pgps_internal.find_type(text) is 'The event type of that name; 42704 when there is none';
+
+create or replace function pgps_internal.find_subscription(caller name, name text) returns pgps_internal.subscription
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = pgps_internal.fold(find_subscription.name);
+    if not found then
+        raise exception 'subscription "%" does not exist', find_subscription.name
+        using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
+    elsif not pg_has_role(find_subscription.caller, v_subscription.owner::oid, 'usage') then
+        raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
+        using errcode = '42501', hint = format('Become a member of role %s, or subscribe yourself.', v_subscription.owner);
+    end if;
+    return v_subscription;
+end
+$$;
+comment on function pgps_internal.find_subscription(name, text) is
+'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
+
+create or replace function pgps_internal.setting(name text) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select s.value from pgps_internal.setting s where s.name = setting.name $$;
+comment on function pgps_internal.setting(text) is 'The value of a setting; null when unknown';
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('broker', '', 'text', 'Name of this broker as shown in "origin"; empty = the database''s name'),
+    ('max_batch_events', '20000', 'integer', 'Transactions are put together into a batch until it has about this many events'),
+    ('run_batch_events', '2000', 'integer', 'Events an internal subscription handles in one transaction'),
+    ('retry_delay', '1 second', 'interval', 'Wait before a failed callback is tried again; doubles with each attempt'),
+    ('retry_delay_max', '64 seconds', 'interval', 'Longest wait between two attempts'),
+    ('lease', '60 seconds', 'interval', 'How long a competing consumer holds an event before another may have it'),
+    ('filter_failures', '20', 'integer', 'A filter that has failed on this many events in a row suspends its subscriptions'),
+    ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this server'),
+    ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
+on conflict (name) do nothing;
+
+create or replace function pgps_internal.do_configure(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_setting pgps_internal.setting;
+begin
+    perform pgps_internal.require_admin(caller, 'change settings');
+    select s.* into v_setting from pgps_internal.setting s where s.name = args ->> 'name';
+    if not found then
+        raise exception 'setting "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.settings.';
+    end if;
+    execute format('select %L::%s', coalesce(args ->> 'value', ''), v_setting.kind);
+    update pgps_internal.setting s set value = coalesce(args ->> 'value', '') where s.name = v_setting.name;
+end
+$$;
+comment on function pgps_internal.do_configure(name, jsonb) is 'See pgps.configure';
+
+create or replace function pgps.configure(name text, value text) returns void
+language sql
+begin atomic
+    select pgps._call('configure', jsonb_build_object('name', configure.name, 'value', configure.value));
+end;
+comment on function pgps.configure(text, text) is
+'Sets one of pgps.settings. Needs pgps_admin. Errors: 42704 unknown setting, 22xxx not of its kind, 42501.';
+
+create or replace function pgps.version() returns text
+language sql immutable parallel safe
+as $$ select '0.1.0' $$;
+comment on function pgps.version() is 'Version of the pgps code in this database';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps._call(text, jsonb), pgps.configure(text, text), pgps.version() to public;

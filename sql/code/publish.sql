@@ -1,0 +1,430 @@
+-- Publication. Hot path: three statement triggers on the log and one deferred trigger on the control row; no loops, no
+-- exception blocks, no search_path clause (2.5 us a call): every name and operator is written out with its schema instead.
+-- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
+
+create or replace function pgps_internal.open_statement() returns trigger
+language plpgsql security definer
+as $$
+declare
+    v_name text := pg_catalog.concat('pgps.open_', tg_relid);
+    v_open text := pg_catalog.current_setting(v_name, true);
+begin
+    -- Before the first event of the statement: everything it inserts has a higher number than the sequence has now. A
+    -- statement inside the statement (a function that publishes) must not narrow the outer range: count the depth.
+    if v_open is null or v_open operator(pg_catalog.=) '' then
+        v_open := pg_catalog.concat(coalesce(pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass), 0), ':1');
+    else
+        v_open := pg_catalog.concat(pg_catalog.split_part(v_open, ':', 1), ':',
+            pg_catalog.split_part(v_open, ':', 2)::integer operator(pg_catalog.+) 1);
+    end if;
+    perform pg_catalog.set_config(v_name, v_open, true);
+    return null;
+end
+$$;
+comment on function pgps_internal.open_statement() is 'Before a publishing statement: notes the highest event id so far';
+
+create or replace function pgps_internal.note_publisher() returns trigger
+language plpgsql
+as $$
+begin
+    -- With the publisher's rights, as the last thing before record_statement: no code of the user runs in between.
+    perform pg_catalog.set_config('pgps.publisher', current_user, true);
+    if pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
+        and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user then
+        perform pg_catalog.set_config('pgps.publisher', pg_catalog.current_setting('pgps.act_as'), true);
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_publisher() is 'After a publishing statement: tells record_statement who publishes';
+
+create or replace function pgps_internal.record_statement() returns trigger
+language plpgsql security definer
+as $$
+declare
+    v_name text := pg_catalog.concat('pgps.open_', tg_relid);
+    v_open text := pg_catalog.current_setting(v_name);
+    v_lo bigint := pg_catalog.split_part(v_open, ':', 1)::bigint operator(pg_catalog.+) 1;
+    v_depth integer := pg_catalog.split_part(v_open, ':', 2)::integer operator(pg_catalog.-) 1;
+    v_hi bigint := pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass);
+    v_publisher pg_catalog.oid := pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'))::pg_catalog.regrole;
+    v_seals boolean;
+begin
+    perform pg_catalog.set_config(v_name, case v_depth when 0 then '' else pg_catalog.concat(v_lo operator(pg_catalog.-) 1, ':', v_depth) end, true);
+    if v_hi is null or v_hi operator(pg_catalog.<) v_lo then
+        return null;
+    end if;
+    if not exists (select from pgps_internal.advertisement a
+            where a.type_id operator(pg_catalog.=) tg_argv[0]::integer and a.role::pg_catalog.oid operator(pg_catalog.=) v_publisher) then
+        perform pgps_internal.require_advertised(tg_argv[0]::integer, v_publisher);
+    end if;
+    v_seals := coalesce(pg_catalog.current_setting('pgps.sealed', true), '') operator(pg_catalog.=) '';
+    if v_seals then
+        perform pg_catalog.set_config('pgps.sealed', 't', true);
+    end if;
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
+    values (v_hi, v_lo, pg_catalog.pg_current_xact_id(), tg_argv[0]::integer, v_publisher, v_seals,
+        coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
+        nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8);
+    return null;
+end
+$$;
+comment on function pgps_internal.record_statement() is
+'After a publishing statement: checks the advertisement and adds the statement''s row to the control queue (paper, section 5.2)';
+
+create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (select r.rolsuper from pg_roles r where r.oid = require_advertised.publisher)
+        or not exists (select from pgps_internal.advertisement a
+            where a.type_id = require_advertised.type_id and pg_has_role(require_advertised.publisher, a.role::oid, 'usage')) then
+        raise exception 'role % has not advertised event type "%"', require_advertised.publisher::regrole,
+            (select t.name from pgps_internal.event_type t where t.type_id = require_advertised.type_id)
+        using errcode = '55000', hint = format('First: select pgps.advertise(%L)',
+            (select quote_ident(t.name) from pgps_internal.event_type t where t.type_id = require_advertised.type_id));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_advertised(integer, oid) is
+'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so itself)';
+
+create or replace function pgps_internal.seal() returns trigger
+language plpgsql security definer
+as $$
+begin
+    -- The commit trigger (Paton and Diaz, Active Database Systems). NOTIFY takes a database-wide lock until the commit is
+    -- on disk, so it is sent only when the dispatcher is asleep: while awake it holds this lock exclusively.
+    if pg_catalog.pg_try_advisory_xact_lock_shared(1885826163, 2) then
+        notify pgps_dispatch;
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.seal() is 'At commit of a publishing transaction: wakes the dispatcher if it sleeps';
+
+do $$
+begin
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_seal' and tgrelid = 'pgps_internal.control'::regclass) then
+        create constraint trigger pgps_seal after insert on pgps_internal.control
+        deferrable initially deferred for each row when (new.seals) execute function pgps_internal.seal();
+    end if;
+end
+$$;
+grant usage on sequence pgps_internal.event_id_seq to public;
+
+create or replace function pgps_internal.refuse_copy() returns trigger
+language plpgsql
+as $$
+begin
+    raise exception 'cannot COPY into event type "%"', tg_table_name using errcode = '0A000',
+        hint = 'COPY into a temporary table, then INSERT INTO pgps_event.' || quote_ident(tg_table_name) || ' SELECT from it.';
+end
+$$;
+comment on function pgps_internal.refuse_copy() is 'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Advertisements
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.do_advertise(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole) on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.do_advertise(name, jsonb) is 'See pgps.advertise';
+
+create or replace function pgps.advertise(event_type text) returns void
+language sql
+begin atomic
+    select pgps._call('advertise', jsonb_build_object('event_type', advertise.event_type));
+end;
+comment on function pgps.advertise(text) is
+'Announces that the current role publishes events of this type (paper, section 4.5); repeating it changes nothing.
+Needs INSERT on the event type. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_unadvertise(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    delete from pgps_internal.advertisement a where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole;
+    if not found then
+        raise exception 'role "%" has not advertised event type "%"', caller, v_type.name
+        using errcode = '55000', hint = 'See pgps.advertisements.';
+    end if;
+end
+$$;
+comment on function pgps_internal.do_unadvertise(name, jsonb) is 'See pgps.unadvertise';
+
+create or replace function pgps.unadvertise(event_type text) returns void
+language sql
+begin atomic
+    select pgps._call('unadvertise', jsonb_build_object('event_type', unadvertise.event_type));
+end;
+comment on function pgps.unadvertise(text) is
+'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not advertised.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- pgps.publish
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.do_publication(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_first bigint;
+    v_taken boolean;
+begin
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    if args ->> 'producer' is not null then
+        -- A concurrent publication of the same number makes this one wait until it commits or rolls back.
+        insert into pgps_internal.receipt (type_id, producer, producer_seq)
+        values (v_type.type_id, args ->> 'producer', (args ->> 'producer_seq')::bigint) on conflict do nothing;
+        v_taken := not found;
+        if v_taken then
+            select r.event_id into v_first from pgps_internal.receipt r
+            where r.type_id = v_type.type_id and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
+        end if;
+    end if;
+    return jsonb_build_object('name', v_type.name, 'visibility', v_type.visibility, 'taken', coalesce(v_taken, false), 'event_id', v_first);
+end
+$$;
+comment on function pgps_internal.do_publication(name, jsonb) is
+'Start of pgps.publish: rights, and whether (producer, number) was published before and under which event id';
+
+create or replace function pgps_internal.do_published(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
+    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id and r.producer = args ->> 'producer'
+        and r.producer_seq = (args ->> 'producer_seq')::bigint and r.event_id is null;
+    return currval('pgps_internal.event_id_seq');
+end
+$$;
+comment on function pgps_internal.do_published(name, jsonb) is 'End of pgps.publish: the id of the last event, noted for a repeat';
+
+create or replace function pgps._insert_events(
+    event_type text, payload jsonb, producer text, producer_seq bigint, target text = null
+) returns void
+language plpgsql
+as $$
+declare
+    v_endpoint text := format('pgps_event.%I', _insert_events.event_type);
+    v_keys text[];
+    v_columns text[];
+    v_unknown text;
+begin
+    -- One INSERT for each set of keys: an attribute that an object leaves out takes its default.
+    for v_keys in
+        select distinct array(select jsonb_object_keys(e) order by 1) from jsonb_array_elements(_insert_events.payload) e
+    loop
+        select k into v_unknown from unnest(v_keys) k
+        where k in ('_producer', '_producer_seq') and _insert_events.target is null or not exists (select from pg_catalog.pg_attribute a
+            where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
+        if v_unknown is not null then
+            raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown using errcode = '42703',
+                hint = 'See the column attributes of pgps.event_types.';
+        end if;
+        v_columns := v_keys || array(select c from unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys));
+        execute format('insert into %s (%s) select %s from jsonb_array_elements($1) with ordinality e(object, place)
+            cross join lateral jsonb_populate_record(null::%s, e.object) r
+            where array(select jsonb_object_keys(e.object) order by 1) = $4 order by e.place', coalesce(_insert_events.target, v_endpoint),
+            (select string_agg(quote_ident(k), ', ') from unnest(v_columns) k),
+            (select string_agg(case when k = any (v_keys) then 'r.' || quote_ident(k) when k = '_producer' then '$2' else '$3' end, ', ')
+                from unnest(v_columns) k), v_endpoint)
+        using _insert_events.payload, _insert_events.producer, _insert_events.producer_seq, v_keys;
+    end loop;
+end
+$$;
+comment on function pgps._insert_events(text, jsonb, text, bigint, text) is
+'Inserts a JSON array of objects into the publish endpoint (or target) with the rights of the caller; see pgps.publish';
+
+create or replace function pgps.publish(
+    event_type text, payload jsonb, visibility text = null, reliability text = null, handler text = null,
+    producer text = null, producer_seq bigint = null
+) returns bigint
+language plpgsql
+as $$
+declare
+    v_events jsonb := case jsonb_typeof(publish.payload) when 'array' then publish.payload else jsonb_build_array(publish.payload) end;
+    v_known jsonb;
+    v_key jsonb := jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer, 'producer_seq', publish.producer_seq);
+    v_wrong text;
+begin
+    if publish.payload is null then
+        raise exception 'the payload is null' using errcode = '22023', hint = 'Give a JSON object, or an array of objects.';
+    elsif publish.visibility not in ('deferred', 'immediate') then
+        raise exception 'invalid visibility "%"', publish.visibility using errcode = '22023', hint = 'Use deferred or immediate.';
+    elsif publish.reliability not in ('guaranteed', 'non-guaranteed') then
+        raise exception 'invalid reliability "%"', publish.reliability using errcode = '22023', hint = 'Use guaranteed or non-guaranteed.';
+    elsif publish.handler not in ('all', 'any', 'raiser') then
+        raise exception 'invalid handler "%"', publish.handler using errcode = '22023', hint = 'Use all, any or raiser.';
+    elsif (publish.producer is null) <> (publish.producer_seq is null) then
+        raise exception 'producer and producer_seq belong together' using errcode = '22023', hint = 'Give both or neither.';
+    elsif publish.producer is not null and jsonb_array_length(v_events) <> 1 then
+        raise exception 'a producer number stands for one event, not for %', jsonb_array_length(v_events)
+        using errcode = '22023', hint = 'Publish one event a number, or INSERT with _producer and _producer_seq.';
+    end if;
+    select jsonb_typeof(e) into v_wrong from jsonb_array_elements(v_events) e where jsonb_typeof(e) <> 'object' limit 1;
+    if v_wrong is not null then
+        raise exception 'the payload has a JSON % where an object is wanted', v_wrong
+        using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
+    end if;
+    v_known := pgps._call('publication', v_key);
+    if (v_known ->> 'taken')::boolean then
+        return (v_known ->> 'event_id')::bigint;
+    elsif jsonb_array_length(v_events) = 0 then
+        return null;
+    end if;
+    if coalesce(publish.visibility, v_known ->> 'visibility') = 'immediate' then
+        return (pgps._call('publish_immediately', v_key || jsonb_build_object('payload', v_events,
+            'reliability', publish.reliability)) #>> '{}')::bigint;
+    end if;
+    perform set_config('pgps.reliability', coalesce(publish.reliability, ''), true);
+    perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
+    perform set_config('pgps.reliability', '', true);
+    return (pgps._call('published', v_key) #>> '{}')::bigint;
+end
+$$;
+comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
+'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
+visibility, reliability, handler: null = as the event type says. producer and producer_seq: a repeated call publishes nothing
+and returns the id given the first time; a concurrent one waits for the first.
+Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023, 23xxx, 42501, 55000.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Immediate events: a transaction of their own, over a loopback connection that the session keeps
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create extension if not exists dblink schema pgps_internal;
+
+create or replace function pgps_internal.loopback() returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_conninfo text := pgps_internal.setting('loopback');
+    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
+    v_open text[];
+begin
+    execute format('select %I.dblink_get_connections()', v_schema) into v_open;
+    if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
+        if v_conninfo = '' then
+            v_conninfo := format('host=%L port=%s dbname=%L user=%L application_name=pgps-loopback',
+                trim(split_part(current_setting('unix_socket_directories'), ',', 1)), current_setting('port'), current_database(), current_user);
+        end if;
+        begin
+            execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
+        exception when others then
+            raise exception 'immediate events need a loopback connection: %', sqlerrm
+            using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
+        end;
+    end if;
+    return v_schema;
+end
+$$;
+comment on function pgps_internal.loopback() is
+'Opens the session''s loopback connection (as the owner of pgps) if it is not open; returns the schema of dblink. 08001 when it cannot.';
+
+create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_schema text;
+    v_result bigint;
+    v_statement text;
+begin
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    v_schema := pgps_internal.loopback();
+    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
+        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', pg_current_xact_id_if_assigned());
+    execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
+    return v_result;
+end
+$$;
+comment on function pgps_internal.do_publish_immediately(name, jsonb) is
+'Publishes in a transaction of its own, committed at once, whatever becomes of the caller''s (paper, section 5.2)';
+
+create or replace function pgps_internal.publish_as(
+    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true);
+    perform set_config('pgps.act_as', publish_as.publisher, true);
+    perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
+    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
+        (select t.log::text from pgps_internal.event_type t where t.name = publish_as.event_type));
+    return currval('pgps_internal.event_id_seq');
+end
+$$;
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text) is
+'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id';
+
+create or replace function pgps_internal.forward_stage() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_events jsonb := (select jsonb_agg(to_jsonb(n)) from staged n);
+begin
+    if v_events is not null then
+        perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,
+            jsonb_build_object('event_type', quote_ident(tg_argv[0]), 'payload', v_events));
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
+
+create or replace function pgps_internal.build_stage(event_type pgps_internal.event_type) returns regclass
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_stage text := format('pgps_internal.%I', (build_stage.event_type).name || '_stage');
+begin
+    execute format('drop table if exists %s', v_stage);
+    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
+        v_stage, (build_stage.event_type).endpoint);
+    execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);
+    execute format('create trigger pgps_3_forward after insert on %s referencing new table as staged
+        for each statement execute function pgps_internal.forward_stage(%L)', v_stage, (build_stage.event_type).name);
+    return v_stage::regclass;
+end
+$$;
+comment on function pgps_internal.build_stage(pgps_internal.event_type) is
+'Creates the stage of an immediate type: what is inserted there is forwarded at once; its rows are truncated by reclaim';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function
+    pgps.advertise(text), pgps.unadvertise(text), pgps._insert_events(text, jsonb, text, bigint, text),
+    pgps.publish(text, jsonb, text, text, text, text, bigint)
+to public;

@@ -1,0 +1,353 @@
+-- Reclaim: whole segments, never rows. A segment goes when everything in it is in a batch and every subscription is past that batch.
+-- Locks: access exclusive on one segment, NOWAIT: a writer that touched it still holds its lock, an unrelated long transaction does not
+-- matter; what cannot be locked is skipped until the next time.
+
+create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(least(
+        (select min(d.batch_id) - 1
+            from pgps_internal.member m
+            cross join lateral pgps_internal.position_of(m.subscription_id) p
+            cross join lateral (select d.batch_id, d.event_ids, d.type_id, d.class_id from pgps_internal.delivery d
+                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+                    and (d.batch_id > p.acked_batch
+                        or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event and not e.event_id <@ m.skip))
+                order by d.batch_id limit 1) d
+            where not m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
+        (select min(s.batch_id) - 1 from pgps_internal.share s
+            where (low_batch.type_id is null or s.type_id = low_batch.type_id) and s.batch_id > 0)),
+        (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1), 0)
+$$;
+comment on function pgps_internal.low_batch(integer) is 'Every subscription (of a type) has acknowledged all batches up to this one';
+
+create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = has_undelivered.type_id)
+        or exists (select from pgps_internal.batch_type b
+            where b.type_id = has_undelivered.type_id and b.batch_id > pgps_internal.low_batch(has_undelivered.type_id))
+        or exists (select from pgps_internal.failure f where f.type_id = has_undelivered.type_id)
+$$;
+comment on function pgps_internal.has_undelivered(integer) is 'True while events of the type wait for dispatch, for a subscription, or in the exception queue';
+
+create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_pending int8multirange;
+    v_past boolean;
+begin
+    select coalesce(range_agg(r), '{}') into v_pending
+    from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = is_past.type_id and b.batch_id > is_past.low;
+    execute format('select not exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1) or l.event_id <@ $2)',
+        is_past.segment) using v_last, v_pending into v_past;
+    return v_past;
+end
+$$;
+comment on function pgps_internal.is_past(integer, regclass, bigint) is 'True when no event in a segment of a log waits for dispatch or for a subscription';
+
+create or replace function pgps_internal.try_lock(segment regclass) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('lock table only %s in access exclusive mode nowait', try_lock.segment);
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
+comment on function pgps_internal.try_lock(regclass) is 'Takes a segment for truncation; false when somebody uses it';
+
+create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot integer;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_segment regclass;
+    v_low bigint;
+    v_reclaimed bigint := 0;
+    v_any boolean;
+    v_audit boolean := (select q.auditable from pgps_internal.queue q where q.type_id = (reclaim_log.event_type).type_id and q.kind = 'in');
+begin
+    for v_slot in 0..3 loop
+        v_segment := format('pgps_internal.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
+        continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
+        execute format('select exists (select from %s)', v_segment) into v_any;
+        v_low := coalesce(v_low, pgps_internal.low_batch((reclaim_log.event_type).type_id));
+        continue when v_any and not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
+        continue when not pgps_internal.try_lock(v_segment);
+        -- Again, with the lock held: what was in flight has ended and shows itself now.
+        continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
+        if v_audit then
+            perform pgps_internal.archive(reclaim_log.event_type, v_segment);
+        end if;
+        execute format('truncate only %s', v_segment);
+        v_reclaimed := v_reclaimed + 1;
+    end loop;
+    return v_reclaimed;
+end
+$$;
+comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is 'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
+
+create or replace function pgps_internal.archive(event_type pgps_internal.event_type, segment regclass) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('insert into pgps_internal.%1$I (event_id, xid, publisher, published_at, %2$s)
+        select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
+        cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
+            where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $1 order by c.hi limit 1) c
+        where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
+        order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
+        pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment)
+    using (archive.event_type).type_id;
+end
+$$;
+comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is 'Copies a segment of an auditable in queue to its archive';
+
+create or replace function pgps_internal.restore_audited(event_type pgps_internal.event_type, from_event bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids int8multirange;
+    v_columns text := pgps_internal.column_list((restore_audited.event_type).endpoint);
+begin
+    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from pgps_internal.%I a
+        where a.event_id >= $1 and not exists (select from %s l where l.event_id = a.event_id)',
+        (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using restore_audited.from_event into v_ids;
+    if isempty(v_ids) then
+        return;
+    end if;
+    -- Back into the log as batch 0, past the triggers of publication: they were published once.
+    perform set_config('session_replication_role', 'replica', true);
+    execute format('insert into %s (event_id, xid, %2$s) select a.event_id, a.xid, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
+        (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
+    execute format('insert into pgps_internal.%I (event_id, xid, publisher, published_at, %2$s)
+        select a.event_id, a.xid, a.publisher, a.published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
+        (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
+    perform set_config('session_replication_role', 'origin', true);
+    insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+    values (0, (restore_audited.event_type).type_id, v_ids, 0, 0, 0);
+end
+$$;
+comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint) is
+'Brings archived events back into the log for a subscription that wants to see them again';
+
+create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, size bigint, newest bigint, column_name text) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot integer;
+    v_segment regclass;
+    v_top bigint;
+    v_reclaimed bigint := 0;
+begin
+    for v_slot in 0..3 loop
+        v_segment := format('pgps_internal.%I', reclaim_ledger.ledger || '_' || v_slot);
+        continue when v_slot = (reclaim_ledger.newest / reclaim_ledger.size) % 4 or pg_relation_size(v_segment) = 0;
+        execute format('select max(%I) from %s', reclaim_ledger.column_name, v_segment) into v_top;
+        continue when v_top > reclaim_ledger.low or not pgps_internal.try_lock(v_segment);
+        execute format('select max(%I) from %s', reclaim_ledger.column_name, v_segment) into v_top;
+        continue when v_top > reclaim_ledger.low;
+        perform pgps_internal.carry_over(reclaim_ledger.ledger, v_segment, reclaim_ledger.newest);
+        execute format('truncate only %s', v_segment);
+        v_reclaimed := v_reclaimed + 1;
+    end loop;
+    return v_reclaimed;
+end
+$$;
+comment on function pgps_internal.reclaim_ledger(text, bigint, bigint, bigint, text) is
+'Truncates the segments of a ledger whose rows are all at or below low; what must outlive them is carried over first';
+
+create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case carry_over.ledger
+        when 'position' then
+            execute format('insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, moved_at)
+                select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event, o.acked_total, o.moved_at
+                from %s o join pgps_internal.subscription s using (subscription_id)
+                where not exists (select from pgps_internal.position n
+                    where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %s::oid)
+                order by o.subscription_id, o.position_id desc', carry_over.segment, carry_over.segment::oid);
+        when 'producer' then
+            execute format('insert into pgps_internal.producer (batch_id, type_id, producer, taken)
+                select distinct on (o.type_id, o.producer) %s, o.type_id, o.producer, o.taken
+                from %s o join pgps_internal.event_type t using (type_id)
+                where not exists (select from pgps_internal.producer n
+                    where n.type_id = o.type_id and n.producer = o.producer and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
+                order by o.type_id, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
+        when 'batch_type' then
+            execute format('insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+                select distinct on (o.type_id) %s, o.type_id, ''{}'', 0, o.total, o.repeats
+                from %s o join pgps_internal.event_type t using (type_id)
+                where not exists (select from pgps_internal.batch_type n
+                    where n.type_id = o.type_id and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
+                order by o.type_id, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
+        when 'delivery' then
+            execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
+                select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
+                    coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), clock_timestamp())
+                from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
+                join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', carry_over.segment);
+        else
+            null;
+    end case;
+end
+$$;
+comment on function pgps_internal.carry_over(text, regclass, bigint) is
+'Before a ledger''s segment is truncated: writes anew what is still the newest of its kind, and archives deliveries of auditable out queues';
+
+create or replace function pgps_internal.reclaim_positions() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.position_id_seq'), 0);
+begin
+    return pgps_internal.reclaim_ledger('position', v_newest, 262144, v_newest, 'position_id');
+end
+$$;
+comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledger; the newest position of each subscription is carried over';
+
+create or replace function pgps_internal.reclaim_control(low bigint) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot integer;
+    v_segment regclass;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_needed boolean;
+    v_top bigint;
+    v_reclaimed bigint := 0;
+begin
+    for v_slot in 0..3 loop
+        v_segment := format('pgps_internal.control_%s', v_slot);
+        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or not pgps_internal.try_lock(v_segment);
+        -- Needed while an event it speaks of is in a log.
+        execute format('select max(c.hi), bool_or(not pgps_internal.is_dispatched(c.xid, c.hi, $1)) from %s c', v_segment)
+        using v_last into v_top, v_needed;
+        continue when v_needed or v_top is not null and pgps_internal.log_reaches(v_segment, v_top);
+        execute format('truncate only %s', v_segment);
+        v_reclaimed := v_reclaimed + 1;
+    end loop;
+    return v_reclaimed;
+end
+$$;
+comment on function pgps_internal.reclaim_control(bigint) is 'Truncates segments of the control queue whose statements have no event in a log any more';
+
+create or replace function pgps_internal.log_reaches(segment regclass, top bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_lowest bigint;
+    v_any boolean;
+begin
+    for v_type in select t.* from pgps_internal.event_type t loop
+        execute format('select min(l.event_id) from %s l', v_type.log) into v_lowest;
+        if v_lowest <= log_reaches.top then
+            execute format('select exists (select from %s c join %s l on l.xid = c.xid and l.event_id between c.lo and c.hi where c.type_id = $1)',
+                log_reaches.segment, v_type.log) using v_type.type_id into v_any;
+            if v_any then
+                return true;
+            end if;
+        end if;
+    end loop;
+    return false;
+end
+$$;
+comment on function pgps_internal.log_reaches(regclass, bigint) is 'True while a log has an event of a statement in this segment of the control queue';
+
+create or replace function pgps_internal.reclaim_rows() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_retention interval;
+    v_stage regclass;
+begin
+    -- Sparse tables: events kept aside for failures that are settled, archives past their retention.
+    for v_type in select t.* from pgps_internal.event_type t loop
+        execute format('delete from pgps_internal.%1$I k where not exists (select from pgps_internal.failure f where f.type_id = $1 and f.event_id = k.event_id)
+            and not exists (select from pgps_internal.share s where s.event_id = k.event_id)
+            and not exists (select from %2$s l where l.event_id = k.event_id)', v_type.name || '_kept', v_type.log)
+        using v_type.type_id;
+        select q.retention into v_retention from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind = 'in' and q.auditable;
+        if v_retention is not null then
+            execute format('delete from pgps_internal.%I a where a.published_at < clock_timestamp() - $1', v_type.name || '_audit') using v_retention;
+        end if;
+        delete from pgps_internal.delivered d using pgps_internal.queue q
+        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id and d.matched_at < clock_timestamp() - q.retention;
+        delete from pgps_internal.discarded d using pgps_internal.queue q
+        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id and d.settled_at < clock_timestamp() - q.retention;
+        v_stage := to_regclass(format('pgps_internal.%I', v_type.name || '_stage'));
+        if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
+            execute format('truncate %s', v_stage);
+        end if;
+        if v_type.dedupe_retention is not null then
+            delete from pgps_internal.receipt r where r.type_id = v_type.type_id and r.published_at < clock_timestamp() - v_type.dedupe_retention;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.reclaim_rows() is 'Deletes what lies beside the logs and is not needed any more: settled failures'' events, archives past retention';
+
+create or replace function pgps.reclaim(max_segments integer = 1) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_reclaimed bigint := 0;
+    v_low bigint;
+    v_newest bigint := (pgps_internal.last_batch()).batch_id;
+    v_ledger text;
+begin
+    if not pg_try_advisory_xact_lock(1885826163, 4) or v_newest is null then
+        return 0;
+    end if;
+    for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop
+        v_reclaimed := v_reclaimed + pgps_internal.reclaim_log(v_type);
+        if v_reclaimed >= reclaim.max_segments then
+            return v_reclaimed;
+        end if;
+    end loop;
+    v_reclaimed := v_reclaimed + pgps_internal.reclaim_positions();
+    if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
+            where n <> (v_newest / 4096) % 4) and pg_relation_size(c.oid) > 0) then
+        -- Deliveries first: a batch and its types must not go before what refers to them.
+        v_low := least(pgps_internal.low_batch(), v_newest - 1);
+        foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop
+            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, 4096, v_newest, 'batch_id');
+        end loop;
+    end if;
+    v_reclaimed := v_reclaimed + pgps_internal.reclaim_control(v_low);
+    perform pgps_internal.reclaim_rows();
+    return v_reclaimed;
+end
+$$;
+comment on function pgps.reclaim(integer) is
+'Gives the space of segments back that no subscription, audit or failure needs; returns how many. Never waits: what is in use is left for
+the next call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.reclaim(integer) from public;
+grant execute on function pgps.reclaim(integer) to pgps_worker, pgps_admin;

@@ -1,0 +1,113 @@
+-- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a policy every
+-- holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets through.
+
+create or replace function pgps_internal.do_create_policy(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_name text := pgps_internal.check_name(args ->> 'name', 'policy');
+    v_role oid := (select r.oid from pg_roles r where r.rolname = args ->> 'role');
+begin
+    perform pgps_internal.require_admin(caller, 'create policies');
+    if v_role is null then
+        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704', hint = 'See \du, or pg_roles.';
+    elsif exists (select from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name) then
+        raise exception 'policy "%" on event type "%" exists already', v_name, v_type.name
+        using errcode = '42710', hint = format('First: select pgps.drop_policy(%L, %L)', v_type.name, v_name);
+    end if;
+    perform pgps.parse_filter(args ->> 'using_expression', v_type.name, array(select a.name from pgps_internal.attributes_of(v_type.endpoint) a));
+    insert into pgps_internal.policy (type_id, name, role, using_expression)
+    values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
+    perform set_config('search_path', coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), true);
+    execute format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, v_type.log::text, v_role::regrole,
+        args ->> 'using_expression', E'\n');
+    perform set_config('search_path', 'pg_catalog, pg_temp', true);
+    perform pgps_internal.refresh_policies(v_type.type_id);
+end
+$$;
+comment on function pgps_internal.do_create_policy(name, jsonb) is 'See pgps.create_policy';
+
+create or replace function pgps_internal.refresh_policies(type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_any boolean := exists (select from pgps_internal.policy p where p.type_id = refresh_policies.type_id);
+    v_relation text;
+begin
+    update pgps_internal.event_type t set has_policy = v_any where t.type_id = refresh_policies.type_id returning * into v_type;
+    execute format('alter policy pgps_all on %s to %s', v_type.log, case when v_any then 'pgps_admin' else 'public' end);
+    -- The archive and the events kept aside are under the same rights and policies as the log.
+    foreach v_relation in array array['_kept', '_audit'] loop
+        execute format('alter policy pgps_like_log on pgps_internal.%I using (%s)', v_type.name || v_relation,
+            pgps_internal.policy_condition(refresh_policies.type_id));
+    end loop;
+end
+$$;
+comment on function pgps_internal.refresh_policies(integer) is 'Opens the log to every holder of SELECT while the type has no policy, else to pgps_admin only';
+
+create or replace function pgps_internal.policy_condition(type_id integer) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('(select has_table_privilege(current_user, %s::oid, ''select''))', t.endpoint::oid) || coalesce((
+        select format(' and (pg_has_role(current_user, ''pgps_admin'', ''usage'') or %s)',
+            string_agg(format(E'(pg_has_role(current_user, %s::oid, ''usage'') and (%s\n))', p.role::oid, p.using_expression), ' or '))
+        from pgps_internal.policy p where p.type_id = policy_condition.type_id having count(*) > 0), '')
+    from pgps_internal.event_type t where t.type_id = policy_condition.type_id
+$$;
+comment on function pgps_internal.policy_condition(integer) is 'The rights and policies of an event type as one condition, for its archive';
+
+create or replace function pgps.create_policy(
+    event_type text, name text, role name, using_expression text,
+    search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ', ')
+) returns void
+language plpgsql
+as $$
+declare
+    v_type text := pgps._call('type_name', jsonb_build_object('name', create_policy.event_type)) #>> '{}';
+begin
+    perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
+    execute format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
+    perform pgps._call('create_policy', jsonb_build_object('event_type', quote_ident(v_type), 'name', create_policy.name,
+        'role', create_policy.role, 'using_expression', create_policy.using_expression,
+        'search_path', (select string_agg(quote_ident(s), ', ') from unnest(current_schemas(false)) s)));
+end
+$$;
+comment on function pgps.create_policy(text, text, name, text, text) is
+'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role add up. From the
+first policy on a type, a role without one receives nothing of it. The expression runs with the receiving role''s rights.
+Needs pgps_admin. Errors: 42704, 42710, 42601, 42501.';
+
+create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_name text := pgps_internal.fold(args ->> 'name');
+begin
+    perform pgps_internal.require_admin(caller, 'drop policies');
+    delete from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name;
+    if not found then
+        raise exception 'policy "%" on event type "%" does not exist', v_name, v_type.name
+        using errcode = '42704', hint = format('select * from pgps.policies where event_type = %L', v_type.name);
+    end if;
+    execute format('drop policy %I on %s', 'user_' || v_name, v_type.log);
+    perform pgps_internal.refresh_policies(v_type.type_id);
+end
+$$;
+comment on function pgps_internal.do_drop_policy(name, jsonb) is 'See pgps.drop_policy';
+
+create or replace function pgps.drop_policy(event_type text, name text) returns void
+language sql
+begin atomic
+    select pgps._call('drop_policy', jsonb_build_object('event_type', drop_policy.event_type, 'name', drop_policy.name));
+end;
+comment on function pgps.drop_policy(text, text) is 'Drops a row-level policy of an event type. Needs pgps_admin. Errors: 42704, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.create_policy(text, text, name, text, text), pgps.drop_policy(text, text) to public;

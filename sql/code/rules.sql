@@ -1,0 +1,180 @@
+-- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes); one set of events a statement.
+
+create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_name text := pgps_internal.check_name(args ->> 'name', 'rule');
+    v_table regclass := args ->> 'table_name';
+    v_operations text[];
+    v_attributes text[] := array(select jsonb_array_elements_text(args -> 'attributes'));
+    v_columns text[];
+    v_wrong text;
+begin
+    select array_agg(distinct upper(o)) into v_operations
+    from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o where o <> '';
+    select o into v_wrong from unnest(v_operations) o where o not in ('INSERT', 'UPDATE', 'DELETE') limit 1;
+    if v_wrong is not null or v_operations is null then
+        raise exception 'invalid operation "%"', coalesce(v_wrong, args ->> 'operations')
+        using errcode = '22023', hint = 'Use INSERT, UPDATE or DELETE, or several of them: ''INSERT OR UPDATE''.';
+    elsif exists (select from pgps_internal.rule r where r.name = v_name) then
+        raise exception 'rule "%" exists already', v_name using errcode = '42710', hint = format('select pgps.drop_rule(%L)', v_name);
+    elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
+        raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
+    elsif not pg_has_role(caller, (select c.relowner from pg_class c where c.oid = v_table), 'usage') then
+        raise exception 'role "%" does not own table %', caller, v_table
+        using errcode = '42501', hint = 'Only the owner of a table can make a rule on it.';
+    elsif not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    v_columns := array(select quote_ident(a.name) from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality(v_attributes));
+    if cardinality(v_attributes) = 0 or cardinality(v_attributes) > cardinality(v_columns) then
+        raise exception 'rule "%" gives % values; event type "%" has % attributes', v_name, cardinality(v_attributes), v_type.name,
+            (select count(*) from pgps_internal.attributes_of(v_type.endpoint))
+        using errcode = '22023', hint = 'Give one expression over new and old for each attribute, in the order of the event type.';
+    end if;
+    perform pgps.parse_filter(x, 'new', '{}') from unnest(v_attributes || coalesce(args ->> 'condition', 'true')) x;
+    insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as)
+    values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes, args ->> 'condition', args ->> 'run_as');
+    return jsonb_build_object('name', v_name, 'endpoint', v_type.endpoint::text, 'columns', array_to_string(v_columns, ', '),
+        'table', v_table::text, 'operations', to_jsonb(v_operations), 'has_key', exists (
+            select from pg_index i where i.indrelid = v_table and i.indisprimary));
+end
+$$;
+comment on function pgps_internal.do_create_rule(name, jsonb) is 'First half of pgps.create_rule: checks, and what the triggers are made of';
+
+create or replace function pgps_internal.do_finish_rule(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule pgps_internal.rule;
+    v_operation text;
+    v_body text;
+begin
+    select r.* into strict v_rule from pgps_internal.rule r
+    where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
+    foreach v_operation in array v_rule.operations loop
+        v_body := pgps_internal.rule_body(v_rule, v_operation);
+        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set search_path = %s as %L',
+            format('rule_%s_%s', v_rule.rule_id, lower(v_operation)),
+            case v_rule.run_as when 'owner' then 'security definer' else '' end,
+            coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), v_body);
+        if v_rule.run_as = 'owner' then
+            execute format('alter function pgps_internal.%I() owner to %s', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)), v_rule.owner);
+        end if;
+        execute format('revoke all on function pgps_internal.%I() from public', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
+        execute format('create trigger %I after %s on %s referencing %s for each statement execute function pgps_internal.%I()',
+            'pgps_' || v_rule.name || '_' || lower(v_operation), v_operation, v_rule.table_name,
+            case v_operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
+                else 'new table as pgps_new old table as pgps_old' end,
+            format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
+    end loop;
+end
+$$;
+comment on function pgps_internal.do_finish_rule(name, jsonb) is 'Second half of pgps.create_rule: trigger functions and statement triggers';
+
+create or replace function pgps_internal.rule_body(rule pgps_internal.rule, operation text) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_source text;
+    v_columns text;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (rule_body.rule).type_id;
+    select string_agg(quote_ident(a.name), ', ') into v_columns
+    from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality((rule_body.rule).attributes)) a;
+    -- The transition tables of an UPDATE hold its rows in the same order: pair them by place (a key may itself change).
+    v_source := case rule_body.operation
+        when 'INSERT' then format('pgps_new as new left join (select t.* from %s t where false) as old on false', (rule_body.rule).table_name)
+        when 'DELETE' then format('pgps_old as old left join (select t.* from %s t where false) as new on false', (rule_body.rule).table_name)
+        else '(select n as pgps_row, row_number() over () as pgps_place from pgps_new n) pgps_n
+            join (select o as pgps_row, row_number() over () as pgps_place from pgps_old o) pgps_o using (pgps_place)
+            cross join lateral (select (pgps_n.pgps_row).*) as new cross join lateral (select (pgps_o.pgps_row).*) as old' end;
+    return format(E'begin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
+        v_type.endpoint, v_columns,
+        (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
+            from unnest((rule_body.rule).attributes) with ordinality x(expression, place)),
+        v_source, coalesce((rule_body.rule).condition, 'true'));
+end
+$$;
+comment on function pgps_internal.rule_body(pgps_internal.rule, text) is
+'The body of a rule''s trigger function: one INSERT INTO the endpoint SELECT from the transition tables';
+
+create or replace function pgps.create_rule(
+    name text, table_name regclass, operations text, event_type text, attributes text[], condition text = null,
+    run_as text = 'invoker', search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ',')
+) returns void
+language plpgsql
+as $$
+declare
+    v_rule jsonb;
+begin
+    v_rule := pgps._call('create_rule', jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::text,
+        'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes', create_rule.attributes,
+        'condition', create_rule.condition, 'run_as', create_rule.run_as));
+    -- With the caller's rights: are the expressions right? PostgreSQL's own error says where they are not.
+    execute format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
+        v_rule ->> 'endpoint', v_rule ->> 'columns',
+        (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
+            from unnest(create_rule.attributes) with ordinality x(expression, place)),
+        v_rule ->> 'table', v_rule ->> 'table', coalesce(create_rule.condition, 'true'));
+    perform pgps._call('finish_rule', jsonb_build_object('name', quote_ident(v_rule ->> 'name'),
+        'search_path', (select string_agg(quote_ident(s), ', ') from unnest(current_schemas(false)) s)));
+end
+$$;
+comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is
+'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH event_type (attributes).
+operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and old (null rows where they do not apply).
+run_as: invoker publishes with the rights of whoever changes the table, owner with the rule owner''s.
+Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
+
+create or replace function pgps_internal.drop_rule(rule_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_operation text;
+begin
+    for v_operation in select lower(o) from pgps_internal.rule r, unnest(r.operations) o where r.rule_id = drop_rule.rule_id loop
+        execute format('drop function if exists pgps_internal.%I() cascade', format('rule_%s_%s', drop_rule.rule_id, v_operation));
+    end loop;
+    delete from pgps_internal.rule r where r.rule_id = drop_rule.rule_id;
+end
+$$;
+comment on function pgps_internal.drop_rule(integer) is 'Drops a rule with its triggers and functions';
+
+create or replace function pgps_internal.do_drop_rule(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule pgps_internal.rule;
+begin
+    select r.* into v_rule from pgps_internal.rule r where r.name = pgps_internal.fold(args ->> 'name');
+    if not found then
+        raise exception 'rule "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.rules.';
+    elsif not (pg_has_role(caller, v_rule.owner::oid, 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
+        raise exception 'rule "%" belongs to role %', v_rule.name, v_rule.owner using errcode = '42501', hint = 'Ask its owner or an administrator.';
+    end if;
+    perform pgps_internal.drop_rule(v_rule.rule_id);
+end
+$$;
+comment on function pgps_internal.do_drop_rule(name, jsonb) is 'See pgps.drop_rule';
+
+create or replace function pgps.drop_rule(name text) returns void
+language sql
+begin atomic
+    select pgps._call('drop_rule', jsonb_build_object('name', drop_rule.name));
+end;
+comment on function pgps.drop_rule(text) is 'Drops an active rule. Needs to own it, or pgps_admin. Locks its table. Errors: 42704, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function
+    pgps.create_rule(text, regclass, text, text, text[], text, text, text), pgps.drop_rule(text)
+to public;

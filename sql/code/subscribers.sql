@@ -1,0 +1,260 @@
+-- Internal subscriptions: a callback in any procedural language, each subscription in its own transaction, by priority.
+-- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the failures to
+-- the exception queue. Locks: advisory (1885826165, subscription), until the transaction ends.
+
+create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+    v_type pgps_internal.event_type;
+    v_name text;
+    v_batch boolean;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s where s.subscription_id = build_callback.subscription_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_callback.type_id;
+    v_name := format('pgps_internal.callback_%s_%s', v_subscription.subscription_id, v_type.type_id);
+    v_batch := to_regprocedure(format('%s(%s)', v_subscription.callback, v_type.endpoint)) is null
+        and to_regprocedure(format('%s(%s[])', v_subscription.callback, v_type.endpoint)) is not null;
+    perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
+        format('language plpgsql volatile security definer %s as %L', pgps_internal.environment_clause(v_subscription.environment),
+        case when v_batch then format('begin perform %s(pgps_events); end', v_subscription.callback)
+            else format('begin perform %s(e) from pg_catalog.unnest(pgps_events) e; end', v_subscription.callback) end));
+    execute format('alter function %s(pgps_event.%I[]) owner to %s', v_name, v_type.name, v_subscription.owner);
+end
+$$;
+comment on function pgps_internal.build_callback(bigint, integer) is
+'Generates the function that calls a subscription''s callback for an array of events, with the rights and settings of its owner';
+
+create or replace function pgps_internal.call_back(subscription pgps_internal.subscription, type_id integer, ids bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('select pgps_internal.callback_%s_%s(array(
+            select e.event from unnest($1) with ordinality u(event_id, place) join pgps_internal.events_%2$s($1) e using (event_id) order by u.place))',
+        (call_back.subscription).subscription_id, call_back.type_id)
+    using call_back.ids;
+end
+$$;
+comment on function pgps_internal.call_back(pgps_internal.subscription, integer, bigint[]) is 'Runs the callback over events in their order; what it raises, raises';
+
+create or replace function pgps_internal.try_events(subscription pgps_internal.subscription, taken pgps_internal.received[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_run record;
+    v_one pgps_internal.received;
+    v_state text;
+    v_error text;
+begin
+    begin
+        -- Runs of one type, in order.
+        for v_run in
+            select r.type_id, array_agg(r.event_id order by r.place) as ids
+            from (select r.*, r.place - row_number() over (partition by r.type_id order by r.place) as run
+                from unnest(try_events.taken) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
+            group by r.type_id, r.run order by min(r.place)
+        loop
+            perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids);
+        end loop;
+        return;
+    exception when others then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+    end;
+    if cardinality(try_events.taken) = 1 then
+        v_one := try_events.taken[1];
+        perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
+        return;
+    end if;
+    foreach v_one in array try_events.taken loop
+        begin
+            perform pgps_internal.call_back(try_events.subscription, v_one.type_id, array[v_one.event_id]);
+        exception when others then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+            perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
+            exit when exists (select from pgps_internal.subscription s
+                where s.subscription_id = (try_events.subscription).subscription_id and s.state = 'suspended');
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.try_events(pgps_internal.subscription, pgps_internal.received[]) is
+'Runs a callback over events: all at once, and when that raises one by one; failures are noted, the others stand';
+
+create or replace function pgps_internal.run(subscription pgps_internal.subscription, max_events integer, hurry boolean) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (run.subscription).subscription_id;
+    v_position pgps_internal.position;
+    v_due pgps_internal.received[];
+    v_next pgps_internal.received[];
+    v_last pgps_internal.received;
+begin
+    if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
+        return 0;
+    end if;
+    if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) <> 'active' then
+        return 0;
+    end if;
+    v_position := pgps_internal.position_of(v_id);
+    select array_agg((0, f.event_id, f.type_id, f.attempts + 1)::pgps_internal.received order by f.event_id) into v_due
+    from (select f.* from pgps_internal.failure f
+        where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= clock_timestamp())
+        order by f.event_id limit run.max_events) f;
+    if v_due is not null then
+        delete from pgps_internal.failure f using unnest(v_due) d where f.subscription_id = v_id and f.event_id = d.event_id;
+        perform pgps_internal.try_events(run.subscription, v_due);
+    end if;
+    select array_agg((n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received order by n.batch_id, n.event_id) into v_next
+    from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event,
+        run.max_events - coalesce(cardinality(v_due), 0)) n;
+    if v_next is not null then
+        perform pgps_internal.try_events(run.subscription, v_next);
+        if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) = 'suspended' then
+            return coalesce(cardinality(v_due), 0);
+        end if;
+        v_last := v_next[cardinality(v_next)];
+        perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+            v_position.acked_total + cardinality(v_next));
+    end if;
+    return coalesce(cardinality(v_due), 0) + coalesce(cardinality(v_next), 0);
+end
+$$;
+comment on function pgps_internal.run(pgps_internal.subscription, integer, boolean) is
+'Runs the next events of an internal subscription and moves its position; hurry: retries that are not due yet as well';
+
+create or replace function pgps_internal.find_internal(name text) returns pgps_internal.subscription
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = find_internal.name and s.callback is not null;
+    if not found then
+        raise exception 'internal subscription "%" does not exist', find_internal.name using errcode = '42704', hint = 'See pgps.subscriptions.';
+    end if;
+    return v_subscription;
+end
+$$;
+comment on function pgps_internal.find_internal(text) is 'The internal subscription of that name; 42704 when there is none';
+
+create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer)
+language sql security definer stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select s.name, s.priority
+    from pgps_internal.subscription s
+    cross join lateral pgps_internal.position_of(s.subscription_id) p
+    where s.callback is not null and s.state = 'active' and (
+        exists (select from pgps_internal.failure f
+            where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp())
+        or exists (select from pgps_internal.member m cross join lateral (select d.batch_id, d.event_ids, d.type_id from pgps_internal.delivery d
+                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1) order by d.batch_id desc limit 1) d
+            where m.subscription_id = s.subscription_id and (d.batch_id > p.acked_batch
+                or exists (select from pgps_internal.next_events(s.subscription_id, p.acked_batch, p.acked_event, 1)))))
+    order by s.priority desc, s.subscription_id
+$$;
+comment on function pgps.pending_subscribers() is
+'Internal subscriptions that have events waiting or retries due, higher priority first. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps.run_subscriber(subscription text, max_events integer = null) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.run(pgps_internal.find_internal(run_subscriber.subscription),
+        coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false)
+$$;
+comment on function pgps.run_subscriber(text, integer) is
+'Runs the next events of one internal subscription in this transaction; returns how many, 0 when there are none or another session
+is at it. A callback that raises fails for its event only. Needs pgps_worker or pgps_admin. Errors: 42704.';
+
+create or replace procedure pgps.run_subscribers()
+language plpgsql
+as $$
+declare
+    v_name text;
+    v_names text[];
+    v_round integer := 0;
+begin
+    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call.
+    v_names := pgps._runnable();
+    foreach v_name in array v_names loop
+        v_round := 0;
+        while pgps._run(v_name, v_round = 0) > 0 loop
+            v_round := v_round + 1;
+            commit;
+        end loop;
+        commit;
+    end loop;
+end
+$$;
+comment on procedure pgps.run_subscribers() is
+'Runs all internal subscriptions (paper, section 5.2), by priority, each in its own transaction, until nothing waits; tries failed events
+again without waiting for their time. Not inside a transaction block. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps._runnable() returns text[]
+language sql security definer stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(array_agg(s.name order by s.priority desc, s.subscription_id), '{}')
+    from pgps_internal.subscription s where s.callback is not null and s.state = 'active'
+$$;
+comment on function pgps._runnable() is 'Names of the active internal subscriptions, by priority; see pgps.run_subscribers';
+
+create or replace function pgps._run(subscription text, hurry boolean) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry)
+    from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
+$$;
+comment on function pgps._run(text, boolean) is 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
+
+create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_internal(fail_delivery.subscription);
+    v_id bigint := v_subscription.subscription_id;
+    v_position pgps_internal.position;
+    v_failure pgps_internal.failure;
+    v_next record;
+begin
+    if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
+        return null;
+    end if;
+    v_position := pgps_internal.position_of(v_id);
+    select f.* into v_failure from pgps_internal.failure f
+    where f.subscription_id = v_id and f.state = 'retrying' and f.due_at <= clock_timestamp() order by f.event_id limit 1;
+    if found then
+        perform pgps_internal.note_failure(v_subscription, v_failure.type_id, v_failure.event_id, 'callback', fail_delivery.sqlstate,
+            fail_delivery.error, v_failure.attempts + 1, null);
+        return v_failure.event_id;
+    end if;
+    select n.* into v_next from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, 1) n;
+    if not found then
+        return null;
+    end if;
+    perform pgps_internal.note_failure(v_subscription, v_next.type_id, v_next.event_id, 'callback', fail_delivery.sqlstate, fail_delivery.error, 1, null);
+    perform pgps_internal.move(v_id, v_next.batch_id, v_next.event_id, v_next.batch_id, v_next.event_id, v_position.acked_total);
+    return v_next.event_id;
+end
+$$;
+comment on function pgps.fail_delivery(text, text, text) is
+'Files the failure of a subscription''s next event and moves on: for a worker whose callback was cancelled or took its backend down.
+Returns the event id, null when there is none. Needs pgps_worker or pgps_admin. Errors: 42704.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
+    pgps.fail_delivery(text, text, text) from public;
+revoke all on procedure pgps.run_subscribers() from public;
+grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
+    pgps.fail_delivery(text, text, text) to pgps_worker, pgps_admin;
+grant execute on procedure pgps.run_subscribers() to pgps_worker, pgps_admin;

@@ -1,0 +1,319 @@
+-- What people look at: the three queue views of each event type, and the catalogue views. Each shows what the reader may see.
+-- Views, not functions: a function in a view runs with the reader's rights, and nobody but the owner may execute internals.
+
+create or replace view pgps_internal.progress with (security_barrier) as
+select b.previous, b.snapshot, b.upto, coalesce(b.base_hi, 0) as base_hi,
+    case when b.upto is null then coalesce(b.snapshot, '1:1:'::pg_snapshot) else b.previous end as before,
+    coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text) as broker
+from (select) one left join lateral (select b.* from pgps_internal.batch b order by b.batch_id desc limit 1) b on true;
+comment on view pgps_internal.progress is 'How far dispatch is';
+
+create or replace view pgps_internal.undispatched as
+select c.type_id, c.xid, c.lo, c.hi, c.published_at
+from pgps_internal.progress p
+cross join lateral (
+    select c.* from pgps_internal.control c where c.xid >= pg_snapshot_xmax(p.before)
+    union all
+    select c.* from pgps_internal.control c where c.xid in (select pg_snapshot_xip(p.before)) and c.xid < pg_snapshot_xmax(p.before)
+) c
+where c.hi > p.base_hi and (p.upto is null or c.xid > p.upto or not pg_visible_in_snapshot(c.xid, p.snapshot));
+comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.waiting';
+
+create or replace view pgps_internal.standing as
+select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p.acked_event, 0) as acked_event,
+    coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event, coalesce(p.acked_total, 0) as acked_total
+from pgps_internal.subscription s
+left join lateral (select p.* from pgps_internal.position p where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true;
+comment on view pgps_internal.standing is 'The newest position of each subscription; see pgps_internal.position_of';
+
+create or replace view pgps_internal.unfolded as
+select d.batch_id, d.class_id, d.type_id, e.event_id
+from pgps_internal.delivery d
+cross join lateral (
+    select unnest(d.event_ids) as event_id
+    union all
+    select generate_series(lower(r), upper(r) - 1) from pgps_internal.batch_type b, unnest(b.ids) r
+    where d.event_ids is null and b.type_id = d.type_id and b.batch_id = d.batch_id
+) e;
+comment on view pgps_internal.unfolded is 'Deliveries, a row for each event; see pgps_internal.event_ids';
+
+create or replace view pgps_internal.backlog as
+select m.subscription_id, m.type_id, w.depth, w.oldest
+from pgps_internal.member m
+join pgps_internal.standing p using (subscription_id)
+cross join lateral (
+    select coalesce(sum(case when d.batch_id > p.acked_batch and isempty(m.skip) then coalesce(cardinality(d.event_ids), b.events)
+            else (select count(*) from pgps_internal.unfolded e where e.class_id = d.class_id and e.batch_id = d.batch_id
+                and (e.batch_id > p.acked_batch or e.event_id > p.acked_event) and not e.event_id <@ m.skip) end), 0)::bigint as depth,
+        min(x.created_at) filter (where d.batch_id > p.acked_batch) as oldest
+    from pgps_internal.delivery d
+    left join pgps_internal.batch_type b on b.type_id = d.type_id and b.batch_id = d.batch_id
+    left join pgps_internal.batch x on x.batch_id = d.batch_id
+    where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+) w
+where not m.takes_batch
+union all
+select m.subscription_id, m.type_id, (select count(*) from pgps_internal.share s where s.subscription_id = m.subscription_id and s.type_id = m.type_id),
+    (select min(x.created_at) from pgps_internal.share s join pgps_internal.batch x using (batch_id)
+        where s.subscription_id = m.subscription_id and s.type_id = m.type_id)
+from pgps_internal.member m where m.takes_batch;
+comment on view pgps_internal.backlog is 'Events that wait for a subscription, and since when: from positions and deliveries, not by counting events';
+
+create or replace view pgps_internal.statement with (security_barrier) as
+select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at
+from pgps_internal.control c join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select');
+comment on view pgps_internal.statement is 'The control queue as far as a reader may see it; the in queues join it';
+
+create or replace view pgps_internal.pending with (security_barrier) as
+select b.type_id, b.ids
+from pgps_internal.batch_type b join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select')
+    and exists (
+        select from pgps_internal.member m
+        cross join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
+            where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) p
+        where m.type_id = b.type_id and not m.takes_batch and b.batch_id > m.from_batch and b.batch_id >= p.acked_batch
+            and exists (select from pgps_internal.delivery d where d.class_id = m.class_id and d.batch_id = b.batch_id
+                and (d.batch_id > p.acked_batch or upper(b.ids) - 1 > p.acked_event))
+        union all
+        select from pgps_internal.member m
+        where m.type_id = b.type_id and not m.takes_batch and b.batch_id > m.from_batch
+            and not exists (select from pgps_internal.position p where p.subscription_id = m.subscription_id)
+            and exists (select from pgps_internal.delivery d where d.class_id = m.class_id and d.batch_id = b.batch_id)
+        union all
+        select from pgps_internal.share s where s.type_id = b.type_id and s.batch_id = b.batch_id);
+comment on view pgps_internal.pending is 'Events in batches that some subscription has not acknowledged wholly; the in queues join it';
+
+create or replace view pgps_internal.queue_audit with (security_barrier) as
+select q.type_id, q.kind, q.auditable, q.retention
+from pgps_internal.queue q join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select');
+comment on view pgps_internal.queue_audit is 'Which queues keep their events; the queue views join it';
+
+create or replace view pgps_internal.outgoing with (security_barrier) as
+select d.type_id, e.event_id, s.name as subscription, b.created_at as matched_at,
+    coalesce(f.attempts, sh.attempts, case when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 1 else 0 end) as attempts,
+    case
+        when f.state is not null then f.state
+        when sh.leased_until > clock_timestamp() then 'leased'
+        when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then 'delivered'
+        when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 'received'
+        else 'waiting' end as state
+from pgps_internal.delivery d
+join pgps_internal.event_type t using (type_id)
+join pgps_internal.member m on m.class_id = d.class_id and d.batch_id > m.from_batch
+join pgps_internal.subscription s using (subscription_id)
+join pgps_internal.batch b using (batch_id)
+join pgps_internal.standing p using (subscription_id)
+join pgps_internal.unfolded e on e.batch_id = d.batch_id and e.class_id = d.class_id
+left join pgps_internal.failure f on f.subscription_id = m.subscription_id and f.event_id = e.event_id
+left join pgps_internal.share sh on sh.subscription_id = m.subscription_id and sh.event_id = e.event_id and m.takes_batch
+where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip;
+comment on view pgps_internal.outgoing is 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
+
+create or replace view pgps_internal.failed with (security_barrier) as
+select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
+from pgps_internal.failure f
+join pgps_internal.subscription s using (subscription_id)
+join pgps_internal.event_type t on t.type_id = f.type_id
+where has_table_privilege(current_user, t.endpoint, 'select') and (f.state = 'failed' or f.step <> 'nack')
+union all
+select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstate, d.error, d.state
+from pgps_internal.discarded d join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select');
+comment on view pgps_internal.failed is 'Failed steps; the exception queues join it';
+
+grant select on pgps_internal.statement, pgps_internal.progress, pgps_internal.pending, pgps_internal.queue_audit,
+    pgps_internal.outgoing, pgps_internal.failed to public;
+
+create or replace function pgps_internal.build_views(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (build_views.event_type).type_id;
+    v_name text := (build_views.event_type).name;
+    v_attributes text := coalesce((select string_agg('l.' || quote_ident(a.name) || ', ', '')
+        from pgps_internal.attributes_of((build_views.event_type).endpoint) a), '');
+    v_plain text := coalesce((select string_agg(quote_ident(a.name) || ', ', '')
+        from pgps_internal.attributes_of((build_views.event_type).endpoint) a), '');
+    v_log text := (build_views.event_type).log::text;
+    v_kept text := format('pgps_internal.%I', v_name || '_kept');
+    v_audit text := format('pgps_internal.%I', v_name || '_audit');
+    v_relation text;
+begin
+    execute format($sql$
+        create view pgps_queue.%I with (security_invoker = true) as
+        select %s l.event_id, l.published_at as enqueued_at, l.xid, l.publisher, p.broker as origin, l.state
+        from (
+            select %s l.event_id, l.xid, c.published_at, c.publisher,
+                case when coalesce(pg_visible_in_snapshot(l.xid, p.previous) or l.event_id <= p.base_hi
+                    or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
+                    then 'dispatched' else 'waiting' end as state
+            from %s l cross join pgps_internal.progress p
+            left join lateral (select c.published_at, c.publisher from pgps_internal.statement c
+                where c.xid = l.xid and c.hi >= l.event_id and c.type_id = %s order by c.hi limit 1) c on true
+            union all
+            select %s l.event_id, l.xid, l.published_at, l.publisher::name, 'archived' from (select a.*, pg_get_userbyid(a.publisher) from %s a) l
+            where not exists (select from %s x where x.event_id = l.event_id)
+        ) l cross join pgps_internal.progress p
+        where l.state <> 'dispatched'
+            or exists (select from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in' and q.auditable
+                and (q.retention is null or l.published_at >= clock_timestamp() - q.retention))
+            or exists (select from pgps_internal.pending b where b.type_id = %s and l.event_id <@ b.ids)$sql$,
+        v_name || '_in', v_attributes, v_attributes, v_log, v_id, replace(v_attributes, 'l.', 'l.'), v_audit, v_log, v_id, v_id);
+    execute format($sql$
+        create view pgps_queue.%I with (security_invoker = true) as
+        select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
+        from pgps_internal.outgoing o
+        join (select event_id, %s 1 as one from %s union select event_id, %s 1 from %s) l using (event_id)
+        where o.type_id = %s and (o.state not in ('delivered', 'failed')
+            or exists (select from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out' and q.auditable))$sql$,
+        v_name || '_out', v_attributes, v_plain, v_log, v_plain, v_kept, v_id, v_id);
+    execute format($sql$
+        create view pgps_queue.%I with (security_invoker = true) as
+        select %s f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
+        from pgps_internal.failed f
+        join (select event_id, %s 1 as one from %s union select event_id, %s 1 from %s) l using (event_id)
+        where f.type_id = %s$sql$,
+        v_name || '_exception', v_attributes, v_plain, v_log, v_plain, v_kept, v_id);
+    foreach v_relation in array array['_in', '_out', '_exception'] loop
+        execute format('grant select on pgps_queue.%I to public', v_name || v_relation);
+    end loop;
+end
+$$;
+comment on function pgps_internal.build_views(pgps_internal.event_type) is
+'Creates the views of the three queues; security_invoker, so that the log''s row-level security holds for whoever reads';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Catalogue views
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace view pgps.event_types as
+select t.name, pg_get_userbyid(t.owner) as owner,
+    (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+            'default', pg_get_expr(d.adbin, d.adrelid)) order by a.attnum)
+        from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')) as attributes,
+    t.visibility, t.reliability, t.persistent,
+    (select q.auditable from pgps_internal.queue q where q.type_id = t.type_id and q.kind = 'in') as auditable, t.handler,
+    has_table_privilege(current_user, t.endpoint, 'insert') as can_publish, has_table_privilege(current_user, t.endpoint, 'select') as can_subscribe,
+    (select count(*) from pgps_internal.member m where m.type_id = t.type_id) as subscriptions,
+    coalesce(b.total, 0) as published, (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_published_at, t.created_at
+from pgps_internal.event_type t
+left join lateral (select b.total, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.event_types is 'Event types that the reader may publish, subscribe to or administer';
+
+create or replace view pgps.queues as
+select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent, q.auditable, q.retention,
+    case q.kind
+        when 'in' then d.waiting
+        when 'out' then d.out_depth
+        else d.failed end as depth,
+    case q.kind when 'in' then d.oldest when 'exception' then d.oldest_failure else d.oldest_out end as oldest,
+    case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = t.log)::bigint else null end as size_bytes
+from pgps_internal.queue q
+join pgps_internal.event_type t using (type_id)
+cross join lateral (
+    select (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w where w.type_id = t.type_id) as waiting,
+        (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
+        (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
+        (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
+        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack')) as failed,
+        (select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id) as oldest_failure
+) d
+where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.queues is 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
+
+create or replace view pgps.advertisements as
+select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at, (select p.broker from pgps_internal.progress p) as origin
+from pgps_internal.advertisement a join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.advertisements is 'Who has announced to publish what';
+
+create or replace view pgps.subscriptions as
+select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
+    case when s.callback is null then 'external' else 'internal' end as kind, s.callback as execute, s.priority, s.handler, s.state,
+    'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
+    coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds, r.rate,
+    p.acked_total as delivered, f.attempts, f.retrying, f.failed, s.last_error, s.created_at
+from pgps_internal.subscription s
+join pgps_internal.standing p using (subscription_id)
+cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
+    from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
+cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
+    count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
+cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
+    from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
+    where h.moved_at > clock_timestamp() - interval '1 minute') r
+where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.subscriptions is
+'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
+A client that waits for events listens on channel.';
+
+create or replace view pgps.rules as
+select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner
+from pgps_internal.rule r join pgps_internal.event_type t using (type_id)
+where pg_has_role(current_user, r.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.rules is 'The reader''s active rules, all for pgps_admin';
+
+create or replace view pgps.policies as
+select t.name as event_type, p.name, pg_get_userbyid(p.role) as role, p.using_expression
+from pgps_internal.policy p join pgps_internal.event_type t using (type_id)
+where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
+
+create or replace view pgps.links as
+select null::text as name, null::text as direction, null::boolean as enabled, null::text as state, null::text as last_error where false;
+comment on view pgps.links is 'Links to other brokers';
+
+create or replace view pgps.exceptions as
+select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
+from pgps_internal.failure f
+join pgps_internal.subscription s using (subscription_id)
+join pgps_internal.event_type t on t.type_id = f.type_id
+where (f.state = 'failed' or f.step <> 'nack')
+    and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
+comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin';
+
+create or replace view pgps.workers as
+select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
+    a.client_addr, a.backend_start as started_at, a.state,
+    exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.granted and l.pid = a.pid) as leader
+from pg_stat_get_activity(null) g
+join pg_stat_activity a on a.pid = g.pid
+where a.application_name ~ '^pgps-worker/' and a.datname = current_database();
+comment on view pgps.workers is 'Connections of running workers; leader: the one that dispatches';
+
+create or replace view pgps.activity as
+select t.name as event_type, coalesce(b.total, 0) as published,
+    (select coalesce(sum(p.acked_total), 0)::bigint from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = t.type_id) m
+        join pgps_internal.standing p using (subscription_id)) as matched,
+    coalesce(b.repeats, 0) as repeats,
+    (select count(*) from pgps_internal.batch_type x where x.type_id = t.type_id) as batches,
+    (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_batch_at,
+    w.waiting, w.oldest_waiting, r.rate
+from pgps_internal.event_type t
+left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
+cross join lateral (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint as waiting, min(w.published_at) as oldest_waiting
+    from pgps_internal.undispatched w where w.type_id = t.type_id) w
+cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
+    from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)
+    where x.type_id = t.type_id and y.created_at > clock_timestamp() - interval '1 minute') r
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.activity is
+'What happens, by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the last minute), waiting for dispatch';
+
+create or replace view pgps.settings as
+select s.name, s.value, s.kind, s.description from pgps_internal.setting s
+where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
+comment on view pgps.settings is 'Settings of the broker; change them with pgps.configure';
+
+grant select on pgps.event_types, pgps.queues, pgps.advertisements, pgps.subscriptions, pgps.rules, pgps.policies, pgps.links,
+    pgps.exceptions, pgps.workers, pgps.activity, pgps.settings to public;
+revoke all on all functions in schema pgps_internal from public;
