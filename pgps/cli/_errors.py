@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import psycopg
@@ -61,8 +62,9 @@ def report(
         return
     first, _, rest = told.message.partition("\n")
     _write(f"error: {prefix}{first}")
-    if statement is not None and diag and diag.statement_position:
-        _write(caret(statement, diag.statement_position, line=line))
+    position = _position(diag)
+    if statement is not None and position is not None:
+        _write(caret(statement, position, line=line))
     if diag and diag.message_detail:
         _write(f"detail: {diag.message_detail}")
     if told.hint:
@@ -71,13 +73,22 @@ def report(
         _verbose(told, rest, diag)
 
 
+def _position(diag: psycopg.errors.Diagnostic | None) -> int | None:
+    """Return where in the statement the error is, from 1: PostgreSQL's word, or the statement language's."""
+    if diag is None:
+        return None
+    told = re.search(r"At character (\d+) of the text", diag.message_detail or "")
+    position = told.group(1) if told else diag.statement_position
+    return int(position) if position else None
+
+
 def _record(told: PgpsError, diag: psycopg.errors.Diagnostic | None, prefix: str) -> dict[str, object]:
     record = {
         "error": prefix + told.message,
         "hint": told.hint,
         "sqlstate": told.sqlstate,
         "detail": diag.message_detail if diag else None,
-        "position": int(diag.statement_position) if diag and diag.statement_position else None,
+        "position": _position(diag),
     }
     return {key: value for key, value in record.items() if value is not None}
 

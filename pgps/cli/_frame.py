@@ -43,16 +43,17 @@ class Frame:
                 since = (row["published"] or 0) - (published.get(row["event_type"]) or 0)
                 row["rate"] = max(since, 0) / seconds
             self.history = before.history
-        self.throughput = sum(float(row["rate"] or 0.0) for row in self.types)
+        self.throughput = sum((float(row["rate"] or 0.0) for row in self.types), 0.0)
         self.history.append(self.throughput)
 
 
 def as_json(frame: Frame) -> dict[str, Any]:
     """Return a frame as what --json writes."""
+    numbers = ("database", "now", "waiting", "lag_seconds", "depth", "exceptions")
     return {
-        **frame.summary,
+        **{key: frame.summary[key] for key in numbers},
         "rate": frame.throughput,
-        "activity": frame.types,
+        "event_types": frame.types,
         "subscriptions": frame.subscriptions,
         "workers": frame.workers,
     }

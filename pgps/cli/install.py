@@ -116,4 +116,5 @@ def status(session: Session) -> None:
         session.out.say("hint: pgps install")
         raise typer.Exit(1)
     if not state.up_to_date:
-        session.out.say(f"hint: pgps upgrade (revision {state.head})")
+        what = f"revision {state.head}" if state.revision != state.head else "its functions and views differ"
+        session.out.say(f"hint: pgps upgrade ({what})")

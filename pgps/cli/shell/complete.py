@@ -76,9 +76,12 @@ class WordCompleter(Completer):
         text = document.text_before_cursor
         match = _WORD.search(text)
         word = match.group() if match else ""
-        before = split(text[: len(text) - len(word)])[1]
         if not word and not complete_event.completion_requested:
             return
+        before = text[: len(text) - len(word)].rpartition("\n")[2]
+        if not before.lstrip().startswith("\\"):
+            before = split(text[: len(text) - len(word)])[1]
+        yield from _phrases((before + word).lstrip())
         seen: set[str] = set()
         for found, kind in self._candidates(before, word):
             if found.lower().startswith(word.lower()) and found not in seen:
@@ -89,8 +92,6 @@ class WordCompleter(Completer):
         if not has_words(before):
             if word.startswith("\\"):
                 yield from self._commands.items()
-            else:
-                yield from ((phrase, "statement") for phrase in PHRASES)
             return
         line = re.sub(r"\s+", " ", before)
         if line.startswith("\\"):
@@ -112,8 +113,19 @@ class WordCompleter(Completer):
             yield from ((name, kind) for name in self._names.get(kind, ()))
 
 
+def _phrases(statement: str) -> Iterator[Completion]:
+    """Yield the beginnings of statements that what has been typed of one fits."""
+    lines, _, typed = statement.rpartition("\n")
+    if has_words(lines):
+        return
+    for phrase in PHRASES:
+        if phrase.startswith(typed.upper()) and phrase != typed.upper():
+            text = phrase.lower() if typed and typed == typed.lower() else phrase
+            yield Completion(text, start_position=-len(typed), display_meta="statement")
+
+
 def _cased(found: str, typed: str, kind: str) -> str:
     """Return key words in the case they were begun in, names as they are."""
-    if kind in ("", "statement") and typed and typed == typed.lower() and typed != typed.upper():
+    if kind == "" and typed and typed == typed.lower() and typed != typed.upper():
         return found.lower()
     return found
