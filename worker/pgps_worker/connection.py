@@ -65,10 +65,8 @@ def is_alive(connection: Connection) -> bool:
 
     It tells a session that died while idle from one that a callback killed.
     """
-    if connection.closed:
-        return False
-    readable, _, _ = select.select([connection.fileno()], [], [], 0)
-    if readable:
+    # What the server said before it hung up comes first, and must be read to see that it did.
+    while not connection.closed and select.select([connection.fileno()], [], [], 0)[0]:
         try:
             connection.pgconn.consume_input()
         except psycopg.OperationalError:
@@ -81,11 +79,21 @@ async def notified(connection: Connection, timeout: float, *, stop: Stop) -> boo
 
     One that came while a statement ran counts, and those waiting count as one.
     """
+    # One that came in the same packet as the last answer is in libpq's buffer already; psycopg would wait for another.
+    if _take_notifications(connection):
+        return True
     came = False
     async with stop.cuts_short():
         async for _ in connection.notifies(timeout=timeout, stop_after=1):
             came = True
     return came
+
+
+def _take_notifications(connection: Connection) -> int:
+    taken = 0
+    while connection.pgconn.notifies():
+        taken += 1
+    return taken
 
 
 def _option(setting: tuple[str, str]) -> str:
