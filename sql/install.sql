@@ -13,3 +13,6 @@
 \ir code/rights.sql
 \ir code/reclaim.sql
 \ir code/views.sql
+\ir code/explain.sql
+\ir code/links.sql
+\ir code/statements.sql

@@ -2462,7 +2462,7 @@ def advertise(reader: StatementReader) -> dict[str, Any]:
 
 
 def publish(reader: StatementReader) -> dict[str, Any]:
-    """Return event_type, visibility, reliability and columns, each None if left out, and values as source.
+    """Return event_type, visibility, reliability and columns, each None if left out, values as source and their count.
 
     `PUBLISH t (c1, c2) VALUES (v1, v2)` names the attributes; they are in columns then.
     """
@@ -2489,8 +2489,8 @@ def publish(reader: StatementReader) -> dict[str, Any]:
             raise reader.refuse(reader.peek())
         reader.expect("values")
         values = reader.parenthesised()
-    reader.sources(values)
-    return {"event_type": event_type, **chosen, "columns": columns, "values": reader.source(values)}
+    count = len(reader.sources(values))
+    return {"event_type": event_type, **chosen, "columns": columns, "values": reader.source(values), "count": count}
 
 
 def create_rule(reader: StatementReader) -> dict[str, Any]:

@@ -159,17 +159,17 @@ begin
             where not exists (select from %s x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
         where l.state <> 'dispatched'
-            or exists (select from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in' and q.auditable
-                and (q.retention is null or l.published_at >= clock_timestamp() - q.retention))
-            or exists (select from pgps_internal.pending b where b.type_id = %s and l.event_id <@ b.ids)$sql$,
-        v_name || '_in', v_attributes, v_attributes, v_log, v_id, replace(v_attributes, 'l.', 'l.'), v_audit, v_log, v_id, v_id);
+            or l.published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
+                from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in')
+            or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = %s)$sql$,
+        v_name || '_in', v_attributes, v_attributes, v_log, v_id, v_attributes, v_audit, v_log, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
         join (select event_id, %s 1 as one from %s union select event_id, %s 1 from %s) l using (event_id)
         where o.type_id = %s and (o.state not in ('delivered', 'failed')
-            or exists (select from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out' and q.auditable))$sql$,
+            or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))$sql$,
         v_name || '_out', v_attributes, v_plain, v_log, v_plain, v_kept, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
@@ -267,10 +267,6 @@ from pgps_internal.policy p join pgps_internal.event_type t using (type_id)
 where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
 
-create or replace view pgps.links as
-select null::text as name, null::text as direction, null::boolean as enabled, null::text as state, null::text as last_error where false;
-comment on view pgps.links is 'Links to other brokers';
-
 create or replace view pgps.exceptions as
 select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
 from pgps_internal.failure f
@@ -314,6 +310,6 @@ select s.name, s.value, s.kind, s.description from pgps_internal.setting s
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.settings is 'Settings of the broker; change them with pgps.configure';
 
-grant select on pgps.event_types, pgps.queues, pgps.advertisements, pgps.subscriptions, pgps.rules, pgps.policies, pgps.links,
+grant select on pgps.event_types, pgps.queues, pgps.advertisements, pgps.subscriptions, pgps.rules, pgps.policies,
     pgps.exceptions, pgps.workers, pgps.activity, pgps.settings to public;
 revoke all on all functions in schema pgps_internal from public;

@@ -95,6 +95,15 @@ create table pgps_internal.rule (
     created_at timestamptz not null default clock_timestamp()
 );
 
+create table pgps_internal.link (
+    link_id integer generated always as identity primary key,
+    name text not null unique,
+    conninfo text not null,
+    direction text not null check (direction in ('both', 'in', 'out')),
+    enabled boolean not null default true,
+    created_at timestamptz not null default clock_timestamp()
+);
+
 -- A shape of filter: classes that differ only in constants share one (Hanson et al., Scalable Trigger Processing, ICDE 1999).
 create table pgps_internal.signature (
     signature_id bigint generated always as identity primary key,

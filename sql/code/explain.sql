@@ -1,0 +1,157 @@
+-- pgps.explain: why an event did, or did not, reach a subscription; the steps of an event's path, one row each.
+
+create or replace function pgps_internal.do_explain(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+    v_event bigint := (args ->> 'event_id')::bigint;
+    v_type pgps_internal.event_type;
+    v_xid xid8;
+    v_control pgps_internal.control;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_steps jsonb := '[]';
+begin
+    select s.* into v_subscription from pgps_internal.subscription s
+    where s.name = pgps_internal.fold(args ->> 'subscription') and pg_has_role(caller, 'pgps_admin', 'usage');
+    if not found then
+        v_subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
+    end if;
+    select f.type_id, f.xid into v_type.type_id, v_xid from pgps_internal.find_event(v_event) f;
+    if v_xid is null then
+        return v_steps || jsonb_build_array(jsonb_build_array('event', format('event %s is not there: never published, rolled back, or reclaimed', v_event)));
+    end if;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_type.type_id;
+    if not (has_table_privilege(caller, v_type.endpoint, 'select') or pg_has_role(caller, 'pgps_admin', 'usage')) then
+        return v_steps || jsonb_build_array(jsonb_build_array('event', format('event %s is not there: never published, rolled back, or reclaimed', v_event)));
+    end if;
+    select c.* into v_control from pgps_internal.control c where c.xid = v_xid and c.hi >= v_event and c.type_id = v_type.type_id order by c.hi limit 1;
+    v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s by %s at %s, transaction %s', v_type.name,
+        coalesce(v_control.publisher::text, 'an archived publisher'), coalesce(v_control.published_at::text, 'an archived time'), v_xid)));
+    if not pgps_internal.is_dispatched(v_xid, v_event, v_last) then
+        return v_steps || jsonb_build_array(jsonb_build_array('dispatched', 'not yet: committed, and waits for pgps.dispatch() or a worker'));
+    end if;
+    return v_steps || pgps_internal.explain_match(v_subscription, v_type, v_event);
+end
+$$;
+comment on function pgps_internal.do_explain(name, jsonb) is 'See pgps.explain';
+
+create or replace function pgps_internal.find_event(event_id bigint, out type_id integer, out xid xid8)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop
+        execute format('select l.xid from %s l where l.event_id = $1 union all select k.xid from pgps_internal.%I k where k.event_id = $1
+            union all select a.xid from pgps_internal.%I a where a.event_id = $1 limit 1', v_type.log, v_type.name || '_kept', v_type.name || '_audit')
+        using find_event.event_id into find_event.xid;
+        if find_event.xid is not null then
+            find_event.type_id := v_type.type_id;
+            return;
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.find_event(bigint) is 'Of which type an event is, and its transaction; nulls when it is gone';
+
+create or replace function pgps_internal.explain_match(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, event_id bigint
+) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (explain_match.subscription).subscription_id;
+    v_batch bigint;
+    v_member pgps_internal.member;
+    v_one int8multirange := int8multirange(int8range(explain_match.event_id, explain_match.event_id, '[]'));
+    v_steps jsonb := '[]';
+    v_delivery bigint;
+begin
+    select b.batch_id into v_batch from pgps_internal.batch_type b
+    where b.type_id = (explain_match.event_type).type_id and explain_match.event_id <@ b.ids order by b.batch_id desc limit 1;
+    if v_batch is null and exists (select from pgps_internal.batch_type b where b.type_id = (explain_match.event_type).type_id
+            and b.repeats > 0) and not exists (select from pgps_internal.batch_type b where b.type_id = (explain_match.event_type).type_id
+            and lower(b.ids) > explain_match.event_id and b.batch_id = 1) then
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('dispatched', 'a repeat of a (producer, number) that had been taken, and dropped; or long reclaimed'));
+    else
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('dispatched', coalesce(format('in batch %s', v_batch), 'in a batch that is reclaimed')));
+    end if;
+    select m.* into v_member from pgps_internal.member m where m.subscription_id = v_id and m.type_id = (explain_match.event_type).type_id limit 1;
+    if not found then
+        return v_steps || jsonb_build_array(jsonb_build_array('type', format('the subscription is about "%s", not "%s"',
+            (explain_match.subscription).event_type, (explain_match.event_type).name)));
+    end if;
+    v_steps := v_steps || jsonb_build_array(jsonb_build_array('type', format('"%s" is what the subscription is about', (explain_match.event_type).name)));
+    if v_batch <= v_member.from_batch or explain_match.event_id <@ v_member.skip then
+        return v_steps || jsonb_build_array(jsonb_build_array('start', 'published before the start of the subscription'));
+    end if;
+    if isempty(pgps_internal.visible(explain_match.event_type, (explain_match.subscription).owner, v_one)) then
+        return v_steps || jsonb_build_array(jsonb_build_array('rights', format('role %s may not see it: %s', (explain_match.subscription).owner,
+            case when has_table_privilege((explain_match.subscription).owner::oid, (explain_match.event_type).endpoint, 'select')
+                then 'no row-level policy lets it through' else 'no SELECT on the event type' end)));
+    end if;
+    v_steps := v_steps || jsonb_build_array(jsonb_build_array('rights', format('role %s may see it', (explain_match.subscription).owner)));
+    select d.batch_id into v_delivery from pgps_internal.unfolded d where d.class_id = v_member.class_id and d.event_id = explain_match.event_id
+        and (v_batch is null or d.batch_id = v_batch) limit 1;
+    if (explain_match.subscription).filter is not null then
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: %s', (explain_match.subscription).filter,
+            case when v_delivery is not null then 'matched when it was dispatched' else 'did not match when it was dispatched (false or null)' end)));
+    end if;
+    if v_delivery is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = explain_match.event_id) then
+        return v_steps || jsonb_build_array(jsonb_build_array('delivery', case when (explain_match.subscription).filter is null
+            then 'none: the subscription was not active, or the delivery is reclaimed' else 'none' end));
+    end if;
+    return v_steps || jsonb_build_array(jsonb_build_array('delivery', pgps_internal.explain_delivery(v_id, v_delivery, explain_match.event_id)));
+end
+$$;
+comment on function pgps_internal.explain_match(pgps_internal.subscription, pgps_internal.event_type, bigint) is
+'The steps of an event from its batch to a subscription: type, start, rights, filter, delivery';
+
+create or replace function pgps_internal.explain_delivery(subscription_id bigint, batch_id bigint, event_id bigint) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_failure pgps_internal.failure;
+    v_share pgps_internal.share;
+    v_position pgps_internal.position := pgps_internal.position_of(explain_delivery.subscription_id);
+begin
+    select f.* into v_failure from pgps_internal.failure f
+    where f.subscription_id = explain_delivery.subscription_id and f.event_id = explain_delivery.event_id;
+    if found then
+        return format('%s failed %s times, state %s: %s %s', v_failure.step, v_failure.attempts, v_failure.state, v_failure.sqlstate, v_failure.error);
+    end if;
+    if exists (select from pgps_internal.member m where m.subscription_id = explain_delivery.subscription_id and m.takes_batch) then
+        select s.* into v_share from pgps_internal.share s
+        where s.subscription_id = explain_delivery.subscription_id and s.event_id = explain_delivery.event_id;
+        return case when v_share.event_id is null then 'delivered and acknowledged'
+            when v_share.leased_until > clock_timestamp() then format('leased until %s', v_share.leased_until) else 'waits for a consumer' end;
+    elsif (explain_delivery.batch_id, explain_delivery.event_id) <= (v_position.acked_batch, v_position.acked_event) then
+        return 'delivered and acknowledged';
+    elsif (explain_delivery.batch_id, explain_delivery.event_id) <= (v_position.received_batch, v_position.received_event) then
+        return 'received, not acknowledged';
+    end if;
+    return format('waits; the subscription is %s', (select s.state from pgps_internal.subscription s
+        where s.subscription_id = explain_delivery.subscription_id));
+end
+$$;
+comment on function pgps_internal.explain_delivery(bigint, bigint, bigint) is 'Where a delivered event is with its subscription';
+
+create or replace function pgps.explain(subscription text, event_id bigint) returns table (step text, outcome text)
+language sql rows 6
+begin atomic
+    select s.value ->> 0, s.value ->> 1
+    from jsonb_array_elements(pgps._call('explain', jsonb_build_object('subscription', explain.subscription, 'event_id', explain.event_id)))
+        with ordinality s(value, place)
+    order by s.place;
+end;
+comment on function pgps.explain(text, bigint) is
+'Why an event did, or did not, reach a subscription: the steps of its path (published, dispatched, type, start, rights, filter, delivery).
+Needs to own the subscription, or pgps_admin, and to see the event. Errors: 42704, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.explain(text, bigint) to public;
