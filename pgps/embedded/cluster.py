@@ -38,7 +38,8 @@ from pgps.errors import EmbeddedError, StartFailed
 
 __all__ = ["ClusterStatus", "EmbeddedCluster", "list_clusters"]
 
-SUPERUSER = "pgps"
+# Not "pgps": a role of that name would find schema pgps first in its search_path ("$user") and create its tables there.
+SUPERUSER = "postgres"
 _PORT_ATTEMPTS = 5
 
 

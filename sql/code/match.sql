@@ -248,7 +248,9 @@ begin
         where p.pronamespace = 'pgps_internal'::regnamespace and p.proname = 'match_' || drop_signature.signature_id loop
         execute format('drop function %s', v_function);
     end loop;
-    execute format('drop table if exists pgps_internal.const_%s', drop_signature.signature_id);
+    if to_regclass(format('pgps_internal.const_%s', drop_signature.signature_id)) is not null then
+        execute format('drop table pgps_internal.const_%s', drop_signature.signature_id);
+    end if;
     delete from pgps_internal.member m using pgps_internal.class c
     where m.class_id = c.class_id and c.signature_id = drop_signature.signature_id;
     delete from pgps_internal.signature g where g.signature_id = drop_signature.signature_id;

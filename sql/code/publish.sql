@@ -411,7 +411,9 @@ as $$
 declare
     v_stage text := format('pgps_internal.%I', (build_stage.event_type).name || '_stage');
 begin
-    execute format('drop table if exists %s', v_stage);
+    if to_regclass(v_stage) is not null then
+        execute format('drop table %s', v_stage);
+    end if;
     execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
         v_stage, (build_stage.event_type).endpoint);
     execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);

@@ -7,7 +7,7 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.check_name(args ->> 'name', 'rule');
-    v_table regclass := args ->> 'table_name';
+    v_table regclass := (args ->> 'table_name')::oid;
     v_operations text[];
     v_attributes text[] := array(select jsonb_array_elements_text(args -> 'attributes'));
     v_columns text[];
@@ -96,7 +96,7 @@ begin
         else '(select n as pgps_row, row_number() over () as pgps_place from pgps_new n) pgps_n
             join (select o as pgps_row, row_number() over () as pgps_place from pgps_old o) pgps_o using (pgps_place)
             cross join lateral (select (pgps_n.pgps_row).*) as new cross join lateral (select (pgps_o.pgps_row).*) as old' end;
-    return format(E'begin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
+    return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
         v_type.endpoint, v_columns,
         (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
             from unnest((rule_body.rule).attributes) with ordinality x(expression, place)),
@@ -115,7 +115,7 @@ as $$
 declare
     v_rule jsonb;
 begin
-    v_rule := pgps._call('create_rule', jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::text,
+    v_rule := pgps._call('create_rule', jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
         'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes', create_rule.attributes,
         'condition', create_rule.condition, 'run_as', create_rule.run_as));
     -- With the caller's rights: are the expressions right? PostgreSQL's own error says where they are not.

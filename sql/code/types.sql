@@ -358,7 +358,9 @@ begin
     delete from pgps_internal.member m where m.type_id = v_type.type_id;
     execute format('drop table %s, %s, pgps_internal.%I, pgps_internal.%I cascade', v_type.endpoint, v_type.log,
         v_type.name || '_kept', v_type.name || '_audit');
-    execute format('drop table if exists pgps_internal.%I', v_type.name || '_stage');
+    if to_regclass(format('pgps_internal.%I', v_type.name || '_stage')) is not null then
+        execute format('drop table pgps_internal.%I', v_type.name || '_stage');
+    end if;
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;

@@ -33,7 +33,7 @@ def ask(dsn: str, query: str) -> str:
 
 def test_it_answers_over_the_socket_and_over_tcp(cluster: EmbeddedCluster) -> None:
     cluster.start()
-    assert ask(cluster.dsn(), "select inet_server_addr() is null and current_user = 'pgps'") == "True"
+    assert ask(cluster.dsn(), "select inet_server_addr() is null and current_user = 'postgres'") == "True"
     assert ask(cluster.dsn(tcp=True), "select host(inet_server_addr())") == "127.0.0.1"
     assert ask(cluster.dsn(tcp=True) + f" password={cluster.password}", "select 1") == "1"
 
