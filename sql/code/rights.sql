@@ -9,6 +9,7 @@ declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.check_name(args ->> 'name', 'policy');
     v_role oid := (select r.oid from pg_roles r where r.rolname = args ->> 'role');
+    v_relation regclass;
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
     if v_role is null then
@@ -21,13 +22,27 @@ begin
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
     perform set_config('search_path', coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), true);
-    execute format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, v_type.log::text, v_role::regrole,
-        args ->> 'using_expression', E'\n');
+    -- The archive and the events kept aside have the same policies as the log; one relation's never run for another role's reader.
+    for v_relation in select r from pgps_internal.guarded(v_type) r loop
+        execute format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, v_relation, v_role::regrole,
+            args ->> 'using_expression', E'\n');
+    end loop;
     perform set_config('search_path', 'pg_catalog, pg_temp', true);
     perform pgps_internal.refresh_policies(v_type.type_id);
 end
 $$;
 comment on function pgps_internal.do_create_policy(name, jsonb) is 'See pgps.create_policy';
+
+create or replace function pgps_internal.guarded(event_type pgps_internal.event_type) returns setof regclass
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select r::regclass
+    from unnest(array[(guarded.event_type).log::text, format('pgps_internal.%I', (guarded.event_type).name || '_kept'),
+        format('pgps_internal.%I', (guarded.event_type).name || '_audit')]) r
+$$;
+comment on function pgps_internal.guarded(pgps_internal.event_type) is
+'What holds events of a type and is under its rights and policies: the log, the events kept aside, the archive';
 
 create or replace function pgps_internal.refresh_policies(type_id integer) returns void
 language plpgsql
@@ -36,30 +51,15 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_any boolean := exists (select from pgps_internal.policy p where p.type_id = refresh_policies.type_id);
-    v_relation text;
+    v_relation regclass;
 begin
     update pgps_internal.event_type t set has_policy = v_any where t.type_id = refresh_policies.type_id returning * into v_type;
-    execute format('alter policy pgps_all on %s to %s', v_type.log, case when v_any then 'pgps_admin' else 'public' end);
-    -- The archive and the events kept aside are under the same rights and policies as the log.
-    foreach v_relation in array array['_kept', '_audit'] loop
-        execute format('alter policy pgps_like_log on pgps_internal.%I using (%s)', v_type.name || v_relation,
-            pgps_internal.policy_condition(refresh_policies.type_id));
+    for v_relation in select r from pgps_internal.guarded(v_type) r loop
+        execute format('alter policy pgps_all on %s to %s', v_relation, case when v_any then 'pgps_admin' else 'public' end);
     end loop;
 end
 $$;
-comment on function pgps_internal.refresh_policies(integer) is 'Opens the log to every holder of SELECT while the type has no policy, else to pgps_admin only';
-
-create or replace function pgps_internal.policy_condition(type_id integer) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('(select has_table_privilege(current_user, %s::oid, ''select''))', t.endpoint::oid) || coalesce((
-        select format(' and (pg_has_role(current_user, ''pgps_admin'', ''usage'') or %s)',
-            string_agg(format(E'(pg_has_role(current_user, %s::oid, ''usage'') and (%s\n))', p.role::oid, p.using_expression), ' or '))
-        from pgps_internal.policy p where p.type_id = policy_condition.type_id having count(*) > 0), '')
-    from pgps_internal.event_type t where t.type_id = policy_condition.type_id
-$$;
-comment on function pgps_internal.policy_condition(integer) is 'The rights and policies of an event type as one condition, for its archive';
+comment on function pgps_internal.refresh_policies(integer) is 'Opens a type''s events to every holder of SELECT while it has no policy, else to pgps_admin only';
 
 create or replace function pgps.create_policy(
     event_type text, name text, role name, using_expression text,
@@ -89,6 +89,7 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.fold(args ->> 'name');
+    v_relation regclass;
 begin
     perform pgps_internal.require_admin(caller, 'drop policies');
     delete from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name;
@@ -96,7 +97,9 @@ begin
         raise exception 'policy "%" on event type "%" does not exist', v_name, v_type.name
         using errcode = '42704', hint = format('select * from pgps.policies where event_type = %L', v_type.name);
     end if;
-    execute format('drop policy %I on %s', 'user_' || v_name, v_type.log);
+    for v_relation in select r from pgps_internal.guarded(v_type) r loop
+        execute format('drop policy %I on %s', 'user_' || v_name, v_relation);
+    end loop;
     perform pgps_internal.refresh_policies(v_type.type_id);
 end
 $$;

@@ -97,7 +97,8 @@ declare
     v_kept text := format('pgps_internal.%I', v_name || '_kept');
     v_durable boolean := (build_log.event_type).persistent and (build_log.event_type).reliability = 'guaranteed';
     v_slot integer;
-    v_beside text;
+    v_type pgps_internal.event_type;
+    v_relation regclass;
 begin
     execute format($sql$
         create table %s (
@@ -110,13 +111,6 @@ begin
             case when v_durable then '' else 'unlogged' end, v_name || '_log_' || v_slot, v_log, v_slot);
     end loop;
     execute format('create index on %s (event_id)', v_log);
-    execute format('grant select on %s to public', v_log);
-    execute format('alter table %s enable row level security', v_log);
-    -- Everybody reads the log through the rights on the endpoint; its policies come on top (see rights.sql).
-    execute format($sql$
-        create policy pgps_granted on %s as restrictive for select to public
-        using ((select has_table_privilege(current_user, %s::oid, 'select')))$sql$, v_log, v_endpoint::oid);
-    execute format('create policy pgps_all on %s for select to public using (true)', v_log);
     execute format($sql$
         create table %s (event_id bigint primary key, xid xid8 not null, publisher regrole not null, published_at timestamptz not null,
             like %s including storage)$sql$, v_kept, v_endpoint);
@@ -125,13 +119,16 @@ begin
             published_at timestamptz not null, like %s including storage)$sql$, v_name || '_audit', v_endpoint);
     execute format('create index on pgps_internal.%I (event_id)', v_name || '_audit');
     execute format('create index on pgps_internal.%I (published_at)', v_name || '_audit');
-    foreach v_beside in array array['_kept', '_audit'] loop
-        execute format('grant select on pgps_internal.%I to public', v_name || v_beside);
-        execute format('alter table pgps_internal.%I enable row level security', v_name || v_beside);
-        execute format('create policy pgps_like_log on pgps_internal.%I for select to public using (%s)', v_name || v_beside,
-            pgps_internal.policy_condition((build_log.event_type).type_id));
+    update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id returning * into v_type;
+    -- Everybody reads events through the rights on the endpoint; policies come on top (see rights.sql).
+    for v_relation in select r from pgps_internal.guarded(v_type) r loop
+        execute format('grant select on %s to public', v_relation);
+        execute format('alter table %s enable row level security', v_relation);
+        execute format($sql$
+            create policy pgps_granted on %s as restrictive for select to public
+            using ((select has_table_privilege(current_user, %s::oid, 'select')))$sql$, v_relation, v_endpoint::oid);
+        execute format('create policy pgps_all on %s for select to public using (true)', v_relation);
     end loop;
-    update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
     execute format('create trigger pgps_1_open before insert on %s for each statement execute function pgps_internal.open_statement()', v_log);
     execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_log);
