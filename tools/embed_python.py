@@ -42,8 +42,10 @@ FUNCTIONS = [
         {"filter": "text", "type_name": "text", "attributes": "text[]"},
         """\
 Take the text of a filter apart, without a look at the catalogue. The result has:
-text        the filter in one normal form; it cannot leave parentheses it is put between
-shape       the same with the top-level conditions in one order and $1, $2 .. for constants
+text        the filter in one normal form; it cannot leave parentheses it is put between, and reads the
+            same whatever standard_conforming_strings is
+shape       the same with the top-level conditions in one order and $1, $2 .. for constants;
+            no $ comes before a digit elsewhere
 parameters  [{literal, value, kind}] for $1 ..; kind is string, integer (fits bigint) or decimal
 safe        true when it can read nothing but the event, whoever runs it with search_path = pg_catalog;
             attributes are then written "type"."attribute" in shape
@@ -65,7 +67,7 @@ Take a statement of the publish/subscribe language apart, without a look at the 
 The result has verb, and the parts that the statement has; those left out of the statement are null:
 create_event_type   name, attributes (source text)          drop_event_type  name, cascade
 alter_queue         queue, auditable                        advertise, unadvertise  name
-publish             event_type, visibility, reliability, columns (array), values (source text)
+publish             event_type, visibility, reliability, columns (array), values (source text), count
 create_rule         name, table (SQL), operations (array), condition, event_type, values (array)
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password

@@ -290,6 +290,10 @@ def quoted_token(text: str, at: int) -> Token:
     if prefix == "u&":
         escape, end = uescape(text, end)
         value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
     if quote == "'":
         return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
     if not value:
@@ -417,6 +421,7 @@ import re
 
 NESTING = 100  # of brackets and CASE together; the readers below are recursive
 CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
 PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
 # Reserved words that are a value, or end one.
 VALUE_WORDS = frozenset(
@@ -583,18 +588,26 @@ def quote_string(value: str) -> str:
     return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
 
 
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
 def write_token(token: Token) -> str:
     """Return a token in its one normal form."""
     if token.kind == "string":
-        return quote_string(token.value)
+        return hide_dollars(quote_string(token.value))
     if token.kind == "bits":
-        return token.text[0].lower() + "'" + token.value.replace("'", "''") + "'"
+        return token.text[0].lower() + "'" + token.value + "'"
     if token.kind == "attribute":
         return token.text
-    if token.kind == "quoted" and token.value in KEYWORDS:
-        return quote_name(token.value)
-    if token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value):
-        return quote_name(token.value)
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
     return token.value
 
 
@@ -1041,7 +1054,7 @@ class Scope(NamedTuple):
 
 def attribute_token(type_name: str, name: str) -> Token:
     """Return a reference to an attribute, qualified and quoted."""
-    return Token("attribute", f"{quote_name(type_name)}.{quote_name(name)}", name)
+    return Token("attribute", f"{hide_dollars(quote_name(type_name))}.{hide_dollars(quote_name(name))}", name)
 
 
 def guess_names(tokens: list[Token], scope: Scope) -> SafeNames:
@@ -1479,8 +1492,10 @@ $$;
 
 comment on function pgps.parse_filter(text, text, text[]) is
 'Take the text of a filter apart, without a look at the catalogue. The result has:
-text        the filter in one normal form; it cannot leave parentheses it is put between
-shape       the same with the top-level conditions in one order and $1, $2 .. for constants
+text        the filter in one normal form; it cannot leave parentheses it is put between, and reads the
+            same whatever standard_conforming_strings is
+shape       the same with the top-level conditions in one order and $1, $2 .. for constants;
+            no $ comes before a digit elsewhere
 parameters  [{literal, value, kind}] for $1 ..; kind is string, integer (fits bigint) or decimal
 safe        true when it can read nothing but the event, whoever runs it with search_path = pg_catalog;
             attributes are then written "type"."attribute" in shape
@@ -1719,6 +1734,10 @@ def quoted_token(text: str, at: int) -> Token:
     if prefix == "u&":
         escape, end = uescape(text, end)
         value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
     if quote == "'":
         return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
     if not value:
@@ -1914,6 +1933,7 @@ import re
 
 NESTING = 100  # of brackets and CASE together; the readers below are recursive
 CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
 PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
 # Reserved words that are a value, or end one.
 VALUE_WORDS = frozenset(
@@ -2080,18 +2100,26 @@ def quote_string(value: str) -> str:
     return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
 
 
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
 def write_token(token: Token) -> str:
     """Return a token in its one normal form."""
     if token.kind == "string":
-        return quote_string(token.value)
+        return hide_dollars(quote_string(token.value))
     if token.kind == "bits":
-        return token.text[0].lower() + "'" + token.value.replace("'", "''") + "'"
+        return token.text[0].lower() + "'" + token.value + "'"
     if token.kind == "attribute":
         return token.text
-    if token.kind == "quoted" and token.value in KEYWORDS:
-        return quote_name(token.value)
-    if token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value):
-        return quote_name(token.value)
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
     return token.value
 
 
@@ -2630,7 +2658,7 @@ comment on function pgps.parse_statement(text) is
 The result has verb, and the parts that the statement has; those left out of the statement are null:
 create_event_type   name, attributes (source text)          drop_event_type  name, cascade
 alter_queue         queue, auditable                        advertise, unadvertise  name
-publish             event_type, visibility, reliability, columns (array), values (source text)
+publish             event_type, visibility, reliability, columns (array), values (source text), count
 create_rule         name, table (SQL), operations (array), condition, event_type, values (array)
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password

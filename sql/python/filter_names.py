@@ -6,7 +6,7 @@ from filter_literals import type_tokens
 from keywords import COLUMN_ONLY, KEYWORDS, NOT_A_COLUMN
 from lexer import Token
 from safe_filter import OPERATOR_WORDS, SAFE_TYPES, SafeNames
-from token_lists import partners, quote_name
+from token_lists import hide_dollars, partners, quote_name
 
 # Key words that are called like a function and are one in the catalogue.
 CALLED_WORDS = frozenset("left right extract normalize overlay position substring trim".split())
@@ -36,7 +36,7 @@ class Scope(NamedTuple):
 
 def attribute_token(type_name: str, name: str) -> Token:
     """Return a reference to an attribute, qualified and quoted."""
-    return Token("attribute", f"{quote_name(type_name)}.{quote_name(name)}", name)
+    return Token("attribute", f"{hide_dollars(quote_name(type_name))}.{hide_dollars(quote_name(name))}", name)
 
 
 def guess_names(tokens: list[Token], scope: Scope) -> SafeNames:

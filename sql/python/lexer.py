@@ -215,6 +215,10 @@ def quoted_token(text: str, at: int) -> Token:
     if prefix == "u&":
         escape, end = uescape(text, end)
         value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
     if quote == "'":
         return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
     if not value:

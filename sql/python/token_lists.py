@@ -7,6 +7,7 @@ from lexer import SqlTextError, Token
 
 NESTING = 100  # of brackets and CASE together; the readers below are recursive
 CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
 PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
 # Reserved words that are a value, or end one.
 VALUE_WORDS = frozenset(
@@ -173,18 +174,26 @@ def quote_string(value: str) -> str:
     return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
 
 
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
 def write_token(token: Token) -> str:
     """Return a token in its one normal form."""
     if token.kind == "string":
-        return quote_string(token.value)
+        return hide_dollars(quote_string(token.value))
     if token.kind == "bits":
-        return token.text[0].lower() + "'" + token.value.replace("'", "''") + "'"
+        return token.text[0].lower() + "'" + token.value + "'"
     if token.kind == "attribute":
         return token.text
-    if token.kind == "quoted" and token.value in KEYWORDS:
-        return quote_name(token.value)
-    if token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value):
-        return quote_name(token.value)
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
     return token.value
 
 

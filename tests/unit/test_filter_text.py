@@ -1,6 +1,7 @@
 """Filters taken apart: the tokens, the normal form, the shape, what is safe."""
 
 import importlib
+import re
 import string
 import sys
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_operators_and_comments_end_where_postgresql_ends_them(source: str, valu
     [
         "'a",
         "E'a\\'",
+        "b'12'",
+        "x'fg'",
         '"a',
         "$$a",
         "$a$ $$",
@@ -148,7 +151,7 @@ def test_operators_and_comments_end_where_postgresql_ends_them(source: str, valu
         "U&'a' uescape 'ab'",
         "U&'a' uescape",
         "a\x00",
-        "a�",
+        "a\ud800",
         "a \x0b b",
         "@" * 64,
         "0x" + "1" * 2000,
@@ -228,6 +231,16 @@ def test_constants_become_parameters() -> None:
 
 def test_quotes_in_names_are_doubled() -> None:
     assert parse_filter('"a""b" = 1', 'x"y', ['a"b'])["shape"] == '"x""y"."a""b" = $1'
+
+
+def test_a_dollar_before_a_digit_is_a_parameter() -> None:
+    source = r"""a = '$5' and "b$1\" = any(array['$1\', '$$2', $$it's $3$$])"""
+    result = parse_filter(source, "t$1", ["a"])
+    assert re.findall(r"\$[0-9]", result["text"] + result["shape"]) == ["$1"]
+    assert [t.value for t in tokenize(result["text"]) if t.kind in ("string", "quoted")] == [
+        *["$5", "b$1\\", "$1\\", "$$2", "it's $3"],
+    ]
+    assert parse_filter("a = '$5'", "t$1", ["a"])["shape"] == r'U&"t\00241"."a" = $1'
 
 
 def test_integers_beyond_bigint_are_decimals() -> None:
