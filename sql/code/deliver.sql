@@ -95,6 +95,7 @@ declare
     v_batch bigint;
     v_event bigint;
 begin
+    perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
     -- Events put back come first; they are out of order by the consumer's own wish.
@@ -303,6 +304,7 @@ declare
     v_acked bigint;
     v_retried bigint;
 begin
+    perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
     select n.batch_id, n.event_id into v_batch, v_event

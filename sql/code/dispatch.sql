@@ -282,6 +282,7 @@ begin
     if v_cap <= 0 then
         raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
     end if;
+    perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826163, 1);
     loop
         v_events := pgps_internal.cut_batch(v_cap);

@@ -87,6 +87,20 @@ end
 $$;
 comment on function pgps_internal.require_worker(name, text) is 'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
 
+create or replace function pgps_internal.require_read_committed() returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'pgps cannot move a position in a % transaction', current_setting('transaction_isolation')
+        using errcode = '25001', hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would hand events out again.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_read_committed() is
+'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, nothing would conflict';
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Look-ups
 -- ---------------------------------------------------------------------------------------------------------------------

@@ -78,7 +78,8 @@ begin
         end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
-    perform pgps_internal.build_visible(v_type.type_id);
+    perform pgps_internal.build_visible(v_type.type_id, c.owner)
+    from (select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id) c;
     perform pgps_internal.build_callback(m.subscription_id, v_type.type_id)
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
     where m.type_id = v_type.type_id and s.callback is not null;
@@ -258,6 +259,19 @@ end
 $$;
 comment on function pgps_internal.drop_signature(bigint) is 'Drops a signature with its function, constants and classes';
 
+create or replace function pgps_internal.store_constants(class pgps_internal.class, signature pgps_internal.signature) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('insert into pgps_internal.const_%s select $1%s', (store_constants.signature).signature_id,
+        (select string_agg(format(', ($2)[%s]::%s', n, (store_constants.signature).parameter_types[n]), '' order by n)
+            from generate_subscripts((store_constants.signature).parameter_types, 1) n))
+    using (store_constants.class).class_id, (store_constants.class).constants;
+end
+$$;
+comment on function pgps_internal.store_constants(pgps_internal.class, pgps_internal.signature) is 'Puts a class into its signature''s table of constants';
+
 create or replace function pgps_internal.set_class_active(class_id bigint, active boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -272,10 +286,7 @@ begin
     if v_signature.has_table then
         execute format('delete from pgps_internal.const_%s where pgps_class = $1', v_signature.signature_id) using v_class.class_id;
         if set_class_active.active then
-            execute format('insert into pgps_internal.const_%s select c.class_id%s from pgps_internal.class c where c.class_id = $1',
-                v_signature.signature_id,
-                (select string_agg(format(', c.constants[%s]::%s', n, v_signature.parameter_types[n]), '' order by n)
-                    from generate_subscripts(v_signature.parameter_types, 1) n)) using v_class.class_id;
+            perform pgps_internal.store_constants(v_class, v_signature);
         end if;
     end if;
 end
@@ -286,35 +297,28 @@ comment on function pgps_internal.set_class_active(bigint, boolean) is 'Takes a 
 -- What a role may see: row-level policies come first
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.build_visible(type_id integer) returns void
+create or replace function pgps_internal.build_visible(type_id integer, owner regrole) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_type pgps_internal.event_type;
-    v_owner regrole;
-    v_name text;
+    v_name text := format('pgps_internal.visible_%s_%s', build_visible.type_id, build_visible.owner::oid);
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
-    for v_owner in select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id loop
-        v_name := format('pgps_internal.visible_%s_%s', v_type.type_id, v_owner::oid);
-        if to_regprocedure(v_name || '(int8multirange)') is not null then
-            continue;
-        end if;
+    if to_regprocedure(v_name || '(int8multirange)') is null then
         -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
         execute format('create function %s(pgps_ids int8multirange) returns int8multirange
             language sql stable security definer set search_path = pg_catalog, pg_temp
             begin atomic
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, ''[]'')), ''{}'')
                 from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1 and l.event_id <@ pgps_ids;
-            end', v_name, v_type.log);
+            end', v_name, (select t.log from pgps_internal.event_type t where t.type_id = build_visible.type_id));
         execute format('revoke all on function %s(int8multirange) from public', v_name);
-        execute format('alter function %s(int8multirange) owner to %s', v_name, v_owner);
-    end loop;
+        execute format('alter function %s(int8multirange) owner to %s', v_name, build_visible.owner);
+    end if;
 end
 $$;
-comment on function pgps_internal.build_visible(integer) is
-'For each owner of a class a function, owned by that role, that reads the log under row-level security: which of these events may it see?';
+comment on function pgps_internal.build_visible(integer, regrole) is
+'For an owner of classes of a type a function, owned by that role, that reads the log under row-level security: which of these events may it see?';
 
 create or replace function pgps_internal.visible(event_type pgps_internal.event_type, owner regrole, ids int8multirange) returns int8multirange
 language plpgsql

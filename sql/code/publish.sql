@@ -230,30 +230,30 @@ language plpgsql
 as $$
 declare
     v_endpoint text := format('pgps_event.%I', _insert_events.event_type);
-    v_keys text[];
+    v_keys text[] := array(select distinct k from jsonb_array_elements(_insert_events.payload) e, jsonb_object_keys(e) k order by k);
     v_columns text[];
     v_unknown text;
 begin
-    -- One INSERT for each set of keys: an attribute that an object leaves out takes its default.
-    for v_keys in
-        select distinct array(select jsonb_object_keys(e) order by 1) from jsonb_array_elements(_insert_events.payload) e
-    loop
-        select k into v_unknown from unnest(v_keys) k
-        where k in ('_producer', '_producer_seq') and _insert_events.target is null or not exists (select from pg_catalog.pg_attribute a
-            where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
-        if v_unknown is not null then
-            raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown using errcode = '42703',
-                hint = 'See the column attributes of pgps.event_types.';
-        end if;
-        v_columns := v_keys || array(select c from unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys));
-        execute format('insert into %s (%s) select %s from jsonb_array_elements($1) with ordinality e(object, place)
-            cross join lateral jsonb_populate_record(null::%s, e.object) r
-            where array(select jsonb_object_keys(e.object) order by 1) = $4 order by e.place', coalesce(_insert_events.target, v_endpoint),
-            (select string_agg(quote_ident(k), ', ') from unnest(v_columns) k),
-            (select string_agg(case when k = any (v_keys) then 'r.' || quote_ident(k) when k = '_producer' then '$2' else '$3' end, ', ')
-                from unnest(v_columns) k), v_endpoint)
-        using _insert_events.payload, _insert_events.producer, _insert_events.producer_seq, v_keys;
-    end loop;
+    select k into v_unknown from unnest(v_keys) k
+    where k in ('_producer', '_producer_seq') and _insert_events.target is null or not exists (select from pg_catalog.pg_attribute a
+        where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
+    if v_unknown is not null then
+        raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown using errcode = '42703',
+            hint = 'See the column attributes of pgps.event_types.';
+    end if;
+    v_columns := v_keys || array(select c from unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys));
+    -- One INSERT for all: an attribute that an object leaves out takes its default.
+    execute format('insert into %s (%s) select %s from jsonb_array_elements($1) with ordinality e(object, place)
+        cross join lateral jsonb_populate_record(null::%s, e.object) r order by e.place', coalesce(_insert_events.target, v_endpoint),
+        (select string_agg(quote_ident(k), ', ' order by n) from unnest(v_columns) with ordinality u(k, n)),
+        (select string_agg(case
+                when k <> all (v_keys) then case k when '_producer' then '$2' else '$3' end
+                when d.adbin is null then 'r.' || quote_ident(k)
+                else format('case when e.object ? %L then r.%I else %s end', k, k, pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
+            from unnest(v_columns) with ordinality u(k, n)
+            join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k and not a.attisdropped
+            left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum), v_endpoint)
+    using _insert_events.payload, _insert_events.producer, _insert_events.producer_seq;
 end
 $$;
 comment on function pgps._insert_events(text, jsonb, text, bigint, text) is

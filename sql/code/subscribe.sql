@@ -254,7 +254,7 @@ begin
         values ((find_class.event_type).type_id, find_class.owner, v_signature, coalesce(v_constants, '{}'), find_class.private)
         returning class_id into v_class;
         perform pgps_internal.note_member(v_class);
-        perform pgps_internal.build_visible((find_class.event_type).type_id);
+        perform pgps_internal.build_visible((find_class.event_type).type_id, find_class.owner);
     end if;
     return v_class;
 end
@@ -305,7 +305,7 @@ begin
     select c.* into v_class from pgps_internal.class c where c.class_id = note_member.class_id;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     if v_signature.has_table then
-        perform pgps_internal.set_class_active(v_class.class_id, true);
+        perform pgps_internal.store_constants(v_class, v_signature);
     elsif v_signature.tier = 'safe' and cardinality(v_signature.parameter_types) > 0 then
         v_threshold := pgps_internal.setting('table_threshold')::integer;
         if (select count(*) from (select from pgps_internal.class c where c.signature_id = v_signature.signature_id limit v_threshold) x) >= v_threshold then
@@ -372,6 +372,7 @@ begin
         v_from := join_type.start::bigint;
     end if;
     if v_replay then
+        perform pgps_internal.require_read_committed();
         -- No batch may be cut between looking at the past and joining.
         perform pg_advisory_xact_lock(1885826163, 1);
     end if;
@@ -475,6 +476,33 @@ comment on function pgps_internal.match_pattern_subscriptions(integer) is 'Joins
 -- Changing
 -- ---------------------------------------------------------------------------------------------------------------------
 
+create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class pgps_internal.class;
+    v_function regprocedure;
+begin
+    if exists (select from pgps_internal.member m where m.class_id = drop_unused_class.class_id) then
+        return;
+    end if;
+    perform pgps_internal.set_class_active(drop_unused_class.class_id, false);
+    delete from pgps_internal.class c where c.class_id = drop_unused_class.class_id returning * into v_class;
+    if v_class.signature_id is not null and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
+        perform pgps_internal.drop_signature(v_class.signature_id);
+    end if;
+    -- What a role owns would keep it from being dropped.
+    if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
+        v_function := to_regprocedure(format('pgps_internal.visible_%s_%s(int8multirange)', v_class.type_id, v_class.owner::oid));
+        if v_function is not null then
+            execute format('drop function %s', v_function);
+        end if;
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_unused_class(bigint) is 'Drops a class that no subscription is in, and the code that only it needed';
+
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -492,10 +520,7 @@ begin
     select array_agg(g.class_id) into v_classes from gone g;
     delete from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id;
     foreach v_class in array coalesce(v_classes, '{}') loop
-        if not exists (select from pgps_internal.member m where m.class_id = v_class) then
-            perform pgps_internal.set_class_active(v_class, false);
-            delete from pgps_internal.class c where c.class_id = v_class;
-        end if;
+        perform pgps_internal.drop_unused_class(v_class);
     end loop;
 end
 $$;
@@ -581,8 +606,7 @@ begin
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
     perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);
-    delete from pgps_internal.class c where c.class_id = any (v_classes) and c.is_private
-        and not exists (select from pgps_internal.member m where m.class_id = c.class_id);
+    perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
     perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
 end
 $$;

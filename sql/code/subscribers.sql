@@ -95,6 +95,7 @@ declare
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
 begin
+    perform pgps_internal.require_read_committed();
     if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
         return 0;
     end if;
