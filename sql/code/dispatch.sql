@@ -193,6 +193,10 @@ declare
     v_numbered boolean;
     v_all bigint;
 begin
+    if not exists (select from pgps_internal.event_type t where t.type_id = v_type_id) then
+        -- Dropped with events waiting; its rows in the control queue go with their segment.
+        return 0;
+    end if;
     execute format('select c.ids, c.events, c.numbered from pgps_internal.cut_%s($1, $2) c', v_type_id)
     using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_ids, v_events, v_numbered;
     v_all := v_events;

@@ -185,26 +185,30 @@ comment on function pgps_internal.constant_values(jsonb, text[]) is
 'Constants of a filter as text of their types; null when one has another meaning there, so that the filter keeps them in its text';
 
 create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text) returns boolean
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select (is_safe.parsed ->> 'safe')::boolean
-        and not exists (
+declare
+    v_attributes text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'attributes'));
+    v_operators text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'operators'));
+    v_functions text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'functions'));
+    v_schemas oid[];
+begin
+    if not (is_safe.parsed ->> 'safe')::boolean then
+        return false;
+    end if;
+    v_schemas := array(select n.oid from pg_namespace n
+        where n.nspname <> 'pg_catalog' and quote_ident(n.nspname) = any (regexp_split_to_array(is_safe.search_path, '\s*,\s*')));
+    return not exists (
             select from pg_attribute a join pg_type t on t.oid = a.atttypid
-            where a.attrelid = (is_safe.event_type).endpoint and a.attname in (select jsonb_array_elements_text(is_safe.parsed -> 'attributes'))
+            where a.attrelid = (is_safe.event_type).endpoint and a.attname = any (v_attributes)
                 and (t.typnamespace <> 'pg_catalog'::regnamespace or t.typtype <> 'b' or t.typname = 'bpchar'))
         and not exists (
-            select from pg_operator o join pg_namespace n on n.oid = o.oprnamespace
-            where n.nspname = any (parse_path.path) and n.nspname <> 'pg_catalog'
-                and o.oprname in (select jsonb_array_elements_text(is_safe.parsed -> 'operators'))
-                and pg_catalog.pg_type_is_visible(o.oprright)
-                and (select x.typnamespace from pg_type x where x.oid = o.oprright) = 'pg_catalog'::regnamespace
-                and coalesce((select x.typnamespace from pg_type x where x.oid = o.oprleft), 'pg_catalog'::regnamespace) = 'pg_catalog'::regnamespace)
-        and not exists (
-            select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where n.nspname = any (parse_path.path) and n.nspname <> 'pg_catalog'
-                and p.proname in (select jsonb_array_elements_text(is_safe.parsed -> 'functions')))
-    from (select array(select trim(both '"' from trim(s)) from regexp_split_to_table(is_safe.search_path, ',') s) as path) parse_path
+            select from pg_operator o
+            where o.oprname = any (v_operators) and o.oprnamespace = any (v_schemas)
+                and not exists (select from pg_type x where x.oid in (o.oprleft, o.oprright) and x.typnamespace <> 'pg_catalog'::regnamespace))
+        and not exists (select from pg_proc p where p.proname = any (v_functions) and p.pronamespace = any (v_schemas));
+end
 $$;
 comment on function pgps_internal.is_safe(jsonb, pgps_internal.event_type, text) is
 'True when a filter means the same, and can do nothing but read the event, if the broker''s owner runs it with search_path pg_catalog:
@@ -242,12 +246,15 @@ begin
             case when cardinality(v_constants) = 0 then '{}' else find_class.constant_types end, v_environment);
     end if;
     if not find_class.private then
-        select c.class_id into v_class from pgps_internal.class c
-        where c.type_id = (find_class.event_type).type_id and c.owner = find_class.owner and not c.is_private and c.is_active
-            and c.signature_id is not distinct from v_signature
-            and (v_signature is null or c.constants = coalesce(v_constants, '{}')
-                and hash_array_extended(c.constants, 0) = hash_array_extended(coalesce(v_constants, '{}'), 0))
-        limit 1;
+        if v_signature is null then
+            select c.class_id into v_class from pgps_internal.class c
+            where c.type_id = (find_class.event_type).type_id and c.signature_id is null and c.owner = find_class.owner
+                and not c.is_private and c.is_active limit 1;
+        else
+            select c.class_id into v_class from pgps_internal.class c
+            where c.signature_id = v_signature and hash_array_extended(c.constants, 0) = hash_array_extended(v_constants, 0)
+                and c.constants = v_constants and not c.is_private and c.is_active limit 1;
+        end if;
     end if;
     if v_class is null then
         insert into pgps_internal.class (type_id, owner, signature_id, constants, is_private)
@@ -364,6 +371,8 @@ declare
     v_class bigint;
     v_last pgps_internal.batch;
     v_skip int8multirange := '{}';
+    v_xids xid8[];
+    v_ranges int8multirange;
 begin
     if v_replay and join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
@@ -385,11 +394,11 @@ begin
         end if;
     else
         -- What has been committed but is not in a batch yet was published before.
-        execute format('select c.ids from (select coalesce(array_agg(distinct w.xid), ''{}'') as xids,
-                coalesce(range_agg(int8range(w.lo, w.hi, ''[]'')), ''{}'') as ranges
-            from pgps_internal.waiting($1, pg_current_snapshot()) w where w.type_id = $2) w
-            cross join lateral pgps_internal.cut_%s(w.xids, w.ranges) c', (join_type.event_type).type_id)
-        using v_last, (join_type.event_type).type_id into v_skip;
+        select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+        from pgps_internal.waiting(v_last, pg_current_snapshot()) w where w.type_id = (join_type.event_type).type_id;
+        if v_xids is not null then
+            execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (join_type.event_type).type_id) using v_xids, v_ranges into v_skip;
+        end if;
     end if;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_type.subscription).subscription_id, v_class, (join_type.event_type).type_id,
