@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.main
@@ -80,12 +79,21 @@ def _register() -> None:
     app.add_typer(settings.app, name="config")
     for module in (publish, listen, sql, doctor, top):
         module.register(app)
-    if importlib.util.find_spec("pgps.demo") is not None:
-        demo = importlib.import_module("pgps.demo.main").demo
-        if isinstance(demo, typer.Typer):
-            app.add_typer(demo, name="demo")
-        else:
-            app.command("demo")(demo)
+    demo = _demo()
+    if isinstance(demo, typer.Typer):
+        app.add_typer(demo, name="demo")
+    elif demo is not None:
+        app.command("demo")(demo)
+
+
+def _demo() -> Any:
+    """Return the demonstration's command or commands, None where it is not installed."""
+    try:
+        return importlib.import_module("pgps.demo.main").demo
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("pgps.demo"):
+            return None
+        raise
 
 
 _register()

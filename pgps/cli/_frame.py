@@ -113,7 +113,7 @@ def _section(columns: Sequence[Column], rows: list[Row], most: int, nothing: str
     if not rows:
         return [Text(nothing, style="dim"), Text()]
     more = [Text(f"… {len(rows) - most} more", style="dim")] if len(rows) > most else [Text()]
-    return [table(columns, rows[:most]), *more]
+    return [table(columns, rows[:most], wrap=False), *more]
 
 
 def _head(frame: Frame, width: int) -> RenderableType:

@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import rich.box
 from rich.cells import cell_len
@@ -76,8 +76,8 @@ class Output:
     def __init__(self, *, json: bool = False) -> None:
         self.json = json
         # Made for each command, not at import: tests and pipes exchange sys.stdout.
-        self.stdout = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        self.stderr = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+        self.stdout = _console(sys.stdout)
+        self.stderr = _console(sys.stderr)
 
     def say(self, text: str) -> None:
         """Tell a person something; not data."""
@@ -130,11 +130,22 @@ class Output:
                 self.line(text)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Row], *, title: str | None = None) -> Table:
-    """Return a rich table of the rows."""
-    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title=title, title_justify="left")
+def _console(stream: TextIO) -> Console:
+    """Return a console of the terminal's width; what is not a terminal has none, and nothing is cut for it."""
+    width = None if stream.isatty() else 10_000
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True) -> Table:
+    """Return a rich table of the rows; without `wrap` each row stays on one line, and loses what does not fit."""
+    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
+        made.add_column(
+            column.heading,
+            justify="right" if column.right else "left",
+            overflow="fold" if wrap else "ellipsis",
+            no_wrap=not wrap,
+        )
     for row in rows:
         made.add_row(*(_cell(column, row[column.key]) for column in columns))
     return made

@@ -59,7 +59,7 @@ _SUBSCRIPTIONS = SQL("""
     from pgps.subscriptions""")
 
 _EXCEPTIONS = SQL("""
-    select event_type, event_id, subscription, failed_at, attempts, sqlstate, error, state, payload
+    select event_type, event_id, subscription, failed_at, attempts, sqlstate, error, state
     from pgps.exceptions""")
 
 
@@ -127,6 +127,14 @@ def exceptions(
         + _where(event_type=event_type, event_id=event_id, subscription=subscription)
         + SQL(" order by failed_at, event_id limit {}").format(Literal(limit))
     )
+
+
+def failed_event(view: str, event_id: int) -> Composed:
+    """Return the attributes of a failed event as JSON, as far as the reader may see it."""
+    return SQL("""
+    select to_jsonb(q) - array['event_id', 'subscription', 'failed_at', 'attempts', 'sqlstate', 'error', 'state']
+               as event
+    from pgps_queue.{} q where q.event_id = {} limit 1""").format(Identifier(view), Literal(event_id))
 
 
 def activity() -> Query:
@@ -290,3 +298,5 @@ SUMMARY = """
 
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
 MOMENT = "select current_database() as database, clock_timestamp() as now"
+
+JIT_OFF = "set jit = off"

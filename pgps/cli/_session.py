@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from pgps.cli import _queries
 from pgps.cli._errors import WrongUsage
 from pgps.cli._output import Output, RawJson
 from pgps.cli._queries import Query
-from pgps.errors import InstallError, UnknownName, from_database
+from pgps.errors import InstallError, UnknownName
 
 __all__ = ["Options", "Row", "Session"]
 
@@ -72,6 +72,8 @@ class Session:
         )
         for name, loader in _LOADERS.items():
             connection.adapters.register_loader(name, loader)
+        # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms.
+        connection.execute(_queries.JIT_OFF)
         return connection
 
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
@@ -87,6 +89,14 @@ class Session:
             self._check_installed(error)
             raise
 
+    def each(self, query: str, parameters: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """Return the row of a query for each set of parameters; all in one transaction."""
+        if len(parameters) == 1:
+            return self.rows(query, parameters[0])
+        with self.connection.transaction(), self.connection.cursor() as cursor:
+            cursor.executemany(query, parameters, returning=True)
+            return [row for result in cursor.results() for row in result]
+
     def one(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> Row:
         """Return the only row of a query."""
         rows = self.rows(query, parameters)
@@ -101,9 +111,10 @@ class Session:
         return rows[0]
 
     def _check_installed(self, error: psycopg.Error) -> None:
-        if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            return
-        facts = self.connection.execute(_queries.INSTALLED).fetchone()
+        """Raise InstallError when the reason is that there is no pgps here."""
+        # The connection itself may be in the transaction that has just failed.
+        with self.connect() as connection:
+            facts = connection.execute(_queries.INSTALLED).fetchone()
         if facts and not facts["installed"]:
             raise InstallError(
                 f'pgps is not installed in database "{facts["database"]}"',
@@ -132,13 +143,8 @@ class Session:
         try:
             return self.connection.execute(statement)
         except psycopg.errors.InvalidSchemaName as error:
-            raise InstallError(
-                f'pgps is not installed in database "{self.connection.info.dbname}"',
-                hint="Install it: pgps install DSN",
-                sqlstate=error.sqlstate,
-            ) from error
-        except psycopg.Error as error:
-            raise from_database(error) from error
+            self._check_installed(error)
+            raise
 
     def show(self, statements: Iterable[str]) -> None:
         """Write statements to stdout when --show-sql asks for them; they can be run as they stand."""

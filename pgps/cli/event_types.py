@@ -189,19 +189,12 @@ def alter(
     name: Name,
     add: Annotated[str | None, typer.Option(metavar="COLUMN", help="Add an attribute, as in CREATE TABLE.")] = None,
     drop: Annotated[str | None, typer.Option(metavar="NAME", help="Drop an attribute.")] = None,
-    visibility: Annotated[Visibility | None, typer.Option(help="New default of its events.")] = None,
-    reliability: Annotated[Reliability | None, typer.Option(help="New default of its events.")] = None,
 ) -> None:
     """Change an event type; events in its queues survive."""
-    changes = {
-        "add_attribute": add,
-        "drop_attribute": drop,
-        "visibility": visibility.value if visibility else None,
-        "reliability": reliability.value if reliability else None,
-    }
-    if not any(changes.values()):
-        raise WrongUsage("Say what to change: --add, --drop, --visibility or --reliability.")
-    session.change([_queries.call("alter_event_type", name=name, **changes)], done=f'event type "{name}" changed')
+    if add is None and drop is None:
+        raise WrongUsage("Say what to change: --add or --drop.")
+    statement = _queries.call("alter_event_type", name=name, add_attribute=add, drop_attribute=drop)
+    session.change([statement], done=f'event type "{name}" changed')
 
 
 @command(app, "drop", changes=True)

@@ -49,6 +49,10 @@ def ls(
 def show(session: Session, event_type: TypeName, event_id: Annotated[int, typer.Argument(metavar="EVENT")]) -> None:
     """Show one failed event: the whole error, and the event."""
     rows = session.rows(_queries.exceptions(event_type=event_type, event_id=event_id))
+    if rows:
+        view = rows[0]["event_type"] + "_exception"
+        event = session.rows(_queries.failed_event(view, event_id))
+        rows = [{**row, "payload": event[0]["event"] if event else None} for row in rows]
     details = [
         *(column for column in COLUMNS if column.key != "error"),
         Column("error"),

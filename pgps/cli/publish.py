@@ -21,7 +21,7 @@ from pgps.errors import from_database
 
 __all__ = ["register"]
 
-_PRODUCER = "Name of this source: what it has sent before under the same number is dropped."
+_PRODUCER = "Name of this source: what it has sent before under the same number is not published again."
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,6 @@ class _Manner:
 @dataclass(slots=True)
 class _Tally:
     events: int = 0
-    calls: int = 0
     last_id: int | None = None
 
 
@@ -57,17 +56,18 @@ def publish(
         str | None, typer.Option("--file", "-f", metavar="FILE", help="ndjson, json or csv; .gz is unpacked.")
     ] = None,
     file_format: Annotated[Format | None, typer.Option("--format", help="When the name does not tell.")] = None,
-    chunk: Annotated[int, typer.Option(min=1, help="Events in one call, and one transaction.")] = 1_000,
+    chunk: Annotated[int, typer.Option(min=1, help="Events in one transaction.")] = 1_000,
     atomic: Annotated[bool, typer.Option("--atomic", help="All in one transaction, or nothing.")] = False,
     visibility: Annotated[Visibility | None, typer.Option(help="Other than the type's default.")] = None,
     reliability: Annotated[Reliability | None, typer.Option(help="Other than the type's default.")] = None,
     producer: Annotated[str | None, typer.Option(metavar="NAME", help=_PRODUCER)] = None,
-    producer_seq: Annotated[int, typer.Option(metavar="N", help="Number of the first call; each chunk is one.")] = 1,
+    producer_seq: Annotated[int, typer.Option(metavar="N", help="Number of the first event.")] = 1,
 ) -> None:
     """Publish events.
 
-    With --producer a file that was sent in part can be sent again, with the
-    same --chunk: what arrived the first time is not published twice.
+    With --producer each event has a number, from --producer-seq up. A file
+    that was sent in part can be sent again: what arrived the first time is
+    not published twice.
 
     Example: pgps publish quote '{"symbol": "IBM", "price": 79.5}'
     """
@@ -91,9 +91,10 @@ def publish(
             with open_source(file or "-", format=file_format) as source:
                 _send_all(session, manner, source, chunk, tally, atomic=atomic)
     last = "" if tally.last_id is None or session.options.dry_run else f", the last with id {tally.last_id}"
-    plural = "event" if tally.events == 1 else "events"
+    what = f"{count(tally.events)} event{'' if tally.events == 1 else 's'}"
+    done = f'{what} published as "{event_type}"' if producer is None else f'{what} sent to "{event_type}" by {producer}'
     session.told(
-        f'{count(tally.events)} {plural} published as "{event_type}"{last}',
+        done + last,
         event_type=event_type,
         events=tally.events,
         last_event_id=tally.last_id,
@@ -130,21 +131,27 @@ def _where(error: psycopg.Error, source: Source, events: list[Event], tally: _Ta
 
 
 def _send(session: Session, manner: _Manner, events: list[Event], tally: _Tally) -> None:
-    parameters = {
-        "event_type": manner.event_type,
-        "payload": events[0].text if len(events) == 1 else "[" + ",".join(event.text for event in events) + "]",
-        "visibility": manner.visibility,
-        "reliability": manner.reliability,
-        "producer": manner.producer,
-        "producer_seq": manner.first_number + tally.calls if manner.producer else None,
-    }
+    """Send events in one transaction: in one call, or with a producer in one call each, numbered."""
+    if manner.producer is None:
+        payloads = [events[0].text if len(events) == 1 else "[" + ",".join(event.text for event in events) + "]"]
+    else:
+        payloads = [event.text for event in events]
+    calls = [
+        {
+            "event_type": manner.event_type,
+            "payload": payload,
+            "visibility": manner.visibility,
+            "reliability": manner.reliability,
+            "producer": manner.producer,
+            "producer_seq": None if manner.producer is None else manner.first_number + tally.events + number,
+        }
+        for number, payload in enumerate(payloads)
+    ]
     if session.options.show_sql:
-        shown = psycopg.ClientCursor(session.connection).mogrify(_queries.PUBLISH, parameters)
-        session.show([shown])
-    row = session.one(_queries.PUBLISH, parameters)
-    tally.calls += 1
+        cursor = psycopg.ClientCursor(session.connection)
+        session.show(cursor.mogrify(_queries.PUBLISH, call) for call in calls)
+    tally.last_id = session.each(_queries.PUBLISH, calls)[-1]["publish"]
     tally.events += len(events)
-    tally.last_id = row["publish"]
 
 
 @contextlib.contextmanager

@@ -81,7 +81,10 @@ class WordCompleter(Completer):
         before = text[: len(text) - len(word)].rpartition("\n")[2]
         if not before.lstrip().startswith("\\"):
             before = split(text[: len(text) - len(word)])[1]
-        yield from _phrases((before + word).lstrip())
+        phrases = list(_phrases((before + word).lstrip()))
+        yield from phrases
+        if phrases and has_words(before):
+            return
         seen: set[str] = set()
         for found, kind in self._candidates(before, word):
             if found.lower().startswith(word.lower()) and found not in seen:
