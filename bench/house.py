@@ -1,0 +1,159 @@
+"""What all lines share: one private cluster, databases in it, workers, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from pgps import install
+from pgps.embedded import EmbeddedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import Progress, TaskID
+
+__all__ = ["House", "opened"]
+
+# Durable, and with room in the WAL, so that a checkpoint does not fall into one half of a pair.
+SETTINGS = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "512MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "30min",
+    "track_commit_timestamp": "on",
+}
+_TEMPLATE = "bench_template"
+_REPORTED = (
+    "server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_level", "wal_sync_method",
+    "shared_buffers", "max_wal_size", "checkpoint_timeout", "autovacuum", "jit",
+    "track_commit_timestamp", "max_connections",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class House:
+    """The cluster of a run; `quick` trades precision for time."""
+
+    cluster: EmbeddedCluster
+    runs: int
+    quick: bool
+    progress: Progress
+    task: TaskID
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
+    _databases: int = 0
+
+    def prepare(self) -> None:
+        """Install pgps once; the lines' databases are cloned from there."""
+        with self.cluster.connect() as connection:
+            connection.execute(f"create database {_TEMPLATE}".encode())
+        install.install(self.cluster.dsn(_TEMPLATE))
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """Make a database with pgps; yield its connection string, and drop it."""
+        self._databases += 1
+        name = f"bench_{self._databases}"
+        with self.cluster.connect() as connection:
+            connection.execute(f"create database {name} template {_TEMPLATE}".encode())
+        try:
+            yield self.cluster.dsn(name)
+        finally:
+            with self.cluster.connect() as connection:
+                connection.execute(f"drop database {name} with (force)".encode())
+
+    def pairs(self, runs: int | None = None) -> Iterator[int]:
+        """Count the runs of a line, and show how far it is."""
+        for number in range(runs or self.runs):
+            yield number
+            self.progress.advance(self.task)
+
+    def say(self, text: str) -> None:
+        """Show what is going on."""
+        self.progress.update(self.task, description=text)
+
+    def scale(self, full: int, quick: int) -> int:
+        """Return how much to do."""
+        return quick if self.quick else full
+
+    def checkpoint(self) -> None:
+        """Write out what earlier runs left dirty, so that it does not cost the next one."""
+        with self.cluster.connect() as connection:
+            connection.execute("checkpoint")
+
+    def describe(self) -> dict[str, str]:
+        """Return the server's version and the settings that matter."""
+        with self.cluster.connect() as connection:
+            rows = connection.execute(
+                "select name, setting || coalesce(unit, '') from pg_settings where name = any (%s)", [list(_REPORTED)]
+            ).fetchall()
+        return dict(rows)
+
+
+def alternate(number: int, first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
+    """Measure both, in changing order, so that what drifts meets both alike."""
+    if number % 2 == 0:
+        one = first()
+        return one, second()
+    two = second()
+    return first(), two
+
+
+@contextlib.contextmanager
+def opened(dsn: str, *, autocommit: bool = True) -> Iterator[psycopg.Connection]:
+    """Open a connection and close it behind the block; leaving the block never commits."""
+    with contextlib.closing(psycopg.connect(dsn, autocommit=autocommit)) as connection:
+        yield connection
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how many seconds it took."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def worker(dsn: str) -> Iterator[int]:
+    """Run a worker at its default settings; yield its process id once it dispatches."""
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([sys.executable, "-m", "pgps_worker", "--dsn", dsn], stderr=log, cwd=_root())
+        try:
+            _wait_for_dispatcher(dsn, process)
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for_dispatcher(dsn: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    with opened(dsn) as connection:
+        # It first makes sure that nothing was missed, then sleeps: its connection is idle after a dispatch.
+        while not connection.execute(
+            "select exists (select from pg_stat_activity where datname = current_database()"
+            " and application_name like 'pgps-worker/%/dispatcher' and state = 'idle' and query like '%dispatch%')"
+        ).fetchall()[0][0]:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the worker does not dispatch (exit status {process.poll()})")
+            time.sleep(0.05)
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,114 @@
+"""Clients that wait for events, as applications do: in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection as Pipe
+
+__all__ = ["Seen", "listener", "running", "subscriber"]
+
+Seen: TypeAlias = dict[int, float]
+"""When the callback was called for an event, by the transaction that published it."""
+
+_BATCH = 1000
+_POLL = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """What a client is given: where to connect, what to listen to, and how to hear that it is over."""
+
+    dsn: str
+    channel: str
+    subscription: str
+
+
+class Waiting:
+    """A waiting client in another process."""
+
+    def __init__(self, target: Callable[[_Client, Any], None], client: _Client) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(client, theirs), daemon=True)
+        self._process.start()
+        assert self._pipe.recv() == "ready"
+
+    def result(self) -> Any:
+        """Return what it has seen since the last call."""
+        self._pipe.send("result")
+        return self._pipe.recv()
+
+    def stop(self) -> None:
+        """End it."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send("stop")
+        self._process.join(timeout=10)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+@contextlib.contextmanager
+def running(
+    target: Callable[[_Client, Any], None], dsn: str, *, channel: str, subscription: str = ""
+) -> Iterator[Waiting]:
+    """Run a client behind the block."""
+    waiting = Waiting(target, _Client(dsn, channel, subscription))
+    try:
+        yield waiting
+    finally:
+        waiting.stop()
+
+
+def subscriber(client: _Client, pipe: Pipe) -> None:
+    """Wait on the subscription's channel, receive, call back, acknowledge."""
+    seen: Seen = {}
+    with psycopg.connect(client.dsn, autocommit=True, prepare_threshold=0) as connection:
+        connection.execute(f'listen "{client.channel}"'.encode())
+        pipe.send("ready")
+        while not _asked_to_stop(pipe, seen):
+            for _ in connection.notifies(timeout=_POLL, stop_after=1):
+                pass
+            while _receive(connection, client.subscription, seen) == _BATCH:
+                pass
+
+
+def _receive(connection: psycopg.Connection, subscription: str, seen: Seen) -> int:
+    events = connection.execute(
+        "select event_id, xid::text::bigint from pgps.receive(%s, %s)", [subscription, _BATCH]
+    ).fetchall()
+    for _, xid in events:
+        seen[xid] = time.time()
+    if events:
+        connection.execute("select pgps.ack(%s)", [subscription])
+    return len(events)
+
+
+def listener(client: _Client, pipe: Pipe) -> None:
+    """Wait for bare notifications, whose payload is the transaction."""
+    seen: Seen = {}
+    with psycopg.connect(client.dsn, autocommit=True) as connection:
+        connection.execute(f'listen "{client.channel}"'.encode())
+        pipe.send("ready")
+        while not _asked_to_stop(pipe, seen):
+            for notification in connection.notifies(timeout=_POLL):
+                seen[int(notification.payload)] = time.time()
+                if pipe.poll():
+                    break
+
+
+def _asked_to_stop(pipe: Pipe, seen: Seen) -> bool:
+    while pipe.poll():
+        if pipe.recv() == "stop":
+            return True
+        pipe.send(dict(seen))
+        seen.clear()
+    return False
