@@ -46,27 +46,6 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One batch to run: at most `limit` events, None for the broker's own limit."""
-
-    subscription: str
-    priority: int
-    limit: int | None
-    deaths: int
-
-    @property
-    def alone(self) -> bool:
-        """True when a failure of this turn can only be that of a single event."""
-        return self.limit == 1
-
-    def to_blame(self, outcome: Outcome) -> bool:
-        """Return whether the event this turn ran must be filed as failed."""
-        return self.alone and (
-            outcome is Outcome.HUNG or (outcome is Outcome.DIED and self.deaths + 1 >= _DEATHS_TO_BLAME)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """What a turn came to: `share` is the part of its time limit it took, the rest says why it hung or died."""
 
@@ -74,6 +53,33 @@ class Result:
     share: float = 0.0
     sqlstate: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One batch to run: at most `limit` events, None for the broker's own limit.
+
+    With a `verdict` nothing is run: the event that hung or killed the last turn
+    is to be filed, which its session did not live to do.
+    """
+
+    subscription: str
+    priority: int
+    limit: int | None
+    deaths: int = 0
+    verdict: Result | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True when a failure of this turn can only be that of a single event."""
+        return self.limit == 1
+
+    def is_to_blame(self, outcome: Outcome) -> bool:
+        """Return whether the event this turn ran must be filed as failed."""
+        if not self.alone:
+            return False
+        deaths = self.deaths + (self.verdict is None)
+        return outcome is Outcome.HUNG or (outcome is Outcome.DIED and deaths >= _DEATHS_TO_BLAME)
 
 
 @dataclass(slots=True)
@@ -89,6 +95,7 @@ class _Record:
 
     limit: int | None = None
     deaths: int = 0
+    verdict: Result | None = None
     failures: int = 0
     not_before: float = 0.0
 
@@ -175,20 +182,23 @@ class Agenda:
         if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED}:
             return outcome is Outcome.UNTOUCHED
         record = self._records.setdefault(name, _Record())
-        if outcome in {Outcome.REFUSED, Outcome.DIED}:
+        # An unfiled verdict must not be run into again. One refused is stale: another worker is at this event.
+        record.verdict = result if turn.is_to_blame(outcome) else None
+        record.deaths = turn.deaths + 1 if outcome is Outcome.DIED and turn.alone else 0
+        if outcome is not Outcome.REFUSED:
+            record.limit = 1
+        if outcome in {Outcome.REFUSED, Outcome.DIED} and record.verdict is None:
             record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
             record.failures += 1
-        if outcome is Outcome.REFUSED:
             return False
-        record.limit = 1
-        record.deaths = record.deaths + 1 if outcome is Outcome.DIED and turn.alone else 0
-        return outcome is not Outcome.DIED
+        return True
 
     def _grow(self, name: str, share: float) -> None:
         record = self._records.get(name)
         if record is None:
             return
         record.deaths = record.failures = 0
+        record.verdict = None
         if record.limit is not None and share < _EASY:
             record.limit *= 2
         if record.limit is None or record.limit > _CEILING:
@@ -213,7 +223,7 @@ class Agenda:
         entry = self._waiting.pop(name)
         record = self._records.get(name, _Record())
         self._running[name] = record.limit is not None
-        return Turn(name, entry.priority, record.limit, record.deaths)
+        return Turn(name, entry.priority, record.limit, record.deaths, record.verdict)
 
     def _rank(self, name: str) -> tuple[bool, int, int]:
         entry = self._waiting[name]

@@ -13,7 +13,7 @@ from psycopg import errors
 
 from pgps_worker import broker
 from pgps_worker.agenda import Agenda, Outcome, Result, Turn
-from pgps_worker.connection import Connection, connect, is_alive
+from pgps_worker.connection import Connection, connect, in_one_line, is_alive
 from pgps_worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Runner", "open_agenda"]
 
 log = logging.getLogger(__name__)
-
-# For filing one event.
-_STATEMENT_TIMEOUT = 10.0
 
 
 def open_agenda(config: WorkerConfig) -> Agenda:
@@ -61,7 +58,7 @@ class Runner:
             result = await self._serve(connection, turn)
         except psycopg.Error as error:
             # Not the callback's: run_subscriber's own errors end in a result.
-            log.warning("subscription %s: %s", turn.subscription, error)
+            log.warning("subscription %s: %s", turn.subscription, in_one_line(error))
             await connection.close()
         finally:
             self.agenda.done(turn, result)
@@ -73,10 +70,12 @@ class Runner:
             return Result(Outcome.UNTOUCHED)
         if turn.alone and not await broker.try_suspect(connection, turn.subscription):
             return Result(Outcome.REFUSED)
-        result = await self._call(connection, turn)
-        if turn.to_blame(result.outcome):
-            result = await self._blame(connection, turn, result)
-        if result.outcome is not Outcome.NOTHING and not connection.closed:
+        result = turn.verdict or await self._call(connection, turn)
+        if connection.closed:
+            return result
+        if turn.is_to_blame(result.outcome):
+            result = await self._file(connection, turn, result)
+        if result.outcome is not Outcome.NOTHING:
             await broker.wash(connection)
         return result
 
@@ -99,7 +98,7 @@ class Runner:
         return Result(Outcome.HANDLED, share=(time.monotonic() - began) / self.config.callback_timeout)
 
     def _failed(self, connection: Connection, turn: Turn, error: psycopg.Error, *, barked: bool) -> Result:
-        text = error.diag.message_primary or str(error).strip()
+        text = in_one_line(error)
         log.warning("subscription %s: %s", turn.subscription, text)
         if barked or isinstance(error, errors.QueryCanceled):
             self.vitals.callbacks_stopped += 1
@@ -109,18 +108,6 @@ class Runner:
             sqlstate = error.sqlstate or "08006"
             return Result(Outcome.DIED, sqlstate=sqlstate, error=f"the session ended in the callback: {text}")
         return Result(Outcome.NOTHING if isinstance(error, errors.UndefinedObject) else Outcome.REFUSED)
-
-    async def _blame(self, connection: Connection, turn: Turn, result: Result) -> Result:
-        """File the event as failed, in a new session if the old one is gone."""
-        if not connection.closed:
-            return await self._file(connection, turn, result)
-        try:
-            async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as other:
-                if await broker.try_suspect(other, turn.subscription):
-                    return await self._file(other, turn, result)
-        except psycopg.Error as error:
-            log.warning("subscription %s: the failed event is not filed yet: %s", turn.subscription, error)
-        return result
 
     async def _file(self, connection: Connection, turn: Turn, result: Result) -> Result:
         event = await broker.fail_delivery(connection, turn.subscription, sqlstate=result.sqlstate, error=result.error)

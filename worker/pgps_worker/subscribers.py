@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pgps_worker import broker
-from pgps_worker.connection import connect, notified
+from pgps_worker.connection import Connection, connect, notified
 
 if TYPE_CHECKING:
     from pgps_worker.agenda import Agenda
@@ -45,10 +45,14 @@ class Watcher:
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
             await connection.execute("listen " + broker.INTERNAL_CHANNEL)
             self.vitals.up(self.name)
-            if connection.info.parameter_status("is_superuser") == "on":
-                log.warning("callbacks run in sessions of a superuser; better: log in as a member of pgps_worker")
+            self._warn_of_superuser(connection)
             while not self.stop.requested:
                 pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
                 self.agenda.offer(pending)
                 timeout = _FULL_POLL if len(pending) == LOOK_LIMIT else self.config.poll
                 await notified(connection, timeout, stop=self.stop)
+
+    def _warn_of_superuser(self, connection: Connection) -> None:
+        if connection.info.parameter_status("is_superuser") == "on" and not self.vitals.is_superuser:
+            self.vitals.is_superuser = True
+            log.warning("callbacks run in sessions of a superuser; better: log in as a member of pgps_worker")

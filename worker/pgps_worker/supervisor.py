@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import psycopg
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
+from pgps_worker.connection import in_one_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 # Full jitter, so that workers do not storm a server that comes back.
 _BACKOFF = wait_random_exponential(multiplier=0.1, max=5)
 # A service that ran this long was well; its next failure is a first one.
-_WELL_AFTER = 30.0
+_WELL_AFTER = 5.0
 
 _HINTS = {
     "3D000": "Create the database, then run: pgps install DSN",
@@ -86,7 +88,7 @@ class Supervisor:
 
     def _report(self, service: Service, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
-        text = str(error).strip()
+        text = in_one_line(error)
         self.vitals.down(service.name, text)
         if not isinstance(error, psycopg.Error | OSError):
             log.error("%s failed; again in %.1f s", service.name, state.upcoming_sleep, exc_info=error)

@@ -12,6 +12,7 @@ class Vitals:
     """Counters since the start, and the last failure of each service that is down (None: up)."""
 
     leading: bool = False
+    is_superuser: bool = False
     events_dispatched: int = 0
     batches_dispatched: int = 0
     events_handled: int = 0

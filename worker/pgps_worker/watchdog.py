@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 
 from pgps_worker import broker
-from pgps_worker.connection import Connection, connect
+from pgps_worker.connection import Connection, connect, in_one_line
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -58,4 +58,4 @@ class Watchdog:
             async with connect(self._config, self._service, statement_timeout=_GRACE) as connection:
                 await broker.terminate(connection, self._pid)
         except psycopg.Error as error:
-            log.warning("server process %d could not be ended: %s", self._pid, error)
+            log.warning("server process %d could not be ended: %s", self._pid, in_one_line(error))

@@ -1,0 +1,194 @@
+"""Workers as processes of their own, as people run them, and what tests ask of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.fix_db import Connect, wait_until
+
+# What the fixture `role` is: it makes a role, a member of those named.
+RoleFactory = Callable[..., str]
+
+_READY = """
+select count(*) from pg_stat_activity
+where datname = current_database() and application_name = format('pgps-worker/%s/subscribers', {name}::text)
+    and state = 'idle' and wait_event = 'ClientRead' and query like '%%pending_subscribers%%'
+"""
+
+
+class WorkerProcess:
+    """One `pgps-worker`, started in a process of its own."""
+
+    def __init__(self, dsn: str, name: str, log: Path, options: tuple[str, ...]) -> None:
+        self.dsn = dsn
+        self.name = name
+        self._log = log
+        with log.open("wb") as target:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pgps_worker", "--dsn", dsn, "--name", name, "--json-logs", *options],
+                stderr=target,
+                env={**os.environ, "PYTHONWARNINGS": "error"},
+            )
+
+    @property
+    def log(self) -> list[dict[str, str]]:
+        """What it has logged so far, line by line."""
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    @property
+    def messages(self) -> str:
+        """What it has logged so far, as one text to search."""
+        return self._log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill9(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Wait until it has left, and return its exit code."""
+        return self._process.wait(timeout)
+
+    def stop(self) -> int:
+        """Ask it to leave, and return its exit code."""
+        self._process.terminate()
+        return self.wait()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+
+class Workers:
+    """Starts workers, and ends those still running when the test is over."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._started: list[WorkerProcess] = []
+
+    def __call__(self, dsn: str, *options: str, ready: bool = True) -> WorkerProcess:
+        """Start a worker; wait, unless `ready` is false, until it has looked for work and waits for more."""
+        name = f"w{len(self._started) + 1}"
+        worker = WorkerProcess(dsn, name, self._directory / f"{name}.log", options)
+        self._started.append(worker)
+        if ready:
+            wait_until(lambda: _is_ready(worker), timeout=20, what=f"{name} is ready: {worker.messages}")
+        return worker
+
+    def close(self) -> None:
+        for worker in self._started:
+            if worker.is_running():
+                worker.kill9()
+
+
+def _is_ready(worker: WorkerProcess) -> bool:
+    assert worker.is_running(), worker.messages
+    with psycopg.connect(worker.dsn, autocommit=True) as connection:
+        row = connection.execute(sql.SQL(_READY).format(name=worker.name)).fetchone()
+    return row is not None and row[0] == 1
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    """Start workers; list this fixture behind the one of the database, so that they end before it goes."""
+    started = Workers(tmp_path)
+    yield started
+    started.close()
+
+
+def leaders(connection: psycopg.Connection) -> list[str]:
+    """Return the names of the workers that hold the leader lock."""
+    rows = connection.execute(
+        """
+        select split_part(a.application_name, '/', 2)
+        from pg_locks l join pg_stat_activity a using (pid)
+        where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.granted
+            and l.database = (select oid from pg_database where datname = current_database())
+        """
+    ).fetchall()
+    return [name for (name,) in rows]
+
+
+def counted(connection: psycopg.Connection, query: str) -> Callable[[], int]:
+    """Return a function that runs a query for one number."""
+
+    def count() -> int:
+        row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    return count
+
+
+class Ticks:
+    """The event type `tick` with its number, and a table `seen` in which callbacks leave what they got."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+        connection.execute("select pgps.create_event_type('tick', 'n integer not null')")
+        connection.execute("select pgps.advertise('tick')")
+        connection.execute(
+            """
+            create table public.seen (
+                who text, n integer, at timestamptz default clock_timestamp(), place bigserial, unique (who, n)
+            )
+            """
+        )
+
+    def subscribe(self, name: str, body: str = "null", *, more: str = "", declare: str = "") -> None:
+        """Make an internal subscription whose callback runs `body` (PL/pgSQL, the event is e) and notes the event."""
+        self.connection.execute(
+            f"""
+            create function public.on_{name}(e pgps_event.tick) returns void language plpgsql as $$
+            {declare}
+            begin
+                {body};
+                insert into public.seen (who, n) values ('{name}', e.n);
+            end
+            $$
+            """.encode()
+        )
+        self.connection.execute(
+            f"select pgps.subscribe('{name}', 'tick', execute => 'public.on_{name}', max_attempts => 1{more})".encode()
+        )
+
+    def publish(self, *numbers: int) -> None:
+        """Publish all numbers in one transaction."""
+        self.connection.execute("insert into pgps_event.tick (n) select unnest(%s::integer[])", [list(numbers)])
+
+    def seen(self, who: str) -> list[int]:
+        """What a callback has noted, in order."""
+        rows = self.connection.execute("select n from public.seen where who = %s order by place", [who]).fetchall()
+        return [n for (n,) in rows]
+
+    def wait_for(self, who: str, number: int, *, timeout: float = 10.0) -> None:
+        """Wait until a callback has noted a number."""
+        wait_until(lambda: number in self.seen(who), timeout=timeout, what=f"{who} got {number}")
+
+    def failed(self, who: str) -> list[tuple[int, str]]:
+        """The numbers and SQLSTATEs in the exception queue for a subscription."""
+        rows = self.connection.execute(
+            """
+            select n, sqlstate from pgps_queue.tick_exception
+            where subscription = %s and state = 'failed' order by event_id
+            """,
+            [who],
+        ).fetchall()
+        return [(n, state) for n, state in rows]
+
+
+@pytest.fixture
+def ticks(own_database: str, connect: Connect) -> Ticks:
+    """An event type in the test's own database."""
+    return Ticks(connect(dsn=own_database))

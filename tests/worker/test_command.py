@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import psycopg
+import pytest
+
+from pgps.embedded import EmbeddedCluster
+from tests.fix_db import wait_until
+from tests.fix_worker import Ticks, Workers
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pgps_worker", *options], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_batch_end_and_the_worker_leaves_with_0(
+    own_database: str, ticks: Ticks, workers: Workers, number: signal.Signals
+) -> None:
+    ticks.connection.execute("select pg_advisory_lock(7)")
+    ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
+    worker = workers(own_database)
+    ticks.publish(1)
+    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    worker.signal(number)
+    wait_until(lambda: "finishing the batch" in worker.messages)
+    assert worker.is_running()
+    ticks.connection.execute("select pg_advisory_unlock(7)")
+    assert worker.wait() == 0
+    assert ticks.seen("waits") == [1]
+
+
+def test_a_second_signal_rolls_the_batch_back_and_nothing_is_lost(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    ticks.connection.execute("select pg_advisory_lock(7)")
+    ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
+    worker = workers(own_database)
+    ticks.publish(1)
+    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: "finishing the batch" in worker.messages)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 1
+    ticks.connection.execute("select pg_advisory_unlock(7)")
+    assert ticks.seen("waits") == []
+    workers(own_database)
+    wait_until(lambda: ticks.seen("waits") == [1])
+
+
+def test_an_idle_worker_leaves_at_once(own_database: str, workers: Workers) -> None:
+    worker = workers(own_database)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(2) == 0
+
+
+def test_once_does_all_there_is_to_do_and_leaves(own_database: str, ticks: Ticks) -> None:
+    ticks.subscribe("doubles", "if e.n < 100 then insert into pgps_event.tick (n) values (e.n * 2); end if")
+    ticks.subscribe("picky", "if e.n > 50 then raise exception 'too many'; end if")
+    ticks.publish(3)
+    done = run("--dsn", own_database, "--once")
+    assert done.returncode == 0, done.stderr
+    assert ticks.seen("doubles") == [3, 6, 12, 24, 48, 96, 192]
+    assert ticks.seen("picky") == [3, 6, 12, 24, 48]
+    assert [n for n, _ in ticks.failed("picky")] == [96, 192]
+    assert run("--dsn", own_database, "--once").returncode == 0
+
+
+def test_once_files_what_loops(own_database: str, ticks: Ticks) -> None:
+    ticks.subscribe("loops", "while e.n = 2 loop perform 1; end loop")
+    ticks.publish(1, 2, 3)
+    done = run("--dsn", own_database, "--once", "--callback-timeout", "1")
+    assert done.returncode == 0, done.stderr
+    assert ticks.seen("loops") == [1, 3]
+    assert ticks.failed("loops") == [(2, "57014")]
+
+
+def test_once_beside_a_running_worker_leaves_what_that_has_in_hand(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    ticks.connection.execute("select pg_advisory_lock(7)")
+    ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
+    workers(own_database)
+    ticks.publish(1)
+    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    assert run("--dsn", own_database, "--once").returncode == 0
+    ticks.connection.execute("select pg_advisory_unlock(7)")
+    wait_until(lambda: ticks.seen("waits") == [1])
+
+
+def test_once_says_why_it_cannot(empty_database: str) -> None:
+    done = run("--dsn", empty_database, "--once")
+    assert done.returncode == 1
+    assert "pgps" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run("--dsn", "host=127.0.0.1 port=1 dbname=nowhere", "--once")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--dsn", "nothing"),
+        ("--name", "a/b"),
+        ("--concurrency", "0"),
+        ("--callback-timeout", "0"),
+        ("--log-level", "loud"),
+        ("--nonsense",),
+    ],
+)
+def test_wrong_usage_leaves_with_2_and_names_the_value(options: tuple[str, ...]) -> None:
+    done = run(*options)
+    assert done.returncode == 2
+    assert options[-1] in done.stderr or options[0].strip("-").replace("-", " ") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_waits_for_pgps_to_be_installed(empty_database: str, workers: Workers) -> None:
+    worker = workers(empty_database, ready=False)
+    wait_until(lambda: "pgps install" in worker.messages, timeout=20)
+    assert worker.stop() == 0
+
+
+def test_a_worker_reconnects_when_the_server_is_restarted(own_cluster: EmbeddedCluster, workers: Workers) -> None:
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+        Ticks(connection).subscribe("all")
+    worker = workers(own_cluster.dsn())
+    own_cluster.stop()
+    wait_until(lambda: worker.messages.count("again in") >= 5, timeout=20)
+    own_cluster.start()
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+        again = Ticks.__new__(Ticks)
+        again.connection = connection
+        again.publish(1)
+        wait_until(lambda: again.seen("all") == [1], timeout=20, what=worker.messages)
+    assert worker.stop() == 0
+
+
+def test_health_and_metrics_are_served(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    ticks.subscribe("all")
+    port = free_port()
+    workers(own_database, "--health-port", str(port))
+    ticks.publish(1, 2)
+    wait_until(lambda: ticks.seen("all") == [1, 2])
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+        report = json.load(answer)
+    assert report["leading"] is True
+    assert set(report["services"].values()) == {"up"}
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        metrics = dict(line.split(" ") for line in answer.read().decode().splitlines() if not line.startswith("#"))
+    assert metrics["pgps_worker_events_dispatched_total"] == "2"
+    assert metrics["pgps_worker_events_handled_total"] == "2"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=5)
+
+
+def test_health_says_so_when_a_service_is_down(empty_database: str, workers: Workers) -> None:
+    port = free_port()
+    worker = workers(empty_database, "--health-port", str(port), ready=False)
+    wait_until(lambda: "again in" in worker.messages, timeout=20)
+    with pytest.raises(urllib.error.HTTPError, match="503") as down:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
+    assert "down" in down.value.read().decode()
+    down.value.close()
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as rude:
+        rude.sendall(b"\x00" * 100_000)
+    assert worker.is_running()
+
+
+def test_the_log_is_json_on_request(own_database: str, workers: Workers) -> None:
+    worker = workers(own_database)
+    worker.stop()
+    assert worker.log[0]["message"] == "worker w1 starts"
+    assert {line["level"] for line in worker.log} <= {"info", "warning"}
+    assert "Traceback" not in worker.messages
+
+
+def _waiting_for_lock(ticks: Ticks) -> int:
+    row = ticks.connection.execute(
+        "select count(*) from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

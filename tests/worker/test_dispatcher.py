@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from tests.fix_db import Connect, wait_until
+from tests.fix_worker import Ticks, Workers, leaders
+
+
+def test_what_is_committed_is_delivered_without_anybody_asking(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    ticks.subscribe("all")
+    workers(own_database)
+    for number in range(5):
+        committed = time.monotonic()
+        ticks.publish(number)
+        ticks.wait_for("all", number)
+        assert time.monotonic() - committed < 0.5, "sooner than the safety poll would find it"
+
+
+def test_what_was_committed_before_the_worker_came_is_delivered(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    ticks.subscribe("all")
+    ticks.publish(1, 2, 3)
+    workers(own_database)
+    wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=5)
+
+
+def test_what_rolls_back_is_not_delivered(own_database: str, ticks: Ticks, connect: Connect, workers: Workers) -> None:
+    ticks.subscribe("all")
+    workers(own_database)
+    other = connect(dsn=own_database, autocommit=False)
+    other.execute("insert into pgps_event.tick (n) values (1)")
+    other.rollback()
+    ticks.publish(2)
+    wait_until(lambda: ticks.seen("all") == [2], timeout=5)
+
+
+def test_a_transaction_that_commits_late_delays_only_itself(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    ticks.subscribe("all")
+    workers(own_database)
+    late = connect(dsn=own_database, autocommit=False)
+    late.execute("insert into pgps_event.tick (n) values (1)")
+    ticks.publish(2)
+    wait_until(lambda: ticks.seen("all") == [2], timeout=5)
+    late.commit()
+    wait_until(lambda: ticks.seen("all") == [2, 1], timeout=5)
+
+
+def test_no_wake_up_is_lost_among_many_publishers(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    """Every event arrives while others are still coming: none waits for the safety poll after the last."""
+    ticks.subscribe("all")
+    workers(own_database)
+    publishers = [connect(dsn=own_database) for _ in range(8)]
+    per_publisher = 60
+
+    def publish(place: int, connection: psycopg.Connection) -> None:
+        for number in range(per_publisher):
+            connection.execute("insert into pgps_event.tick (n) values (%s)", [place * per_publisher + number])
+
+    threads = [
+        threading.Thread(target=publish, args=(place, connection)) for place, connection in enumerate(publishers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_until(lambda: len(ticks.seen("all")) == 8 * per_publisher, timeout=10)
+    assert sorted(ticks.seen("all")) == list(range(8 * per_publisher))
+    for place in range(8):
+        mine = [n for n in ticks.seen("all") if n // per_publisher == place]
+        assert mine == sorted(mine), "in the order of each publisher"
+
+
+def test_publishers_notify_while_the_dispatcher_sleeps(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    ticks.subscribe("all")
+    workers(own_database)
+    listener = connect(dsn=own_database)
+    listener.execute("listen pgps_dispatch")
+    ticks.publish(1)
+    assert [n.channel for n in listener.notifies(timeout=5, stop_after=1)] == ["pgps_dispatch"]
+
+
+def test_publishers_do_not_notify_while_it_is_awake(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    """Most commits of a fast stream must be spared the NOTIFY."""
+    workers(own_database)
+    listener, publisher = connect(dsn=own_database), connect(dsn=own_database)
+    listener.execute("listen pgps_dispatch")
+    began = time.monotonic()
+    commits = 0
+    while time.monotonic() - began < 1.0:
+        publisher.execute("insert into pgps_event.tick (n) values (%s)", [commits])
+        commits += 1
+    told = len(list(listener.notifies(timeout=0.2)))
+    if commits < 600:
+        pytest.skip(f"this machine commits only {commits} times a second")
+    assert told < commits / 2
+
+
+def test_another_worker_takes_over_when_the_leader_is_killed(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    ticks.subscribe("all")
+    first = workers(own_database)
+    wait_until(lambda: leaders(ticks.connection) == [first.name], timeout=5)
+    second = workers(own_database)
+    assert leaders(ticks.connection) == [first.name]
+    first.kill9()
+    killed = time.monotonic()
+    wait_until(lambda: leaders(ticks.connection) == [second.name], timeout=5)
+    assert time.monotonic() - killed < 2.0
+    ticks.publish(1)
+    wait_until(lambda: ticks.seen("all") == [1], timeout=5)
+
+
+def test_another_worker_takes_over_when_the_leader_leaves(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    first = workers(own_database)
+    wait_until(lambda: leaders(ticks.connection) == [first.name], timeout=5)
+    second = workers(own_database)
+    assert first.stop() == 0
+    wait_until(lambda: leaders(ticks.connection) == [second.name], timeout=2)
+
+
+def test_it_takes_the_lead_again_when_a_filter_has_released_the_lock(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    ticks.connection.execute(
+        """
+        create function public.release(n integer) returns boolean language sql as
+        'select pg_advisory_unlock_all() is not null'
+        """
+    )
+    ticks.connection.execute("select pgps.subscribe('mean', 'tick', filter => 'public.release(n)')")
+    ticks.subscribe("all")
+    worker = workers(own_database)
+    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+    ticks.publish(1)
+    wait_until(lambda: ticks.seen("all") == [1], timeout=5)
+    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+    ticks.publish(2)
+    wait_until(lambda: ticks.seen("all") == [1, 2], timeout=5)
+    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
