@@ -44,28 +44,36 @@ as $$
 declare
     v_name text := pg_catalog.concat('pgps.open_', tg_relid);
     v_open text := pg_catalog.current_setting(v_name);
-    v_lo bigint := pg_catalog.split_part(v_open, ':', 1)::bigint operator(pg_catalog.+) 1;
-    v_depth integer := pg_catalog.split_part(v_open, ':', 2)::integer operator(pg_catalog.-) 1;
+    v_lo bigint := pg_catalog.split_part(v_open, ':', 1);
+    v_depth integer := pg_catalog.split_part(v_open, ':', 2);
     v_hi bigint := pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass);
-    v_publisher pg_catalog.oid := pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'))::pg_catalog.regrole;
+    v_type_id integer := tg_argv[0];
+    v_publisher pg_catalog.regrole := pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'));
     v_seals boolean;
 begin
-    perform pg_catalog.set_config(v_name, case v_depth when 0 then '' else pg_catalog.concat(v_lo operator(pg_catalog.-) 1, ':', v_depth) end, true);
-    if v_hi is null or v_hi operator(pg_catalog.<) v_lo then
+    perform pg_catalog.set_config(v_name, case v_depth when 1 then ''
+        else pg_catalog.concat(v_lo, ':', v_depth operator(pg_catalog.-) 1) end, true);
+    if v_hi is null or v_hi operator(pg_catalog.<=) v_lo then
         return null;
-    end if;
-    if not exists (select from pgps_internal.advertisement a
-            where a.type_id operator(pg_catalog.=) tg_argv[0]::integer and a.role::pg_catalog.oid operator(pg_catalog.=) v_publisher) then
-        perform pgps_internal.require_advertised(tg_argv[0]::integer, v_publisher);
     end if;
     v_seals := coalesce(pg_catalog.current_setting('pgps.sealed', true), '') operator(pg_catalog.=) '';
     if v_seals then
         perform pg_catalog.set_config('pgps.sealed', 't', true);
     end if;
+    -- The advertisement is looked up and the row written in one statement.
     insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
-    values (v_hi, v_lo, pg_catalog.pg_current_xact_id(), tg_argv[0]::integer, v_publisher, v_seals,
+    select v_hi, v_lo operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(), v_type_id, v_publisher, v_seals,
         coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
-        nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8);
+        nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8
+    from pgps_internal.advertisement a
+    where a.type_id operator(pg_catalog.=) v_type_id and a.role operator(pg_catalog.=) v_publisher;
+    if not found then
+        perform pgps_internal.require_advertised(v_type_id, v_publisher);
+        insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
+        values (v_hi, v_lo operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(), v_type_id, v_publisher, v_seals,
+            coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
+            nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8);
+    end if;
     return null;
 end
 $$;
