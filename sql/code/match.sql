@@ -64,14 +64,14 @@ begin
         #variable_conflict use_column
         begin
             return query
-            select l.event_id, (select to_jsonb(a) from (select %1$s) a), c.published_at, pg_get_userbyid(c.publisher), l.xid
+            select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at, pg_get_userbyid(c.publisher), l.xid
             from %2$s l
             left join lateral (select c.published_at, c.publisher from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
             where l.event_id = any (pgps_ids);
             if (select count(*) from unnest(pgps_ids)) > 0 and exists (select from pgps_internal.%3$I) then
                 return query
-                select l.event_id, (select to_jsonb(a) from (select %1$s) a), l.published_at, pg_get_userbyid(l.publisher), l.xid
+                select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.published_at, pg_get_userbyid(l.publisher), l.xid
                 from pgps_internal.%3$I l
                 where l.event_id = any (pgps_ids) and not exists (select from %2$s x where x.event_id = l.event_id);
             end if;
@@ -119,7 +119,8 @@ create or replace function pgps_internal.environment_clause(environment jsonb) r
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(format('set %s = %s', e.key, case e.key when 'search_path' then e.value else quote_literal(e.value) end), ' ')
+    select 'set standard_conforming_strings = on '
+        || string_agg(format('set %s = %s', e.key, case e.key when 'search_path' then e.value else quote_literal(e.value) end), ' ')
     from jsonb_each_text(environment_clause.environment) e
 $$;
 comment on function pgps_internal.environment_clause(jsonb) is 'SET clauses that give generated code the settings under which a filter was written';

@@ -401,7 +401,7 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_events jsonb := (select jsonb_agg(to_jsonb(n)) from staged n);
+    v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
 begin
     if v_events is not null then
         perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,

@@ -66,6 +66,7 @@ create or replace function pgps.create_policy(
     search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ', ')
 ) returns void
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
     v_type text := pgps._call('type_name', jsonb_build_object('name', create_policy.event_type)) #>> '{}';

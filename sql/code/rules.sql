@@ -59,7 +59,7 @@ begin
     where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
     foreach v_operation in array v_rule.operations loop
         v_body := pgps_internal.rule_body(v_rule, v_operation);
-        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set search_path = %s as %L',
+        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set standard_conforming_strings = on set search_path = %s as %L',
             format('rule_%s_%s', v_rule.rule_id, lower(v_operation)),
             case v_rule.run_as when 'owner' then 'security definer' else '' end,
             coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), v_body);
@@ -111,6 +111,7 @@ create or replace function pgps.create_rule(
     run_as text = 'invoker', search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ',')
 ) returns void
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
     v_rule jsonb;

@@ -3,6 +3,7 @@
 
 create or replace function pgps._publish_statement(parsed jsonb) returns text
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
     v_type text := pgps._call('type_name', jsonb_build_object('name', quote_ident(_publish_statement.parsed ->> 'event_type'))) #>> '{}';
@@ -26,7 +27,7 @@ begin
     end if;
     if coalesce(_publish_statement.parsed ->> 'visibility', v_visibility, 'deferred') = 'immediate' then
         -- Through the type's own columns, so that a literal gets the attribute's type; then a transaction of its own.
-        execute format(E'with v (%s) as (values (%s\n)) select to_jsonb(v) from v', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
+        execute format(E'with pgps_row (%s) as (values (%s\n)) select to_jsonb(pgps_row) from pgps_row', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
         perform pgps.publish(quote_ident(v_type), v_payload, 'immediate', _publish_statement.parsed ->> 'reliability');
     else
         perform set_config('pgps.reliability', coalesce(_publish_statement.parsed ->> 'reliability', ''), true);
@@ -92,8 +93,9 @@ begin
         when 'create_subscription' then return pgps._subscription_statement(v_parsed);
         when 'drop_subscription' then perform pgps.unsubscribe(v_name);
         when 'create_link' then
-            perform pgps.create_link(v_name, concat_ws(' ', 'host=' || quote_literal(v_parsed ->> 'address'), 'port=' || (v_parsed ->> 'port'),
-                'user=' || quote_literal(v_parsed ->> 'user'), 'password=' || quote_literal(v_parsed ->> 'password')));
+            perform pgps.create_link(v_name, (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')), ' ')
+                from jsonb_each_text(jsonb_build_object('host', v_parsed -> 'address', 'port', v_parsed -> 'port', 'user', v_parsed -> 'user',
+                    'password', v_parsed -> 'password')) p where p.value is not null));
         when 'grant', 'revoke' then return pgps._grant_statement(v_parsed);
         else
             raise exception 'not a statement of the publish/subscribe language: "%"', left(execute.statement, 60)

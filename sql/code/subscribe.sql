@@ -36,6 +36,7 @@ comment on function pgps_internal.do_types_for(name, jsonb) is
 
 create or replace function pgps.check_filter(event_type text, filter text) returns text[]
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
     v_endpoint text := format('pgps_event.%I', check_filter.event_type);
@@ -158,7 +159,8 @@ begin
                 and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b') then
             return null;
         end if;
-        v_numeric := constant_values.types[i] in ('smallint', 'integer', 'bigint', 'numeric', 'real', 'double precision');
+        -- Not smallint and real: beside one of them a literal is an integer or double precision, a parameter is not.
+        v_numeric := constant_values.types[i] in ('integer', 'bigint', 'numeric', 'double precision');
         v_value := constant_values.parameters -> (i - 1) ->> 'value';
         begin
             if constant_values.parameters -> (i - 1) ->> 'kind' <> 'string' then

@@ -20,7 +20,7 @@ begin
     perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
         format('language plpgsql volatile security definer %s as %L', pgps_internal.environment_clause(v_subscription.environment),
         case when v_batch then format('begin perform %s(pgps_events); end', v_subscription.callback)
-            else format('begin perform %s(e) from pg_catalog.unnest(pgps_events) e; end', v_subscription.callback) end));
+            else format('begin perform %s(pgps_e) from pg_catalog.unnest(pgps_events) pgps_e; end', v_subscription.callback) end));
     execute format('alter function %s(pgps_event.%I[]) owner to %s', v_name, v_type.name, v_subscription.owner);
 end
 $$;

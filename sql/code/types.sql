@@ -46,12 +46,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := args ->> 'name';
+    v_name text := pgps_internal.do_prepare_type(caller, args);
     v_endpoint regclass;
     v_type pgps_internal.event_type;
     v_kind text;
 begin
-    perform pgps_internal.do_prepare_type(caller, args);
     v_endpoint := format('pgps_event.%I', v_name)::regclass;
     if not exists (
         select from pg_class c
@@ -153,9 +152,11 @@ begin
     if v_type.visibility = 'immediate' then
         v_target := pgps_internal.build_stage(v_type);
     end if;
-    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) values (%s) returning %s',
-        v_type.endpoint, v_target, pgps_internal.column_list(v_type.endpoint),
-        pgps_internal.column_list(v_type.endpoint, 'new.'), pgps_internal.column_list(v_type.endpoint));
+    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) values (%s)%s',
+        v_type.endpoint, v_target, pgps_internal.column_list(v_type.endpoint), pgps_internal.column_list(v_type.endpoint, 'new.'),
+        -- PostgreSQL cannot describe the row of a relation that has lost a column.
+        case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
+            then ' returning ' || pgps_internal.column_list(v_type.endpoint) else '' end);
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is
@@ -244,9 +245,7 @@ begin
     if v_add is not null then
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.
         v_scratch := to_regclass(format('pgps_event.%I', v_type.name || '_add'));
-        execute format('alter table %s drop column _producer, drop column _producer_seq', v_type.endpoint);
-        perform pgps_internal.copy_column(v_scratch, v_type.endpoint, true);
-        execute format('alter table %s add column _producer text, add column _producer_seq bigint', v_type.endpoint);
+        perform pgps_internal.insert_columns(v_scratch, v_type.endpoint);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
             perform pgps_internal.copy_column(v_scratch, v_relation::regclass, v_relation = v_type.log::text);
@@ -264,6 +263,32 @@ begin
 end
 $$;
 comment on function pgps_internal.do_apply_attribute(name, jsonb) is 'Second half of pgps.alter_event_type: changes endpoint, log and archive';
+
+create or replace function pgps_internal.insert_columns(source regclass, endpoint regclass) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_column record;
+    v_check record;
+begin
+    -- The producer's columns stay behind. Columns are renamed and retyped (the endpoint has no rows), not dropped and added
+    -- again: with a dropped one there would be no INSERT … RETURNING any more.
+    for v_column in select * from pgps_internal.attributes_of(insert_columns.source) loop
+        execute format('alter table %s rename column _producer to %I', insert_columns.endpoint, v_column.name);
+        execute format('alter table %s rename column _producer_seq to _producer', insert_columns.endpoint);
+        execute format('alter table %1$s alter column %2$I type %3$s using null, alter column _producer type text using null,
+            add column _producer_seq bigint %4$s %5$s', insert_columns.endpoint, v_column.name, v_column.type,
+            case when v_column.default_value is not null then format(', alter column %I set default %s', v_column.name, v_column.default_value) else '' end,
+            case when v_column.not_null then format(', alter column %I set not null', v_column.name) else '' end);
+    end loop;
+    for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
+        where c.conrelid = insert_columns.source and c.contype = 'c' loop
+        execute format('alter table %s add %s', insert_columns.endpoint, v_check.definition);
+    end loop;
+end
+$$;
+comment on function pgps_internal.insert_columns(regclass, regclass) is 'Adds the columns of source to an endpoint, before the producer''s columns';
 
 create or replace function pgps_internal.copy_column(source regclass, target regclass, checked boolean) returns void
 language plpgsql
@@ -311,7 +336,8 @@ end
 $$;
 comment on function pgps.alter_event_type(text, text, text) is
 'Adds or drops an attribute; events that wait in the queues survive it (an added attribute has its default, or null, in them).
-add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter uses it.
+add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter uses it; from then on
+an INSERT into the event type cannot have RETURNING.
 Locks the event type until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 23502, 2BP01, 42501.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
