@@ -276,7 +276,7 @@ comment on function pgps_internal.wake_subscribers(bigint) is 'One NOTIFY for ea
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);

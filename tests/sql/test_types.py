@@ -1,0 +1,313 @@
+"""Event types: create, alter, drop, and their queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, endpoint, make_type, numbers, publish, queue, quoted, receive, refused, rows, sink, sunk, take, value
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+
+
+def test_a_created_type_is_in_the_catalogue_with_its_queues(admin: psycopg.Connection, name: Name) -> None:
+    made = name("quote")
+    call(admin, "create_event_type", made, "symbol text not null, price numeric default 1.5 check (price > 0)")
+    found = rows(
+        admin,
+        "select attributes, visibility, reliability, persistent, auditable, handler from pgps.event_types where name = %s",
+        [made],
+    )
+    attributes = [(a["name"], a["type"], a["not_null"], a["default"]) for a in found[0][0]]
+    assert attributes == [("symbol", "text", True, None), ("price", "numeric", False, "1.5")]
+    assert found[0][1:] == ("deferred", "guaranteed", True, False, "all")
+    kinds = rows(admin, "select kind, queue, depth from pgps.queues where event_type = %s order by kind", [made])
+    assert kinds == [(k, f"{made}_{k}", 0) for k in ("exception", "in", "out")]
+
+
+def test_names_are_folded_like_identifiers(admin: psycopg.Connection, name: Name) -> None:
+    made = name("fold")
+    call(admin, "create_event_type", made.upper(), "N integer, \"N\" text")
+    assert value(admin, "select count(*) from pgps.event_types where name = %s", [made]) == 1
+    attributes = value(admin, "select attributes from pgps.event_types where name = %s", [made])
+    assert [a["name"] for a in attributes] == ["n", "N"]
+
+
+@pytest.mark.parametrize("odd", ["with space", 'quo"te', "Ünïcode ☃", "Select", "semi;colon", "per%cent", "back\\slash"])
+def test_a_name_may_have_quotes_spaces_and_unicode(admin: psycopg.Connection, name: Name, odd: str) -> None:
+    made = name(odd)
+    make_type(admin, made, f"n integer, {quoted(odd)} text")
+    call(admin, "subscribe", quoted(f"s {made}"), quoted(made), filter=f"{quoted(odd)} = 'it''s'")
+    rows(admin, f"insert into {endpoint(made)} (n, {quoted(odd)}) values (1, 'it''s'), (2, 'no')")
+    rows(admin, "select pgps.dispatch()")
+    assert receive(admin, quoted(f"s {made}")) == [{"n": 1, odd: "it's"}]
+    assert value(admin, f"select count(*) from {queue(made, 'out')}") == 1
+    call(admin, "alter_event_type", quoted(made), f"{quoted(odd + '2')} integer")
+    assert receive(admin, quoted(f"s {made}")) == [{"n": 1, odd: "it's", odd + "2": None}]
+    call(admin, "unsubscribe", quoted(f"s {made}"))
+    call(admin, "drop_event_type", quoted(made), True)
+    assert value(admin, "select to_regclass(%s)", [endpoint(made)]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sqlstate"),
+    [(None, "22023"), ("", "42602"), ("x" * 41, "42622"), ("a*", "42602"), ("ä" * 21, "42622"), ("a\nb", "42602")],
+)
+def test_a_bad_name_is_refused(admin: psycopg.Connection, given: str | None, sqlstate: str) -> None:
+    with refused(sqlstate):
+        call(admin, "create_event_type", given, "n integer")
+
+
+def test_a_name_of_forty_bytes_works_throughout(admin: psycopg.Connection, name: Name) -> None:
+    made = name("x" * 20)
+    made = name("x" * (20 + 40 - len(made)))[:40]
+    assert len(made) == 40
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    assert take(admin, made) == [1]
+    call(admin, "alter_event_type", made, "b text")
+    call(admin, "drop_event_type", made, True)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "options", "sqlstate"),
+    [
+        (None, {}, "22023"),
+        ("n integer", {"visibility": "never"}, "22023"),
+        ("n integer", {"visibility": None}, "22023"),
+        ("n integer", {"reliability": "sometimes"}, "22023"),
+        ("n integer", {"handler": "nobody"}, "22023"),
+        ("n no_such_type", {}, "42704"),
+        ("n integer, n text", {}, "42701"),
+        ("n integer); drop table x; --", {}, "42601"),
+        ("pgps_x integer", {}, "42939"),
+        ("event_id integer", {}, "42939"),
+        ("_producer integer", {}, "42701"),
+    ],
+)
+def test_a_bad_definition_is_refused_and_leaves_nothing(
+    admin: psycopg.Connection, name: Name, attributes: str | None, options: dict[str, Any], sqlstate: str
+) -> None:
+    made = name()
+    with refused(sqlstate):
+        call(admin, "create_event_type", made, attributes, **options)
+    assert value(admin, "select to_regclass(%s)", [endpoint(made)]) is None
+    assert value(admin, "select count(*) from pgps.event_types where name = %s", [made]) == 0
+
+
+def test_a_second_type_of_one_name_is_refused(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    with refused("42710", made, "alter_event_type"):
+        call(admin, "create_event_type", made, "n integer")
+
+
+def test_two_sessions_that_create_one_name_at_once_make_one_type(connect: Connect, name: Name) -> None:
+    made = name()
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    call(first, "create_event_type", made, "n integer")
+    second.execute("set local lock_timeout = '100ms'")
+    with pytest.raises(psycopg.Error):
+        call(second, "create_event_type", made, "n integer")
+    second.rollback()
+    first.commit()
+    with refused("42710", made):
+        call(second, "create_event_type", made, "n integer")
+
+
+def test_only_an_administrator_creates_alters_and_drops(
+    admin: psycopg.Connection, connect: Connect, role: Callable[..., str], name: Name
+) -> None:
+    made, other = name(), name()
+    make_type(admin, made)
+    nobody = connect(role("nobody"))
+    for function, args in (
+        ("create_event_type", (other, "n integer")),
+        ("alter_event_type", (made, "b integer")),
+        ("drop_event_type", (made,)),
+        ("alter_queue", (f"{made}_in", True)),
+    ):
+        with refused("42501", "pgps_admin"):
+            call(nobody, function, *args)
+    member = connect(role("chief", "pgps_admin"))
+    make_type(member, other)
+    call(member, "alter_event_type", other, "b integer")
+    call(member, "alter_queue", f"{other}_in", True)
+    call(member, "drop_event_type", other)
+
+
+def test_a_type_that_is_needed_is_not_dropped(admin: psycopg.Connection, name: Name) -> None:
+    made, subscription = name(), name("s")
+    make_type(admin, made)
+    call(admin, "subscribe", subscription, made)
+    with refused("2BP01", subscription, "cascade"):
+        call(admin, "drop_event_type", made)
+    call(admin, "unsubscribe", subscription)
+    publish(admin, made, 1)
+    with refused("2BP01", "not delivered", "cascade"):
+        call(admin, "drop_event_type", made)
+    rows(admin, "select pgps.dispatch()")
+    call(admin, "drop_event_type", made)
+    with refused("42704", made):
+        call(admin, "drop_event_type", made)
+
+
+def test_dropping_with_cascade_takes_subscriptions_rules_and_events_along(admin: psycopg.Connection, name: Name) -> None:
+    made, other = name(), name()
+    for each in (made, other):
+        make_type(admin, each)
+        call(admin, "subscribe", each, each)
+    rows(admin, f"create table public.t_{made} (n integer)")
+    call(admin, "create_rule", made, f"t_{made}", "insert", made, ["new.n"])
+    publish(admin, made, 1)
+    publish(admin, other, 2)
+    call(admin, "drop_event_type", made, True)
+    assert value(admin, "select count(*) from pgps.subscriptions where name = %s", [made]) == 0
+    assert value(admin, "select count(*) from pgps.rules where name = %s", [made]) == 0
+    rows(admin, f"insert into public.t_{made} values (1)")
+    assert take(admin, other) == [2], "dispatch goes on without the dropped type's events"
+    rows(admin, f"drop table public.t_{made}")
+    left = "select count(*) from pg_class c where c.relname like %s || '%%' and c.relnamespace::regnamespace::text like 'pgps%%'"
+    assert value(admin, left, [made]) == 0
+
+
+def test_a_dropped_type_can_be_made_again(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    for attributes in ("n integer", "n integer, b text"):
+        make_type(admin, made, attributes)
+        call(admin, "subscribe", made, made)
+        publish(admin, made, 1)
+        assert take(admin, made) == [1]
+        publish(admin, made, 2)
+        call(admin, "drop_event_type", made, True)
+    rows(admin, "select pgps.dispatch()")
+
+
+def test_an_added_attribute_has_its_default_or_null_in_queued_events(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, made, 2)
+    call(admin, "alter_event_type", made, "b text")
+    call(admin, "alter_event_type", made, "c integer not null default 7 check (c < 10)")
+    published = rows(admin, f"insert into {endpoint(made)} values (3, 'x', 9) returning *")
+    assert published == [(3, "x", 9, None, None)], "the producer's columns stay last"
+    rows(admin, "select pgps.dispatch()")
+    assert receive(admin, made) == [{"n": 1, "b": None, "c": 7}, {"n": 2, "b": None, "c": 7}, {"n": 3, "b": "x", "c": 9}]
+    with refused("23514"):
+        rows(admin, f"insert into {endpoint(made)} (n, c) values (4, 10)")
+    with refused("23502"):
+        rows(admin, f"insert into {endpoint(made)} (n, c) values (4, null)")
+
+
+def test_a_dropped_attribute_is_gone_from_queued_events(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made, "a text, n integer, b text")
+    call(admin, "subscribe", made, made, filter="n < 3")
+    rows(admin, f"insert into {endpoint(made)} values ('x', 1, 'y')")
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, f"insert into {endpoint(made)} values ('x', 2, 'y'), ('x', 3, 'y')")
+    call(admin, "alter_event_type", made, drop_attribute="a")
+    rows(admin, f"insert into {endpoint(made)} (n, b) values (0, 'z')")
+    rows(admin, "select pgps.dispatch()")
+    with refused("0A000"):
+        rows(admin, f"insert into {endpoint(made)} (n) values (5) returning n")
+    assert receive(admin, made) == [{"n": 1, "b": "y"}, {"n": 2, "b": "y"}, {"n": 0, "b": "z"}]
+
+
+def test_altering_keeps_callbacks_producers_and_a_share_working(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    table = sink(admin, made)
+    call(admin, "subscribe", made, made, execute=table, filter="n > 0")
+    call(admin, "alter_event_type", made, "b integer default 5")
+    rows(admin, f"insert into {endpoint(made)} (n, _producer, _producer_seq) values (1, 'p', 1), (1, 'p', 1), (2, 'p', 2)")
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, "call pgps.run_subscribers()")
+    assert sunk(admin, table) == [1, 2]
+
+
+def test_an_attribute_that_a_filter_uses_is_not_dropped(admin: psycopg.Connection, name: Name) -> None:
+    made, subscription = name(), name("s")
+    make_type(admin, made, 'n integer, "Big N" integer, b text')
+    call(admin, "subscribe", subscription, made, filter='"Big N" > 1')
+    with refused("2BP01", subscription, "unsubscribe"):
+        call(admin, "alter_event_type", made, drop_attribute="Big N")
+    call(admin, "alter_event_type", made, drop_attribute="b")
+
+
+@pytest.mark.parametrize(
+    ("change", "sqlstate"),
+    [
+        ({}, "22023"),
+        ({"drop_attribute": "nope"}, "42703"),
+        ({"add_attribute": "n text"}, "42701"),
+        ({"add_attribute": "b nonsense"}, "42704"),
+        ({"add_attribute": "b integer); drop table x; --"}, "42601"),
+        ({"add_attribute": "b integer not null"}, "23502"),
+    ],
+)
+def test_a_bad_change_is_refused_and_changes_nothing(
+    admin: psycopg.Connection, name: Name, change: dict[str, Any], sqlstate: str
+) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    with refused(sqlstate):
+        call(admin, "alter_event_type", made, **change)
+    assert take(admin, made) == [1]
+
+
+def test_altering_waits_for_a_publisher_and_loses_nothing(connect: Connect, admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publisher = connect(autocommit=False)
+    publish(publisher, made, 1)
+    other = connect(autocommit=False)
+    other.execute("set local lock_timeout = '100ms'")
+    with refused("55P03"):
+        call(other, "alter_event_type", made, "b text")
+    other.rollback()
+    publisher.commit()
+    call(other, "alter_event_type", made, "b text")
+    other.commit()
+    assert take(admin, made) == [1]
+    assert numbers(admin, made) == []
+
+
+def test_queues_are_altered_by_name(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    call(admin, "alter_queue", f"{made}_in", auditable=True, retention="1 day")
+    call(admin, "alter_queue", f"{made}_in")
+    query = "select auditable, retention::text, persistent from pgps.queues where queue = %s"
+    assert rows(admin, query, [f"{made}_in"]) == [(True, "1 day", True)]
+    call(admin, "alter_queue", f"{made}_out", persistent=False)
+    assert rows(admin, query, [f"{made}_in"]) == [(True, "1 day", False)]
+    call(admin, "alter_queue", f"{made}_out", persistent=True)
+    assert take(admin, made) == [1], "rewriting keeps what waits"
+    with refused("42704", "no_queue"):
+        call(admin, "alter_queue", "no_queue", True)
+    with refused("22023"):
+        call(admin, "alter_queue", f"{made}_in", retention="-1 day")
+
+
+def test_a_non_guaranteed_type_is_never_persistent(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made, reliability="non-guaranteed", persistent=False)
+    with refused("55000", made):
+        call(admin, "alter_queue", f"{made}_in", persistent=True)
+    call(admin, "subscribe", made, made)
+    publish(admin, made, 1)
+    assert take(admin, made) == [1]
