@@ -187,7 +187,7 @@ comment on function pgps_internal.broker() is 'Name of this broker';
 
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(new.caller, new.subscription);

@@ -312,7 +312,7 @@ comment on function pgps_internal.reclaim_rows() is 'Deletes what lies beside th
 
 create or replace function pgps.reclaim(max_segments integer = 1) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_type pgps_internal.event_type;

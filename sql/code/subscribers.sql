@@ -147,7 +147,7 @@ comment on function pgps_internal.find_internal(text) is 'The internal subscript
 
 create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer)
 language sql security definer stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
     select s.name, s.priority
     from pgps_internal.subscription s
@@ -166,7 +166,7 @@ comment on function pgps.pending_subscribers() is
 
 create or replace function pgps.run_subscriber(subscription text, max_events integer = null) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
     select pgps_internal.run(pgps_internal.find_internal(run_subscriber.subscription),
         coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false)
@@ -210,7 +210,7 @@ comment on function pgps._runnable() is 'Names of the active internal subscripti
 
 create or replace function pgps._run(subscription text, hurry boolean) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
     select pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry)
     from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
@@ -219,7 +219,7 @@ comment on function pgps._run(text, boolean) is 'One transaction''s worth of an 
 
 create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_internal(fail_delivery.subscription);
