@@ -159,7 +159,6 @@ begin
                 and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b') then
             return null;
         end if;
-        -- Not smallint and real: beside one of them a literal is an integer or double precision, a parameter is not.
         v_numeric := constant_values.types[i] in ('integer', 'bigint', 'numeric', 'double precision');
         v_value := constant_values.parameters -> (i - 1) ->> 'value';
         begin
@@ -228,12 +227,17 @@ declare
     v_signature bigint;
     v_class bigint;
     v_tier text;
+    v_types text[];
     v_environment jsonb := find_class.environment;
 begin
     if find_class.filter is not null then
         v_parsed := pgps.parse_filter(find_class.filter, (find_class.event_type).name,
             array(select a.name from pgps_internal.attributes_of((find_class.event_type).endpoint) a));
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', find_class.constant_types);
+        -- Beside a smallint or a real a literal is an integer or double precision; a parameter is not.
+        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
+                else t end from unnest(find_class.constant_types) with ordinality c(t, n)
+            left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when find_class.constant_types is not null then v_types end);
         v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
             find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
         if v_tier = 'safe' then
@@ -245,7 +249,7 @@ begin
             v_tier := 'owner';
         end if;
         v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_parsed, v_tier,
-            case when cardinality(v_constants) = 0 then '{}' else find_class.constant_types end, v_environment);
+            case when cardinality(v_constants) = 0 then '{}' else v_types end, v_environment);
     end if;
     if not find_class.private then
         if v_signature is null then
