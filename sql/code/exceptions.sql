@@ -115,6 +115,57 @@ $$;
 comment on function pgps_internal.choose_failures(name, jsonb) is
 'What a call of pgps.retry_exception or pgps.discard_exception is about, locked. Errors: 42704, 42501.';
 
+create or replace function pgps_internal.still_wanted(subscription_id bigint, event_id bigint) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_failure pgps_internal.failure;
+    v_type pgps_internal.event_type;
+    v_class pgps_internal.class;
+    v_signature pgps_internal.signature;
+    v_ids int8multirange := int8multirange(int8range(still_wanted.event_id, still_wanted.event_id, '[]'));
+    v_columns text;
+    v_matches boolean;
+    v_state text;
+    v_error text;
+begin
+    select f.* into v_failure from pgps_internal.failure f
+    where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
+    if v_failure.step <> 'filter' then
+        return true;
+    end if;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_failure.type_id;
+    select c.* into v_class from pgps_internal.member m join pgps_internal.class c using (class_id)
+    where m.subscription_id = still_wanted.subscription_id and m.type_id = v_failure.type_id limit 1;
+    select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
+    -- Asked again where filters are asked: in the log, as batch 0.
+    v_columns := pgps_internal.column_list(v_type.endpoint);
+    perform set_config('session_replication_role', 'replica', true);
+    execute format('insert into %1$s (event_id, xid, %2$s) select k.event_id, k.xid, %2$s from pgps_internal.%3$I k
+        where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns, v_type.name || '_kept')
+    using still_wanted.event_id;
+    perform set_config('session_replication_role', 'origin', true);
+    begin
+        perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids), v_class.class_id);
+    exception when others then
+        perform pgps_internal.clear_blame();
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = clock_timestamp()
+        where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
+        return false;
+    end;
+    delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id and d.event_ids = array[still_wanted.event_id];
+    v_matches := found;
+    if not v_matches then
+        delete from pgps_internal.failure f where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
+    end if;
+    return v_matches;
+end
+$$;
+comment on function pgps_internal.still_wanted(bigint, bigint) is
+'Whether a failed event goes back to its subscription: one whose filter had raised is asked again, and forgotten when it does not match';
+
 create or replace function pgps_internal.do_retry(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -123,7 +174,9 @@ declare
     v_count bigint;
     v_subscriptions bigint[];
 begin
-    with chosen as materialized (select c.* from pgps_internal.choose_failures(caller, args) c),
+    with chosen as materialized (
+        select c.* from pgps_internal.choose_failures(caller, args) c where pgps_internal.still_wanted(c.subscription_id, c.event_id)
+    ),
     back as (
         update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = clock_timestamp()
         from chosen c where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id

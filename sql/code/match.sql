@@ -55,8 +55,9 @@ begin
         begin
             return query
             select l.event_id, row(%1$s)::pgps_event.%2$I from %3$s l where l.event_id = any (pgps_ids)
-            union
-            select l.event_id, row(%1$s)::pgps_event.%2$I from pgps_internal.%4$I l where l.event_id = any (pgps_ids);
+            union all
+            select l.event_id, row(%1$s)::pgps_event.%2$I from pgps_internal.%4$I l
+            where l.event_id = any (pgps_ids) and not exists (select from %3$s x where x.event_id = l.event_id);
         end$body$, v_columns, v_type.name, v_type.log, v_type.name || '_kept')));
     perform pgps_internal.create_function(format(
         'pgps_internal.payload_%s(pgps_ids bigint[]) returns table (event_id bigint, payload jsonb, published_at timestamptz, publisher name, xid xid8)',
@@ -502,7 +503,7 @@ begin
             exception when others then
                 get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
                 perform pgps_internal.clear_blame();
-                exit when pgps_internal.note_filter_failure(v_class, v_event, v_state, v_error);
+                exit when pgps_internal.note_filter_failure(v_class, v_event, match_carefully.batch_id, v_state, v_error);
             end;
         end loop;
     end loop;
@@ -511,7 +512,9 @@ $$;
 comment on function pgps_internal.match_carefully(bigint, pgps_internal.signature, int8multirange) is
 'After a failure: the signature, then its classes one by one, then their events one by one; failures go to the exception queue';
 
-create or replace function pgps_internal.note_filter_failure(class_id bigint, event_id bigint, sqlstate text, error text) returns boolean
+create or replace function pgps_internal.note_filter_failure(
+    class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
+) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -520,21 +523,23 @@ declare
 begin
     update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
     where c.class_id = note_filter_failure.class_id returning * into v_class;
+    perform pgps_internal.keep_event(v_class.type_id, note_filter_failure.event_id);
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
     select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
     from pgps_internal.member m where m.class_id = v_class.class_id
     on conflict do nothing;
     if note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer then
-        perform pgps_internal.suspend_class(v_class.class_id, format('filter: %s', note_filter_failure.error));
+        perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
+        delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
         return true;
     end if;
     return false;
 end
 $$;
-comment on function pgps_internal.note_filter_failure(bigint, bigint, text, text) is
+comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
 'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps failing)';
 
-create or replace function pgps_internal.suspend_class(class_id bigint, error text) returns void
+create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -543,9 +548,11 @@ begin
     from pgps_internal.member m
     where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
+    update pgps_internal.class c set suspended_batch = suspend_class.after_batch where c.class_id = suspend_class.class_id;
 end
 $$;
-comment on function pgps_internal.suspend_class(bigint, text) is 'Suspends all subscriptions of a class; pgps.resume takes them up again';
+comment on function pgps_internal.suspend_class(bigint, bigint, text) is
+'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then';
 
 create or replace function pgps_internal.clear_blame() returns void
 language sql
@@ -569,7 +576,7 @@ begin
         select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted
             and l.database = (select d.oid from pg_database d where d.datname = current_database())
     loop
-        perform pgps_internal.suspend_class(c.class_id, 'filter: cancelled by the statement timeout')
+        perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
         from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
         perform pg_advisory_unlock(1885826164, v_signature::integer);
         select concat_ws(', ', v_names, string_agg(s.name, ', ')) into v_names

@@ -17,8 +17,10 @@ as $$
                 order by d.batch_id limit 1) d
             where not m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
         (select min(s.batch_id) - 1 from pgps_internal.share s
-            where (low_batch.type_id is null or s.type_id = low_batch.type_id) and s.batch_id > 0)),
-        (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1), 0)
+            where (low_batch.type_id is null or s.type_id = low_batch.type_id) and s.batch_id > 0),
+        (select min(c.suspended_batch) from pgps_internal.class c
+            where not c.is_active and (low_batch.type_id is null or c.type_id = low_batch.type_id)),
+        (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1)), 0)
 $$;
 comment on function pgps_internal.low_batch(integer) is 'Every subscription (of a type) has acknowledged all batches up to this one';
 

@@ -410,7 +410,7 @@ begin
     values ((join_type.subscription).subscription_id, v_class, (join_type.event_type).type_id,
         case when v_replay then -1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any');
     if v_replay then
-        perform pgps_internal.replay(v_class, join_type.event_type, v_from);
+        perform pgps_internal.replay(v_class, join_type.event_type, v_from, -1);
     end if;
     if (join_type.subscription).callback is not null then
         perform pgps_internal.build_callback((join_type.subscription).subscription_id, (join_type.event_type).type_id);
@@ -420,7 +420,9 @@ $$;
 comment on function pgps_internal.join_type(pgps_internal.subscription, pgps_internal.event_type, text) is
 'Makes a subscription a member of the class of its filter on one event type, from now, earliest or an event id on';
 
-create or replace function pgps_internal.replay(class_id bigint, event_type pgps_internal.event_type, from_event bigint) returns void
+create or replace function pgps_internal.replay(
+    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -430,12 +432,15 @@ declare
     v_batch record;
     v_ids int8multirange;
 begin
-    perform pgps_internal.restore_audited(replay.event_type, replay.from_event);
+    if replay.after_batch < 0 then
+        perform pgps_internal.restore_audited(replay.event_type, replay.from_event);
+    end if;
     select c.* into v_class from pgps_internal.class c where c.class_id = replay.class_id;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     for v_batch in
         select b.batch_id, b.ids * int8multirange(int8range(replay.from_event, null)) as ids from pgps_internal.batch_type b
-        where b.type_id = (replay.event_type).type_id and upper(b.ids) > replay.from_event and not isempty(b.ids) order by b.batch_id
+        where b.type_id = (replay.event_type).type_id and upper(b.ids) > replay.from_event and not isempty(b.ids) and b.batch_id > replay.after_batch
+        order by b.batch_id
     loop
         v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
         if isempty(v_ids) then
@@ -456,8 +461,9 @@ begin
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint) is
-'Matches the events that are still there, from an event id on, for a new private class';
+comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint) is
+'Matches what is still there, from an event id and after a batch, for a class that was not there or suspended (after_batch -1: archived
+events as well)';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql
@@ -581,14 +587,29 @@ begin
     update pgps_internal.subscription s set state = args ->> 'state', last_error = case when args ->> 'state' = 'active' then null else s.last_error end
     where s.subscription_id = v_subscription.subscription_id;
     if args ->> 'state' = 'active' then
-        perform pgps_internal.set_class_active(c.class_id, true)
-        from pgps_internal.member m join pgps_internal.class c using (class_id)
+        perform pgps_internal.resume_class(c, t)
+        from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
         where m.subscription_id = v_subscription.subscription_id and not c.is_active;
         perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
     end if;
 end
 $$;
 comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
+
+create or replace function pgps_internal.resume_class(class pgps_internal.class, event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock(1885826163, 1);
+    perform pgps_internal.set_class_active((resume_class.class).class_id, true);
+    perform pgps_internal.replay((resume_class.class).class_id, resume_class.event_type, 0, coalesce((resume_class.class).suspended_batch,
+        (pgps_internal.last_batch()).batch_id, 0));
+end
+$$;
+comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type) is
+'Takes a suspended class into matching again and matches what came meanwhile; raises when its filter still does';
 
 create or replace function pgps.pause(name text) returns void
 language sql
@@ -604,7 +625,9 @@ begin atomic
     select pgps._call('set_state', jsonb_build_object('name', resume.name, 'state', 'active'));
 end;
 comment on function pgps.resume(text) is
-'Goes on with a paused or suspended subscription, from where it stood. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+'Goes on with a paused or suspended subscription, from where it stood; what came meanwhile is matched now if its filter had been
+suspended (then this holds the dispatcher until the transaction ends, and raises what the filter raises if it is not mended).
+Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql

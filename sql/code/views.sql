@@ -167,17 +167,19 @@ begin
         create view pgps_queue.%I with (security_invoker = true) as
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
-        join (select event_id, %s 1 as one from %s union select event_id, %s 1 from %s) l using (event_id)
+        join (select event_id, %s 1 as pgps_one from %s
+            union all select event_id, %s 1 from %s k where not exists (select from %s x where x.event_id = k.event_id)) l using (event_id)
         where o.type_id = %s and (o.state not in ('delivered', 'failed')
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))$sql$,
-        v_name || '_out', v_attributes, v_plain, v_log, v_plain, v_kept, v_id, v_id);
+        v_name || '_out', v_attributes, v_plain, v_log, v_plain, v_kept, v_log, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
         select %s f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
-        join (select event_id, %s 1 as one from %s union select event_id, %s 1 from %s) l using (event_id)
+        join (select event_id, %s 1 as pgps_one from %s
+            union all select event_id, %s 1 from %s k where not exists (select from %s x where x.event_id = k.event_id)) l using (event_id)
         where f.type_id = %s$sql$,
-        v_name || '_exception', v_attributes, v_plain, v_log, v_plain, v_kept, v_id);
+        v_name || '_exception', v_attributes, v_plain, v_log, v_plain, v_kept, v_log, v_id);
     foreach v_relation in array array['_in', '_out', '_exception'] loop
         execute format('grant select on pgps_queue.%I to public', v_name || v_relation);
     end loop;

@@ -130,7 +130,8 @@ create table pgps_internal.class (
     is_private boolean not null default false,
     is_active boolean not null default true,
     failures integer not null default 0,
-    last_error text
+    last_error text,
+    suspended_batch bigint
 );
 create index class_signature_idx on pgps_internal.class (signature_id, hash_array_extended(constants, 0));
 create index class_type_idx on pgps_internal.class (type_id) where signature_id is null;
