@@ -1,0 +1,87 @@
+"""What is seen at the end: queries with their results, and the verdict on each subscription."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from pgps.demo.after import Answer
+from pgps.demo.prove import Verdict
+from pgps.demo.tally import Tally
+
+__all__ = ["show_answer", "show_title", "show_verdicts", "summary"]
+
+_SEEN_RIGHT = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("shared", "dim")}
+
+
+def show_title(console: Console, title: str) -> None:
+    """Print a heading."""
+    console.print()
+    console.print(Text(title, "bold"))
+
+
+def show_answer(console: Console, answer: Answer) -> None:
+    """Print a query as typed, and its result."""
+    console.print(Text(f"{answer.role}=>", "dim"))
+    console.print(Syntax(answer.query + ";", "postgresql", theme="ansi_dark", background_color="default"))
+    if answer.rows:
+        table = _table(*answer.columns, right=[isinstance(value, int) for value in answer.rows[0]])
+        for row in answer.rows:
+            table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
+        console.print(table)
+
+
+def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Print the proof."""
+    columns = ("subscription", "of", "wants", "expected", "got", "missing", "extra", "in order")
+    table = _table(*columns, right=[False, False, False, True, True, True, True, False])
+    for each in verdicts:
+        wrong = "bold red" if each.missing or each.extra else "dim"
+        table.add_row(
+            Text.assemble(("✓ " if each.ok else "✗ ", "bold green" if each.ok else "bold red"), each.subscription),
+            each.owner,
+            each.what,
+            f"{each.expected:,}",
+            f"{each.received:,}",
+            Text(str(each.missing), wrong),
+            Text(str(each.extra), wrong),
+            _SEEN_RIGHT[each.in_order],
+        )
+    console.print(table)
+
+
+def summary(tally: Tally, verdicts: Sequence[Verdict], **more: Any) -> dict[str, Any]:
+    """Return the result for programs."""
+    return {
+        **more,
+        "published": dict(tally.published),
+        "transactions": {
+            "committed": tally.transactions,
+            "rolled_back": tally.rolled_back,
+            "rolled_back_in_part": tally.savepoints,
+            "committed_late": tally.late,
+            "consumers_rolled_back": tally.consumer_rollbacks,
+        },
+        "latency_ms": {"median": median_latency(tally)},
+        "subscriptions": [{**asdict(each), "ok": each.ok} for each in verdicts],
+    }
+
+
+def median_latency(tally: Tally) -> float | None:
+    """Return milliseconds from an event's INSERT to the consumer that has it; None when nothing came."""
+    return round(statistics.median(tally.latencies) * 1000, 1) if tally.latencies else None
+
+
+def _table(*columns: str, right: Sequence[bool]) -> Table:
+    table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for column, is_number in zip(columns, right, strict=True):
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    return table

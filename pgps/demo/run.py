@@ -1,0 +1,169 @@
+"""The demonstration from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from rich.console import Console
+from rich.text import Text
+
+from pgps.cli._errors import FAILED, report
+from pgps.cli._output import dumps
+from pgps.demo import after, scene
+from pgps.demo.after import Answer
+from pgps.demo.broker import Broker
+from pgps.demo.data import Data
+from pgps.demo.display import Bars, Steps
+from pgps.demo.expect import Expected, expect
+from pgps.demo.play import play, settle
+from pgps.demo.prove import Verdict, judge_all
+from pgps.demo.report import median_latency, show_answer, show_title, show_verdicts, summary
+from pgps.demo.tally import Tally
+from pgps.errors import PgpsError
+
+__all__ = ["run"]
+
+
+def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
+    """Run the demonstration and return its exit status; Ctrl-C, SIGTERM and SIGHUP clean up, too."""
+    began = time.monotonic()
+    talk = Console(stderr=True, highlight=False)
+    # As JSON, what people read is not data.
+    data_out = talk if json else Console(highlight=False)
+    with _signals():
+        try:
+            with Broker(keep=keep) as broker:
+                result = _Demo(broker, Steps(talk), data_out, Data.load().part(part)).all(speed=speed, seed=seed)
+                result["seconds"] = round(time.monotonic() - began, 1)
+                if keep:
+                    broker.complete()
+                    result["connect"] = broker.dsn()
+        except (PgpsError, psycopg.Error, OSError) as error:
+            report(error, json=json)
+            return FAILED
+    if json:
+        sys.stdout.write(dumps(result) + "\n")
+    else:
+        _say_end(data_out, result)
+    if keep:
+        _say_kept(talk, broker)
+    return 0 if result["ok"] else FAILED
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Let what would end the process at once interrupt it as Ctrl-C does, so that it cleans up."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass
+class _Demo:
+    """One run on one broker."""
+
+    broker: Broker
+    steps: Steps
+    out: Console
+    data: Data
+    tally: Tally = field(default_factory=Tally)
+
+    def all(self, *, speed: float, seed: int) -> dict[str, Any]:
+        """Do everything and return the result for programs."""
+        expected = expect(self.data)
+        self._start()
+        self._play(expected, speed=speed, seed=seed)
+        exceptions, exceptions_ok = self._exceptions(expected)
+        answers, audit_ok = self._audit(expected)
+        verdicts = self._prove(expected)
+        return summary(
+            self.tally,
+            verdicts,
+            ok=all(each.ok for each in verdicts) and exceptions_ok and audit_ok,
+            exceptions={**exceptions, "ok": exceptions_ok},
+            audit={"in": answers[0].dicts(), "out": answers[1].dicts(), "ok": audit_ok},
+        )
+
+    def _start(self) -> None:
+        with self.steps.step("a private PostgreSQL server") as notes:
+            version = self.broker.cluster.connect()
+            with version:
+                notes.append(f"PostgreSQL {version.info.server_version // 10_000}")
+        with self.steps.step("pgps installed; roles, event types, policies and subscriptions made"):
+            self.broker.prepare()
+        with self.steps.step("pgps-worker started") as notes:
+            self.broker.start_worker()
+            notes.append(f"process {self.broker.worker_pid}")
+
+    def _play(self, expected: Expected, *, speed: float, seed: int) -> None:
+        with Bars(self.steps.console, self.data, expected.wanted, self.tally) as bars:
+            asyncio.run(play(self.broker, self.data, self.tally, speed=speed, seed=seed, watch=bars.watch))
+        latency = median_latency(self.tally)
+        if latency is not None:
+            self.steps.console.print(Text(f"  from INSERT to the consumer: median {latency:.0f} ms", "dim"))
+
+    def _exceptions(self, expected: Expected) -> tuple[dict[str, Any], bool]:
+        show_title(self.out, "Settlements that failed: the exception queue, mended, retried, discarded")
+        failed = after.count_by_symbol(self.broker, "failed")
+        self._show(after.ask_exceptions(self.broker), *after.mend(self.broker))
+        asyncio.run(settle(self.broker, lambda _: None))
+        left = after.count_by_symbol(self.broker, "failed")
+        self._show(after.discard(self.broker))
+        discarded = after.count_by_symbol(self.broker, "discarded")
+        given_up = {symbol: count for symbol, count in expected.failing.items() if symbol != scene.MENDED}
+        ok = failed == expected.failing and left == discarded == given_up
+        return {"failed": failed, "left_after_retry": left, "discarded": discarded}, ok
+
+    def _audit(self, expected: Expected) -> tuple[list[Answer], bool]:
+        show_title(self.out, "The auditable queues of glucose_reading, afterwards")
+        answers, ok = after.audit(self.broker, expected)
+        self._show(*answers)
+        return answers, ok
+
+    def _prove(self, expected: Expected) -> list[Verdict]:
+        self.broker.stop_worker()
+        verdicts = judge_all(self.broker, expected.wanted)
+        show_title(self.out, "What each subscriber has, against what plain Python makes of the raw data")
+        show_verdicts(self.out, verdicts)
+        return verdicts
+
+    def _show(self, *answers: Answer) -> None:
+        for answer in answers:
+            show_answer(self.out, answer)
+
+
+def _say_end(out: Console, result: dict[str, Any]) -> None:
+    out.print()
+    for part in ("exceptions", "audit"):
+        if not result[part]["ok"]:
+            out.print(Text(f"✗ {part}: not what was worked out from the raw data", "bold red"))
+    count = sum(each["received"] for each in result["subscriptions"])
+    if result["ok"]:
+        told = f"✓ {count:,} deliveries, each exactly once, in the order of its publisher"
+        out.print(Text(told, "bold green"), Text(f"({result['seconds']} s)", "dim"))
+    else:
+        out.print(Text("✗ not every subscription got exactly what it should", "bold red"))
+
+
+def _say_kept(talk: Console, broker: Broker) -> None:
+    worker = f"pgps-worker --dsn {shlex.quote(broker.dsn('broker_worker'))}"
+    lines = {
+        "connect": f"psql {shlex.quote(broker.dsn())}",
+        "a worker": worker,
+        "remove it": broker.remove_command,
+    }
+    talk.print()
+    for what, command in lines.items():
+        talk.print(Text.assemble((f"{what:<10}", "bold"), command), soft_wrap=True)
