@@ -186,10 +186,10 @@ begin
                     where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %s::oid)
                 order by o.subscription_id, o.position_id desc', carry_over.segment, carry_over.segment::oid);
         when 'producer' then
-            execute format('insert into pgps_internal.producer (batch_id, type_id, producer, taken)
-                select distinct on (o.type_id, o.producer) %s, o.type_id, o.producer, o.taken
+            execute format('insert into pgps_internal.producer (batch_id, type_id, producer, taken, seen_at)
+                select distinct on (o.type_id, o.producer) %s, o.type_id, o.producer, o.taken, o.seen_at
                 from %s o join pgps_internal.event_type t using (type_id)
-                where not exists (select from pgps_internal.producer n
+                where (t.dedupe_retention is null or o.seen_at > clock_timestamp() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
                     where n.type_id = o.type_id and n.producer = o.producer and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
                 order by o.type_id, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
         when 'batch_type' then

@@ -315,16 +315,22 @@ comment on function pgps_internal.copy_column(regclass, regclass, boolean) is
 'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked';
 
 create or replace function pgps.alter_event_type(
-    name text, add_attribute text = null, drop_attribute text = null
+    name text, add_attribute text = null, drop_attribute text = null, dedupe_retention interval = null
 ) returns void
 language plpgsql
 as $$
 declare
     v_type text := pgps._call('type_name', jsonb_build_object('name', alter_event_type.name)) #>> '{}';
 begin
+    if alter_event_type.dedupe_retention is not null then
+        perform pgps._call('set_dedupe', jsonb_build_object('name', quote_ident(v_type), 'retention', alter_event_type.dedupe_retention));
+    end if;
     if alter_event_type.add_attribute is null and alter_event_type.drop_attribute is null then
+        if alter_event_type.dedupe_retention is not null then
+            return;
+        end if;
         raise exception 'nothing to alter in event type "%"', v_type using errcode = '22023',
-            hint = 'Give add_attribute => ''name type …'' or drop_attribute => ''name''.';
+            hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' or dedupe_retention => ''7 days''.';
     end if;
     perform pgps._call('alter_type', jsonb_build_object('name', quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
     if alter_event_type.add_attribute is not null then
@@ -334,11 +340,26 @@ begin
         'add', alter_event_type.add_attribute, 'drop', alter_event_type.drop_attribute));
 end
 $$;
-comment on function pgps.alter_event_type(text, text, text) is
+comment on function pgps.alter_event_type(text, text, text, interval) is
 'Adds or drops an attribute; events that wait in the queues survive it (an added attribute has its default, or null, in them).
 add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter uses it; from then on
 an INSERT into the event type cannot have RETURNING.
 Locks the event type until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 23502, 2BP01, 42501.';
+
+create or replace function pgps_internal.do_set_dedupe(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_admin(caller, 'alter event types');
+    if (args ->> 'retention')::interval <= '0' then
+        raise exception 'invalid dedupe_retention %', args ->> 'retention' using errcode = '22023', hint = 'Give a positive interval.';
+    end if;
+    update pgps_internal.event_type t set dedupe_retention = (args ->> 'retention')::interval
+    where t.type_id = (pgps_internal.find_type(args ->> 'name')).type_id;
+end
+$$;
+comment on function pgps_internal.do_set_dedupe(name, jsonb) is 'See pgps.alter_event_type';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
 language sql stable
@@ -452,6 +473,6 @@ Needs pgps_admin. Errors: 42704, 22023, 55000, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function
-    pgps.create_event_type(text, text, text, text, boolean, boolean, text), pgps.alter_event_type(text, text, text),
+    pgps.create_event_type(text, text, text, text, boolean, boolean, text), pgps.alter_event_type(text, text, text, interval),
     pgps.drop_event_type(text, boolean), pgps.alter_queue(text, boolean, boolean, interval)
 to public;

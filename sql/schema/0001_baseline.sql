@@ -240,7 +240,8 @@ create table pgps_internal.producer (
     batch_id bigint not null,
     type_id integer not null,
     producer text not null,
-    taken int8multirange not null
+    taken int8multirange not null,
+    seen_at timestamptz not null default clock_timestamp()
 ) partition by list (((batch_id / 4096) % 4));
 create index producer_idx on pgps_internal.producer (type_id, producer, batch_id desc);
 
