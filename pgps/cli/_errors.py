@@ -18,6 +18,9 @@ FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
 
+# How pgps.parse_statement says where: PL/pgSQL cannot set a position.
+_PLACE = re.compile(r"At character (\d+) of the text\.")
+
 
 def describe(error: BaseException) -> PgpsError:
     """Return what to tell for any error a command may end with."""
@@ -65,7 +68,7 @@ def report(
     position = _position(diag)
     if statement is not None and position is not None:
         _write(caret(statement, position, line=line))
-    if diag and diag.message_detail:
+    if diag and diag.message_detail and not (statement is not None and _PLACE.fullmatch(diag.message_detail)):
         _write(f"detail: {diag.message_detail}")
     if told.hint:
         _write(f"hint: {told.hint}")
@@ -77,7 +80,7 @@ def _position(diag: psycopg.errors.Diagnostic | None) -> int | None:
     """Return where in the statement the error is, from 1: PostgreSQL's word, or the statement language's."""
     if diag is None:
         return None
-    told = re.search(r"At character (\d+) of the text", diag.message_detail or "")
+    told = _PLACE.search(diag.message_detail or "")
     position = told.group(1) if told else diag.statement_position
     return int(position) if position else None
 

@@ -27,12 +27,26 @@ class Frame:
     """The broker at one moment; `taken` is on the monotonic clock."""
 
     taken: float
-    summary: Row
+    moment: Row
     types: list[Row]
     subscriptions: list[Row]
     workers: list[Row]
     throughput: float = 0.0
     history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
+
+    @property
+    def summary(self) -> Row:
+        """The sums over all types, subscriptions and workers."""
+        lags = [row["waiting_seconds"] for row in self.types if row["waiting_seconds"] is not None]
+        return {
+            "database": self.moment["database"],
+            "now": self.moment["now"],
+            "rate": self.throughput,
+            "waiting": sum(row["waiting"] or 0 for row in self.types),
+            "lag_seconds": max(lags, default=None),
+            "depth": sum(row["depth"] or 0 for row in self.subscriptions),
+            "failed": sum(row["failed"] or 0 for row in self.subscriptions),
+        }
 
     def measure(self, before: Frame | None) -> None:
         """Compute what has happened since the frame before; without one, trust the broker's own rates."""
@@ -49,10 +63,8 @@ class Frame:
 
 def as_json(frame: Frame) -> dict[str, Any]:
     """Return a frame as what --json writes."""
-    numbers = ("database", "now", "waiting", "lag_seconds", "depth", "exceptions")
     return {
-        **{key: frame.summary[key] for key in numbers},
-        "rate": frame.throughput,
+        **frame.summary,
         "event_types": frame.types,
         "subscriptions": frame.subscriptions,
         "workers": frame.workers,
@@ -118,15 +130,16 @@ def _section(columns: Sequence[Column], rows: list[Row], most: int, nothing: str
 
 def _head(frame: Frame, width: int) -> RenderableType:
     summary = frame.summary
-    failed = summary["exceptions"]
+    failed = summary["failed"]
+    workers = len({row["worker"] for row in frame.workers})
     line = Text.assemble(
         (f"pgps {plain(summary['database'])}", "bold"),
         f"  {plain(summary['now'])}  ",
-        (f"{rate(frame.throughput)} published", "cyan"),
+        (f"{rate(frame.throughput)} dispatched", "cyan"),
         f"  {count(summary['waiting'])} to dispatch",
         f"  {count(summary['depth'])} to consume  ",
         (f"{count(failed)} exceptions", _RED if failed else ""),
-        f"  {count(summary['workers'])} workers",
+        f"  {count(workers)} worker{'' if workers == 1 else 's'}",
     )
     if len(frame.history) < 2:
         return line

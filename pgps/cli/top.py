@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -49,7 +50,7 @@ def _look(session: Session, before: Frame | None) -> Frame:
         session.connection.execute(_queries.ONE_SNAPSHOT)
         frame = Frame(
             taken=time.monotonic(),
-            summary=session.one(_queries.SUMMARY) | session.one(_queries.MOMENT),
+            moment=session.one(_queries.MOMENT),
             types=session.rows(_queries.activity()),
             subscriptions=session.rows(_queries.subscriptions()),
             workers=session.rows(_queries.workers()),
@@ -110,4 +111,5 @@ def _quit(timeout: float) -> bool:
         time.sleep(timeout)
         return False
     ready, _, _ = select.select([sys.stdin], [], [], timeout)
-    return bool(ready) and sys.stdin.read(1) in ("q", "Q")
+    # One byte, past the buffer of sys.stdin: what is typed ahead belongs to the next program.
+    return bool(ready) and os.read(sys.stdin.fileno(), 1) in (b"q", b"Q")
