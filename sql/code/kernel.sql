@@ -8,21 +8,16 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off
 as $$
 begin
-    case new.verb
-        when 'receive', 'ack', 'nack', 'run_subscriber', 'subscribe' then
-            null;
-        else
-            if to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
-                raise exception 'unknown call "%"', new.verb using errcode = '22023';
-            end if;
-    end case;
+    -- A verb is a plain name: what stands here is run as the owner of pgps.
+    if new.verb !~ '^[a-z_]+$' or to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
+        raise exception 'unknown call "%"', new.verb using errcode = '22023', hint = 'Use the functions of schema pgps.';
+    end if;
     case new.verb
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
         when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
         when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
-        when 'run_subscriber' then new.result := pgps_internal.do_run_subscriber(new.caller, new.args);
         else
-            execute format('select to_jsonb(pgps_internal.do_%s($1, $2))', new.verb) using new.caller, new.args into new.result;
+            execute format('select to_jsonb(pgps_internal.%I($1, $2))', 'do_' || new.verb) using new.caller, new.args into new.result;
     end case;
     return new;
 end
@@ -191,6 +186,20 @@ $$;
 comment on function pgps_internal.find_subscription(name, text) is
 'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
 
+create or replace function pgps_internal.clean_path(schemas jsonb) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- pg_temp is named, and last: else temporary tables and types, which callbacks of others may have left, would come first.
+    select coalesce((
+        select string_agg(quote_ident(s.name), ', ' order by s.place)
+        from jsonb_array_elements_text(case jsonb_typeof(clean_path.schemas) when 'array' then clean_path.schemas else '[]' end)
+            with ordinality s(name, place)
+        where s.name <> '' and s.name !~ '^pg_temp'), 'pg_catalog') || ', pg_temp'
+$$;
+comment on function pgps_internal.clean_path(jsonb) is
+'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects last';
+
 create or replace function pgps_internal.setting(name text) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -221,6 +230,11 @@ begin
     if not found then
         raise exception 'setting "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.settings.';
     end if;
+    if v_setting.name = 'loopback' and not pg_has_role(caller, current_user, 'usage') then
+        -- The owner of pgps runs statements over it.
+        raise exception 'role "%" may not change setting "loopback"', caller
+        using errcode = '42501', hint = format('Only %I or a superuser may.', current_user);
+    end if;
     execute format('select %L::%s', coalesce(args ->> 'value', ''), v_setting.kind);
     update pgps_internal.setting s set value = coalesce(args ->> 'value', '') where s.name = v_setting.name;
 end
@@ -233,7 +247,7 @@ begin atomic
     select pgps._call('configure', jsonb_build_object('name', configure.name, 'value', configure.value));
 end;
 comment on function pgps.configure(text, text) is
-'Sets one of pgps.settings. Needs pgps_admin. Errors: 42704 unknown setting, 22xxx not of its kind, 42501.';
+'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704 unknown setting, 22xxx not of its kind, 42501.';
 
 create or replace function pgps.version() returns text
 language sql immutable parallel safe

@@ -9,7 +9,9 @@ declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.check_name(args ->> 'name', 'policy');
     v_role oid := (select r.oid from pg_roles r where r.rolname = args ->> 'role');
-    v_relation regclass;
+    v_statements text[];
+    v_statement text;
+    v_path text;
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
     if v_role is null then
@@ -21,13 +23,17 @@ begin
     perform pgps.parse_filter(args ->> 'using_expression', v_type.name, array(select a.name from pgps_internal.attributes_of(v_type.endpoint) a));
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
-    perform set_config('search_path', coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), true);
     -- The archive and the events kept aside have the same policies as the log; one relation's never run for another role's reader.
-    for v_relation in select r from pgps_internal.guarded(v_type) r loop
-        execute format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, v_relation, v_role::regrole,
-            args ->> 'using_expression', E'\n');
+    v_statements := array(
+        select format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, r, v_role::regrole, args ->> 'using_expression', E'\n')
+        from pgps_internal.guarded(v_type) r);
+    v_path := pgps_internal.clean_path(args -> 'schemas');
+    perform set_config('search_path', v_path, true);
+    -- Under the caller's search_path nothing is run here whose name or operator it could give another meaning.
+    foreach v_statement in array v_statements loop
+        execute v_statement;
     end loop;
-    perform set_config('search_path', 'pg_catalog, pg_temp', true);
+    perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     perform pgps_internal.refresh_policies(v_type.type_id);
 end
 $$;
@@ -75,7 +81,7 @@ begin
     execute format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
     perform pgps._call('create_policy', jsonb_build_object('event_type', quote_ident(v_type), 'name', create_policy.name,
         'role', create_policy.role, 'using_expression', create_policy.using_expression,
-        'search_path', (select string_agg(quote_ident(s), ', ') from unnest(current_schemas(false)) s)));
+        'schemas', to_jsonb(current_schemas(false))));
 end
 $$;
 comment on function pgps.create_policy(text, text, name, text, text) is

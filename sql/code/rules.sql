@@ -23,6 +23,9 @@ begin
         raise exception 'rule "%" exists already', v_name using errcode = '42710', hint = format('select pgps.drop_rule(%L)', v_name);
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
         raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
+    elsif not exists (select from pg_class c where c.oid = v_table) then
+        raise exception 'table "%" does not exist', coalesce(v_table::text, 'null')
+        using errcode = '42P01', hint = 'Give the table as in ''public.orders''.';
     elsif not pg_has_role(caller, (select c.relowner from pg_class c where c.oid = v_table), 'usage') then
         raise exception 'role "%" does not own table %', caller, v_table
         using errcode = '42501', hint = 'Only the owner of a table can make a rule on it.';
@@ -62,7 +65,7 @@ begin
         execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set standard_conforming_strings = on set search_path = %s as %L',
             format('rule_%s_%s', v_rule.rule_id, lower(v_operation)),
             case v_rule.run_as when 'owner' then 'security definer' else '' end,
-            coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), v_body);
+            pgps_internal.clean_path(args -> 'schemas'), v_body);
         if v_rule.run_as = 'owner' then
             execute format('alter function pgps_internal.%I() owner to %s', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)), v_rule.owner);
         end if;
@@ -126,7 +129,7 @@ begin
             from unnest(create_rule.attributes) with ordinality x(expression, place)),
         v_rule ->> 'table', v_rule ->> 'table', coalesce(create_rule.condition, 'true'));
     perform pgps._call('finish_rule', jsonb_build_object('name', quote_ident(v_rule ->> 'name'),
-        'search_path', (select string_agg(quote_ident(s), ', ') from unnest(current_schemas(false)) s)));
+        'schemas', to_jsonb(current_schemas(false))));
 end
 $$;
 comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is

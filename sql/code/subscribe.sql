@@ -125,7 +125,7 @@ begin
     perform pgps._call('subscribe', jsonb_build_object('name', subscribe.name, 'types', v_types, 'filter', subscribe.filter,
         'constant_types', v_constants, 'scope', subscribe.scope, 'callback', v_callback, 'execute', subscribe.execute,
         'priority', coalesce(subscribe.priority, 0), 'start', coalesce(subscribe.start, 'now'), 'max_attempts', subscribe.max_attempts,
-        'handler', subscribe.handler, 'search_path', (select string_agg(quote_ident(s), ', ') from unnest(current_schemas(false)) s)));
+        'handler', subscribe.handler, 'schemas', to_jsonb(current_schemas(false))));
 end
 $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text) is
@@ -139,6 +139,16 @@ Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL'
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Signature and class of a filter
 -- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.clean_types(types jsonb) returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As the catalogue writes them: what a caller writes could go on behind a name, in a comment.
+    select array(select to_regtype(t.name)::text from jsonb_array_elements_text(clean_types.types) with ordinality t(name, place) order by t.place)
+    where jsonb_typeof(clean_types.types) = 'array'
+$$;
+comment on function pgps_internal.clean_types(jsonb) is 'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
 
 create or replace function pgps_internal.constant_values(parameters jsonb, types text[]) returns text[]
 language plpgsql stable
@@ -241,7 +251,7 @@ begin
         v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
             find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
         if v_tier = 'safe' then
-            v_environment := v_environment || '{"search_path": "pg_catalog"}';
+            v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
         end if;
         if v_constants is null or (select count(*) from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
             v_parsed := v_parsed || jsonb_build_object('shape', v_parsed ->> 'text', 'keys', '[]'::jsonb);
@@ -351,9 +361,9 @@ begin
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, scope, callback, priority,
         max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
-        jsonb_build_object('search_path', coalesce(nullif(args ->> 'search_path', ''), 'pg_catalog'), 'timezone', current_setting('timezone'),
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
-        case jsonb_typeof(args -> 'constant_types') when 'array' then array(select jsonb_array_elements_text(args -> 'constant_types')) end,
+        pgps_internal.clean_types(args -> 'constant_types'),
         args ->> 'scope', coalesce(args -> 'callback' ->> 'function', args ->> 'execute'), (args ->> 'priority')::integer,
         (args ->> 'max_attempts')::integer,
         coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
