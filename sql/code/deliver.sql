@@ -339,9 +339,12 @@ comment on function pgps_internal.ack_position(pgps_internal.subscription, bigin
 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
 returns table (batch_id bigint, event_id bigint)
-language sql stable rows 100
+language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     select d.batch_id, e.event_id
     from pgps_internal.member m
     join pgps_internal.delivery d on d.class_id = m.class_id
@@ -354,7 +357,8 @@ as $$
     ) e
     where m.subscription_id = received_events.subscription_id and not e.event_id <@ m.skip
         and (d.batch_id, e.event_id) > ((received_events.at).acked_batch, (received_events.at).acked_event)
-        and (d.batch_id, e.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event)
+        and (d.batch_id, e.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event);
+end
 $$;
 comment on function pgps_internal.received_events(bigint, pgps_internal.position) is 'Events received and not acknowledged';
 

@@ -21,9 +21,17 @@ comment on function pgps_internal.incarnation() is
 'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
 
 create or replace function pgps_internal.last_batch() returns pgps_internal.batch
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
-as $$ select b.* from pgps_internal.batch b order by b.batch_id desc limit 1 $$;
+as $$
+declare
+    v_batch pgps_internal.batch;
+begin
+    -- Not in SQL: a function in SQL is planned anew at each call.
+    select b.* into v_batch from pgps_internal.batch b order by b.batch_id desc limit 1;
+    return v_batch;
+end
+$$;
 comment on function pgps_internal.last_batch() is 'The newest batch; null before the first dispatch';
 
 create or replace function pgps_internal.is_dispatched(xid xid8, event_id bigint, last pgps_internal.batch) returns boolean
@@ -260,17 +268,19 @@ comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange) 
 contiguous numbers cost nothing and gaps and any order are right (a high-water mark would lose good events)';
 
 create or replace function pgps_internal.wake_subscribers(batch_id bigint) returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_notify(w.channel, '')
+begin
+    perform pg_notify(w.channel, '')
     from (
         select distinct case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end as channel
         from pgps_internal.delivery d
         join pgps_internal.member m using (class_id)
         join pgps_internal.subscription s using (subscription_id)
         where d.batch_id = wake_subscribers.batch_id and s.state = 'active'
-    ) w
+    ) w;
+end
 $$;
 comment on function pgps_internal.wake_subscribers(bigint) is 'One NOTIFY for each subscription that a batch has something for, one for all internal ones';
 

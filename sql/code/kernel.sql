@@ -201,9 +201,13 @@ comment on function pgps_internal.clean_path(jsonb) is
 'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects last';
 
 create or replace function pgps_internal.setting(name text) returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
-as $$ select s.value from pgps_internal.setting s where s.name = setting.name $$;
+as $$
+begin
+    return (select s.value from pgps_internal.setting s where s.name = setting.name);
+end
+$$;
 comment on function pgps_internal.setting(text) is 'The value of a setting; null when unknown';
 
 insert into pgps_internal.setting (name, value, kind, description) values

@@ -377,14 +377,18 @@ $$;
 comment on function pgps_internal.match(bigint, integer, int8multirange, bigint) is 'Matches the events of one type in a batch against all classes';
 
 create or replace function pgps_internal.event_ids(delivery pgps_internal.delivery) returns setof bigint
-language sql stable rows 100
+language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     select unnest((event_ids.delivery).event_ids)
     union all
     select generate_series(lower(r), upper(r) - 1)
     from pgps_internal.batch_type b, unnest(b.ids) r
-    where (event_ids.delivery).event_ids is null and b.type_id = (event_ids.delivery).type_id and b.batch_id = (event_ids.delivery).batch_id
+    where (event_ids.delivery).event_ids is null and b.type_id = (event_ids.delivery).type_id and b.batch_id = (event_ids.delivery).batch_id;
+end
 $$;
 comment on function pgps_internal.event_ids(pgps_internal.delivery) is 'The event ids of a delivery, not in order';
 
