@@ -24,12 +24,13 @@ _PLACE = re.compile(r"At character (\d+) of the text\.")
 
 def describe(error: BaseException) -> PgpsError:
     """Return what to tell for any error a command may end with."""
-    if isinstance(error, psycopg.Error):
-        error = from_database(error)
+    if isinstance(error, ConnectionLost) and error.hint is None:
+        # Raised as such only by who connects; a connection lost later is a plain psycopg error here.
+        error.hint = "Say which database: --dsn, PGPS_DSN, or libpq's PG* variables."
     if isinstance(error, PgpsError):
-        if isinstance(error, ConnectionLost) and error.hint is None:
-            error.hint = "Say which database: --dsn, PGPS_DSN, or libpq's PG* variables."
         return error
+    if isinstance(error, psycopg.Error):
+        return from_database(error)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return PgpsError(f"{where}{error.strerror or error}")

@@ -300,3 +300,9 @@ ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
 MOMENT = "select current_database() as database, clock_timestamp() as now"
 
 JIT_OFF = "set jit = off"
+
+STATUS = """
+    select current_database() as database,
+           current_setting('server_version_num')::integer as server_version,
+           to_regnamespace('pgps') is not null as installed
+"""

@@ -21,7 +21,7 @@ from pgps.cli import _queries
 from pgps.cli._errors import WrongUsage
 from pgps.cli._output import Output, RawJson
 from pgps.cli._queries import Query
-from pgps.errors import InstallError, UnknownName
+from pgps.errors import InstallError, UnknownName, from_database
 
 __all__ = ["Options", "Row", "Session"]
 
@@ -63,13 +63,21 @@ class Session:
             self._connection = self.connect()
         return self._connection
 
+    @property
+    def lost(self) -> bool:
+        """Whether the connection ended by itself."""
+        return self._connection is not None and self._connection.broken
+
     def connect(self) -> psycopg.Connection[Row]:
-        """Return a new connection, which the caller closes."""
-        connection = psycopg.connect(
-            make_conninfo(self.dsn(), fallback_application_name="pgps/cli", client_encoding="utf8"),
-            autocommit=True,
-            row_factory=dict_row,
-        )
+        """Return a new connection, which the caller closes; raises ConnectionLost."""
+        try:
+            connection = psycopg.connect(
+                make_conninfo(self.dsn(), fallback_application_name="pgps/cli", client_encoding="utf8"),
+                autocommit=True,
+                row_factory=dict_row,
+            )
+        except psycopg.Error as error:
+            raise from_database(error) from error
         for name, loader in _LOADERS.items():
             connection.adapters.register_loader(name, loader)
         # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms.

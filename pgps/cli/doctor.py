@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from pgps import install as installer
 from pgps.cli import _queries
 from pgps.cli._checks import CHECKS, Facts, Level
 from pgps.cli._command import Session, command
 from pgps.cli._output import Column
-from pgps.errors import NotPermitted
+from pgps.cli.install import installed_here
 
 __all__ = ["register"]
 
@@ -49,7 +48,7 @@ def _facts(session: Session) -> Facts:
         return Facts(server=server, oldest_transaction=oldest)
     return Facts(
         server=server,
-        installation=_installation(session.dsn()),
+        installation=installed_here(session),
         activity=session.rows(_queries.activity()),
         event_types=session.rows(_queries.event_types()),
         queues=session.rows(_queries.queues()),
@@ -58,11 +57,3 @@ def _facts(session: Session) -> Facts:
         oldest_transaction=oldest,
         without_temp=session.rows(_queries.TEMP_PRIVILEGE),
     )
-
-
-def _installation(dsn: str) -> installer.Installation | None:
-    """Return what is installed, or None when this role may not read it."""
-    try:
-        return installer.status(dsn)
-    except NotPermitted:
-        return None

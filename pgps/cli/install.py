@@ -14,9 +14,10 @@ from pgps.cli._command import Session, Yes, command
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import count, duration, yes_no
 from pgps.cli._output import Column
-from pgps.errors import InstallError
+from pgps.cli._session import Row
+from pgps.errors import InstallError, NotPermitted
 
-__all__ = ["register"]
+__all__ = ["installed_here", "register"]
 
 TargetDsn = Annotated[
     str | None, typer.Argument(metavar="[DSN]", help="Where to; the same as --dsn.", show_default=False)
@@ -83,38 +84,48 @@ def _show(session: Session, scripts: Iterable[str]) -> None:
 
 
 def status(session: Session) -> None:
-    """Show what is installed, and how much waits."""
-    state = installer.status(session.dsn())
-    facts: dict[str, object] = {
-        "database": state.database,
-        "server_version": state.server_version,
-        "installed": state.installed,
-        "revision": state.revision,
-        "head": state.head,
-        "up_to_date": state.up_to_date,
+    """Show what is installed, and how much waits.
+
+    A role that is not an administrator sees neither the revision nor what is
+    not its own.
+    """
+    facts: Row = session.one(_queries.STATUS)
+    state = installed_here(session) if facts["installed"] else None
+    facts |= {
+        "revision": state.revision if state else None,
+        "head": _scripts.head(),
+        "up_to_date": state.up_to_date if state else None,
     }
-    columns = [
-        Column("database"),
-        Column("server_version", "PostgreSQL", format=lambda v: f"{v // 10_000}.{v % 10_000}"),
-        Column("installed", format=yes_no),
-        Column("revision"),
-        Column("up_to_date", format=yes_no),
-    ]
-    if state.installed:
-        facts.update(session.one(_queries.SUMMARY))
-        columns += [
-            Column("event_types", format=count),
-            Column("subscriptions", format=count),
-            Column("workers", format=count),
-            Column("waiting", "events to dispatch", format=count),
-            Column("lag_seconds", "oldest of them", format=duration),
-            Column("depth", "deliveries to consume", format=count),
-            Column("exceptions", format=count),
-        ]
-    session.out.record(facts, columns=columns)
-    if not state.installed:
+    if facts["installed"]:
+        facts |= session.one(_queries.SUMMARY)
+    session.out.record(facts, columns=[column for column in _STATUS if column.key in facts])
+    if not facts["installed"]:
         session.out.say("hint: pgps install")
         raise typer.Exit(1)
-    if not state.up_to_date:
+    if state and not state.up_to_date:
         what = f"revision {state.head}" if state.revision != state.head else "its functions and views differ"
         session.out.say(f"hint: pgps upgrade ({what})")
+
+
+def installed_here(session: Session) -> installer.Installation | None:
+    """Return what is installed, or None when this role may not read it."""
+    try:
+        return installer.status(session.dsn())
+    except NotPermitted:
+        return None
+
+
+_STATUS = [
+    Column("database"),
+    Column("server_version", "PostgreSQL", format=lambda v: f"{v // 10_000}.{v % 10_000}"),
+    Column("installed", format=yes_no),
+    Column("revision"),
+    Column("up_to_date", format=yes_no),
+    Column("event_types", format=count),
+    Column("subscriptions", format=count),
+    Column("workers", format=count),
+    Column("waiting", "events to dispatch", format=count),
+    Column("lag_seconds", "oldest of them", format=duration),
+    Column("depth", "deliveries to consume", format=count),
+    Column("exceptions", format=count),
+]

@@ -115,6 +115,12 @@ def test_a_role_sees_only_what_it_may(pgps: Pgps, quote: str, role: Callable[...
     assert (row["can_publish"], row["can_subscribe"]) == (False, True)
 
 
+def test_a_role_without_rights_gets_a_status_too(pgps: Pgps, role: Callable[..., str], dsn: str) -> None:
+    result = pgps("status", "--json", dsn=psycopg.conninfo.make_conninfo(dsn, user=role("stranger"), password="test"))
+    assert result.status == 0
+    assert (result.json["revision"], result.json["event_types"]) == (None, 0)
+
+
 def test_policies_are_added_listed_and_removed(pgps: Pgps, quote: str, role: Callable[..., str]) -> None:
     trader = role("trader")
     added = ("type", "policy", "add", quote, "ibm", trader, "symbol = 'IBM'")

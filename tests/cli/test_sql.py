@@ -156,6 +156,13 @@ def test_the_shell_goes_on_after_an_error(typed: Callable[..., tuple[str, str]])
     assert "still here" in out
 
 
+def test_the_shell_makes_a_new_connection_when_its_own_is_lost(typed: Callable[..., tuple[str, str]]) -> None:
+    out, err = typed("select pg_terminate_backend(pg_backend_pid());\nselect 'back' as again;\n\\q\n")
+    assert "the connection is lost" in err
+    assert "hint: Say which database" not in err
+    assert "back" in out
+
+
 def test_the_shell_tells_of_a_transaction_left_open(typed: Callable[..., tuple[str, str]]) -> None:
     _, err = typed("begin;\nselect 1;\n\\q\n")
     assert "the open transaction is rolled back" in err

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
+from psycopg.conninfo import conninfo_to_dict
 
 import pgps
 from pgps.cli.__main__ import app
@@ -97,6 +99,22 @@ def test_no_server_is_status_1_with_one_line_and_a_hint(arguments: list[str], pg
     error, hint = result.err.splitlines()
     assert "/nonexistent" in error
     assert "--dsn" in hint
+
+
+def test_pg_variables_say_where_to_go(pgps_without_database: Pgps, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in conninfo_to_dict(dsn).items():
+        variable = {"dbname": "PGDATABASE"}.get(name, f"PG{name.upper()}")
+        monkeypatch.setenv(variable, str(value))
+    assert pgps_without_database("status", "--dsn", "").status == 0
+
+
+def test_a_service_file_says_where_to_go(
+    pgps_without_database: Pgps, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = [f"{name}={value}" for name, value in conninfo_to_dict(dsn).items()]
+    (tmp_path / "service").write_text("\n".join(["[broker]", *lines]))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "service"))
+    assert pgps_without_database("status", "--dsn", "service=broker").status == 0
 
 
 def test_a_malformed_dsn_is_told_of(pgps_without_database: Pgps) -> None:

@@ -141,7 +141,7 @@ class Runner:
             statement=statement.text,
             line=statement.line,
         )
-        if self.interactive and self.connection.broken:
+        if self.interactive and self.session.lost:
             self.session.out.say("the connection is lost; the next statement makes a new one")
 
 
