@@ -77,7 +77,9 @@ declare
     v_low bigint;
     v_reclaimed bigint := 0;
     v_any boolean;
-    v_audit boolean := (select q.auditable from pgps_internal.queue q where q.type_id = (reclaim_log.event_type).type_id and q.kind = 'in');
+    -- The out queue shows an event's attributes, too.
+    v_audit boolean := exists (select from pgps_internal.queue q
+        where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
 begin
     for v_slot in 0..3 loop
         v_segment := format('pgps_internal.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
@@ -290,9 +292,12 @@ begin
     for v_type in select t.* from pgps_internal.event_type t loop
         execute format('delete from pgps_internal.%1$I k where not exists (select from pgps_internal.failure f where f.type_id = $1 and f.event_id = k.event_id)
             and not exists (select from pgps_internal.share s where s.event_id = k.event_id)
+            and not exists (select from pgps_internal.discarded d where d.type_id = $1 and d.event_id = k.event_id)
             and not exists (select from %2$s l where l.event_id = k.event_id)', v_type.name || '_kept', v_type.log)
         using v_type.type_id;
-        select q.retention into v_retention from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind = 'in' and q.auditable;
+        -- As long as the queue that keeps them longest; one whose retention was never set keeps them for ever.
+        select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
+        from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
         if v_retention is not null then
             execute format('delete from pgps_internal.%I a where a.published_at < clock_timestamp() - $1', v_type.name || '_audit') using v_retention;
         end if;

@@ -109,6 +109,14 @@ join pgps_internal.standing p using (subscription_id)
 join pgps_internal.unfolded e on e.batch_id = d.batch_id and e.class_id = d.class_id
 left join pgps_internal.failure f on f.subscription_id = m.subscription_id and f.event_id = e.event_id
 left join pgps_internal.share sh on sh.subscription_id = m.subscription_id and sh.event_id = e.event_id and m.takes_batch
+where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip
+union all
+select d.type_id, e.event_id, s.name, d.matched_at, 1, 'delivered'
+from pgps_internal.delivered d
+join pgps_internal.event_type t using (type_id)
+join pgps_internal.member m on m.class_id = d.class_id and d.batch_id > m.from_batch
+join pgps_internal.subscription s using (subscription_id)
+cross join lateral unnest(d.event_ids) e(event_id)
 where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip;
 comment on view pgps_internal.outgoing is 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
 
@@ -141,6 +149,11 @@ declare
     v_log text := (build_views.event_type).log::text;
     v_kept text := format('pgps_internal.%I', v_name || '_kept');
     v_audit text := format('pgps_internal.%I', v_name || '_audit');
+    -- An event is in the log, or was kept aside for a failure or archived for an audit when its segment went, or both.
+    v_events text := format('select event_id, %1$s 1 as pgps_one from %2$s
+        union all select event_id, %1$s 1 from %3$s k where not exists (select from %2$s x where x.event_id = k.event_id)
+        union all select event_id, %1$s 1 from %4$s a where not exists (select from %2$s x where x.event_id = a.event_id)
+            and not exists (select from %3$s k where k.event_id = a.event_id)', v_plain, v_log, v_kept, v_audit);
     v_relation text;
 begin
     execute format($sql$
@@ -158,7 +171,7 @@ begin
             select %s l.event_id, l.xid, l.published_at, l.publisher::name, 'archived' from (select a.*, pg_get_userbyid(a.publisher) from %s a) l
             where not exists (select from %s x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
-        where l.state <> 'dispatched'
+        where l.state = 'waiting'
             or l.published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
                 from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in')
             or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = %s)$sql$,
@@ -167,19 +180,17 @@ begin
         create view pgps_queue.%I with (security_invoker = true) as
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
-        join (select event_id, %s 1 as pgps_one from %s
-            union all select event_id, %s 1 from %s k where not exists (select from %s x where x.event_id = k.event_id)) l using (event_id)
+        join (%s) l using (event_id)
         where o.type_id = %s and (o.state not in ('delivered', 'failed')
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))$sql$,
-        v_name || '_out', v_attributes, v_plain, v_log, v_plain, v_kept, v_log, v_id, v_id);
+        v_name || '_out', v_attributes, v_events, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
         select %s f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
-        join (select event_id, %s 1 as pgps_one from %s
-            union all select event_id, %s 1 from %s k where not exists (select from %s x where x.event_id = k.event_id)) l using (event_id)
+        join (%s) l using (event_id)
         where f.type_id = %s$sql$,
-        v_name || '_exception', v_attributes, v_plain, v_log, v_plain, v_kept, v_log, v_id);
+        v_name || '_exception', v_attributes, v_events, v_id);
     foreach v_relation in array array['_in', '_out', '_exception'] loop
         execute format('grant select on pgps_queue.%I to public', v_name || v_relation);
     end loop;
