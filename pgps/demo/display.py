@@ -82,8 +82,8 @@ class Bars:
             self._out.update(task, completed=count, note=f"{count / seconds:,.0f}/s")
         tally = self._tally
         self._mishaps.plain = (
-            f"  on purpose: {tally.rolled_back} transactions rolled back, {tally.savepoints} in part, {tally.late} "
-            f"committed late; {tally.consumer_rollbacks} consumers' transactions rolled back"
+            f"  on purpose: {tally.rolled_back} rolled back, {tally.savepoints} in part, {tally.late} late commits; "
+            f"{tally.consumer_rollbacks} consumers rolled back"
         )
         for standing in standings:
             notes = [f"{standing.depth:,} waiting"] if standing.depth else []

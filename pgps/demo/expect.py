@@ -68,12 +68,12 @@ def _of_readings(data: Data) -> list[Wanted]:
 
     readings = data.readings
     return [
-        Wanted("alarm", "hospital", "beyond a patient's own thresholds", _choose(readings, alarms, seen)),
+        Wanted("alarm", "hospital", "beyond patient's thresholds", _choose(readings, alarms, seen)),
         Wanted("no_signal", "hospital", "isig is null", _choose(readings, lambda r: r.isig is None, seen)),
         Wanted(
             "ward_chart",
             "ward",
-            "no filter; a policy: own patients",
+            "by policy: own patients",
             _choose(readings, lambda r: scene.ADMISSIONS[r.patient] == scene.WARD, charted),
         ),
     ]
@@ -81,7 +81,7 @@ def _of_readings(data: Data) -> list[Wanted]:
 
 def _portfolio(data: Data, number: int, symbols: tuple[str, ...]) -> Wanted:
     events = _choose(data.quotes, lambda quote: quote.symbol in symbols, _ticket)
-    return Wanted(f"portfolio_{number}", "trader", f"symbol in portfolio {number}: {', '.join(symbols)}", events)
+    return Wanted(f"portfolio_{number}", "trader", f"held: {', '.join(symbols)}", events)
 
 
 def _of_quotes(data: Data) -> list[Wanted]:
@@ -94,14 +94,14 @@ def _of_quotes(data: Data) -> list[Wanted]:
         Wanted(
             "slump",
             "trader",
-            "close < open * 0.95; two sessions",
+            "close < open * 0.95",
             _choose(data.quotes, lambda quote: quote.close < quote.open * limit, _ticket),
             ordered=False,
         ),
         Wanted(
             "settlement",
             "trader",
-            "volume > 30000000; fails at first",
+            "volume > 30000000",
             _choose(data.quotes, settled, lambda quote: (quote.symbol, quote.day, quote.volume)),
             late_symbols=frozenset({scene.MENDED}),
         ),
