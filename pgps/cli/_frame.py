@@ -19,6 +19,7 @@ __all__ = ["Frame", "as_json", "render"]
 
 _HISTORY = 60
 _BARS = "▁▂▃▄▅▆▇█"
+_MOST = 100
 _AROUND = 12  # lines of a screen that are not rows of a table
 
 
@@ -106,14 +107,16 @@ _WORKERS = [
 
 
 def render(frame: Frame, *, height: int | None, width: int) -> RenderableType:
-    """Return the screen: as many rows as fit into `height` lines, all when that is None."""
+    """Return the screen: as many rows as fit into `height` lines, a hundred of each when that is None."""
     types = sorted(frame.types, key=lambda row: (-float(row["rate"] or 0), -(row["waiting"] or 0), row["event_type"]))
     subscriptions = sorted(
         frame.subscriptions, key=lambda row: (row["state"] == "active", -(row["depth"] or 0), row["name"])
     )
-    room = None if height is None else max(height - _AROUND - len(frame.workers), 2)
-    for_types = len(types) if room is None else min(len(types), max(room // 3, 1))
-    for_subscriptions = len(subscriptions) if room is None else max(room - for_types, 1)
+    for_types = for_subscriptions = _MOST
+    if height is not None:
+        room = max(height - _AROUND - len(frame.workers), 2)
+        for_types = min(len(types), max(room // 3, 1))
+        for_subscriptions = max(room - for_types, 1)
     parts: list[RenderableType] = [_head(frame, width), Text()]
     parts += _section(_TYPES, types, for_types, "no event types")
     parts += _section(_SUBSCRIPTIONS, subscriptions, for_subscriptions, "no subscriptions")
@@ -134,7 +137,7 @@ def _head(frame: Frame, width: int) -> RenderableType:
     workers = len({row["worker"] for row in frame.workers})
     line = Text.assemble(
         (f"pgps {plain(summary['database'])}", "bold"),
-        f"  {plain(summary['now'])}  ",
+        f"  {plain(summary['now'])[11:19]}  ",
         (f"{rate(frame.throughput)} dispatched", "cyan"),
         f"  {count(summary['waiting'])} to dispatch",
         f"  {count(summary['depth'])} to consume  ",

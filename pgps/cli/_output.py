@@ -138,7 +138,7 @@ def _console(stream: TextIO) -> Console:
 
 def table(columns: Sequence[Column], rows: Iterable[Row], *, wrap: bool = True) -> Table:
     """Return a rich table of the rows; without `wrap` each row stays on one line, and loses what does not fit."""
-    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for column in columns:
         made.add_column(
             column.heading,
