@@ -16,7 +16,8 @@ __all__ = ["Answer", "ask_exceptions", "audit", "count_by_symbol", "discard", "m
 
 _EXCEPTIONS: LiteralString = """\
 select symbol, count(*) as events, max(attempts) as attempts, sqlstate, min(error) as error
-from pgps_queue.stock_quote_exception where state = 'failed' group by symbol, sqlstate order by symbol"""
+from pgps_queue.stock_quote_exception where state = 'failed'
+group by symbol, sqlstate order by symbol"""
 _BY_SYMBOL: LiteralString = """\
 select symbol, count(*) from pgps_queue.stock_quote_exception where state = %s group by symbol order by symbol"""
 _MEND: LiteralString = "insert into trading.account values ({symbol})"

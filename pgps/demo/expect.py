@@ -68,7 +68,7 @@ def _of_readings(data: Data) -> list[Wanted]:
 
     readings = data.readings
     return [
-        Wanted("alarm", "hospital", "beyond patient's thresholds", _choose(readings, alarms, seen)),
+        Wanted("alarm", "hospital", "beyond own thresholds", _choose(readings, alarms, seen)),
         Wanted("no_signal", "hospital", "isig is null", _choose(readings, lambda r: r.isig is None, seen)),
         Wanted(
             "ward_chart",

@@ -50,10 +50,9 @@ def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
         except (PgpsError, psycopg.Error, OSError) as error:
             report(error, json=json)
             return FAILED
+    _say_end(data_out, result)
     if json:
         sys.stdout.write(dumps(result) + "\n")
-    else:
-        _say_end(data_out, result)
     if keep:
         _say_kept(talk, broker)
     return 0 if result["ok"] else FAILED

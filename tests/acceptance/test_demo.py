@@ -1,0 +1,124 @@
+"""The demonstration: real data, a server and a worker of its own, a proof at the end, nothing left behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgps.demo.data import Data
+from pgps.demo.expect import Wanted, expect
+from pgps.demo.prove import judge
+from pgps.embedded import EmbeddedCluster, list_clusters
+from tests.fix_db import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+_DEMO = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
+
+
+def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> None:
+    done = subprocess.run([*_DEMO, "--part", "0.02", "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ok"]
+    assert result["transactions"]["rolled_back"] > 0
+    wanted = {each.subscription: each.count for each in expect(Data.load().part(0.02)).wanted}
+    assert {each["subscription"]: each["received"] for each in result["subscriptions"]} == wanted
+    assert all(wanted.values())
+    assert all(each["in_order"] is not False for each in result["subscriptions"])
+    assert set(result["exceptions"]["failed"]) == {"FB", "GOOG"}
+    assert set(result["exceptions"]["discarded"]) == {"GOOG"}
+    assert len(result["audit"]["in"]) == 8
+    assert _left(embedded_home) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_removes_its_server_and_worker(embedded_home: Path, number: signal.Signals) -> None:
+    demo = subprocess.Popen([*_DEMO, "--speed", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    name = f"demo-{demo.pid}"
+    log = embedded_home / "clusters" / name / "worker.log"
+    try:
+        wait_until(lambda: log.exists() and "dispatching" in log.read_text(), timeout=60, what="the worker works")
+        worker = _worker_of(demo.pid)
+        demo.send_signal(number)
+        assert demo.wait(60) == 130
+    finally:
+        demo.kill()
+        demo.wait()
+    assert _left(embedded_home) == []
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_kept_it_says_how_to_connect(embedded_home: Path) -> None:
+    command = [*_DEMO, "--part", "0.01", "--keep"]
+    try:
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        with psycopg.connect(json.loads(done.stdout)["connect"]) as connection:
+            assert connection.execute("select count(*) from pgps.subscriptions").fetchone() == (9,)
+        again = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert again.returncode == 1
+        assert "python -m pgps.embedded destroy demo" in again.stderr
+    finally:
+        EmbeddedCluster("demo", home=embedded_home).destroy()
+
+
+def test_the_raw_data_is_what_the_documents_say() -> None:
+    data = Data.load()
+    assert (len(data.readings), len(data.quotes)) == (52_281, 12_154)
+    assert sum(reading.isig is None for reading in data.readings) == 1_061
+    assert len({reading.taken_at for reading in data.readings}) == 52_278
+    for stream in data.streams().values():
+        moments = [_moment(event) for event in stream]
+        assert moments == sorted(moments)
+
+
+_WANTED = Wanted("s", "r", "", {"a": [("IBM", 1), ("IBM", 2), ("FB", 3)], "b": [("IBM", 1)]})
+
+
+@pytest.mark.parametrize(
+    ("received", "missing", "extra", "in_order"),
+    [
+        ({"a": [("IBM", 1), ("IBM", 2), ("FB", 3)], "b": [("IBM", 1)]}, 0, 0, True),
+        ({"a": [("IBM", 2), ("IBM", 1), ("FB", 3)], "b": [("IBM", 1)]}, 0, 0, False),
+        ({"a": [("IBM", 1), ("IBM", 1), ("IBM", 2), ("FB", 3)], "b": [("IBM", 1)]}, 0, 1, False),
+        ({"a": [("IBM", 1), ("IBM", 2), ("FB", 3)]}, 1, 0, False),
+        ({"a": [("IBM", 1), ("IBM", 2), ("FB", 3)], "b": [("IBM", 1)], "c": [("IBM", 1)]}, 0, 1, False),
+        ({"a": [("IBM", 1), ("IBM", 2), ("FB", 4)], "b": [("IBM", 1)]}, 1, 1, False),
+    ],
+)
+def test_the_proof_notices(received: dict[str, list[Any]], missing: int, extra: int, in_order: bool) -> None:
+    verdict = judge(_WANTED, received)
+    assert (verdict.missing, verdict.extra, verdict.in_order) == (missing, extra, in_order)
+    assert verdict.ok is (in_order and not missing and not extra)
+
+
+def test_the_proof_lets_a_retried_event_come_late_but_not_fail_to_come() -> None:
+    wanted = Wanted("s", "r", "", {"a": [("FB", 1), ("IBM", 2)]}, late_symbols=frozenset({"FB"}))
+    assert judge(wanted, {"a": [("IBM", 2), ("FB", 1)]}).ok
+    assert not judge(wanted, {"a": [("IBM", 2)]}).ok
+
+
+def _moment(event: Any) -> dt.datetime | dt.date:
+    return event.taken_at if hasattr(event, "taken_at") else event.day  # type: ignore[no-any-return]
+
+
+def _left(home: Path) -> list[str]:
+    return [status.name for status in list_clusters(home=home) if status.name.startswith("demo")]
+
+
+def _worker_of(pid: int) -> int:
+    for process in Path("/proc").glob("[0-9]*"):
+        with_parent = (process / "stat").read_text(errors="replace") if (process / "stat").exists() else ""
+        if with_parent.rpartition(")")[2].split()[1:2] == [str(pid)]:
+            return int(process.name)
+    pytest.fail(f"process {pid} has no worker ({os.getpid()})")
