@@ -156,7 +156,7 @@ $$;
 comment on function pgps_internal.lease(pgps_internal.subscription, integer) is
 'Hands out events to one of several competing consumers, for a limited time; each to one of them';
 
-create or replace function pgps_internal.unfold(taken pgps_internal.received[]) returns pgps_internal.message[]
+create or replace function pgps_internal.unfold(taken pgps_internal.received[], owner regrole) returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -164,20 +164,22 @@ declare
     v_messages pgps_internal.message[] := '{}';
     v_part pgps_internal.message[];
     v_type record;
+    v_row pgps_internal.event_type;
 begin
     for v_type in select t.type_id, t.name, array_agg(r.event_id) as ids
         from unnest(unfold.taken) r join pgps_internal.event_type t using (type_id) group by t.type_id, t.name
     loop
+        select t.* into v_row from pgps_internal.event_type t where t.type_id = v_type.type_id;
         execute format('select array_agg((r.place, p.event_id, $3, p.payload, p.published_at, p.publisher, p.xid, $4, r.attempt)::pgps_internal.message)
             from unnest($1) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join pgps_internal.payload_%s($2) p using (event_id)', v_type.type_id)
-        using unfold.taken, v_type.ids, v_type.name, pgps_internal.broker() into v_part;
+        using unfold.taken, pgps_internal.visible_ids(v_row, unfold.owner, v_type.ids), v_type.name, pgps_internal.broker() into v_part;
         v_messages := v_messages || v_part;
     end loop;
     return v_messages;
 end
 $$;
-comment on function pgps_internal.unfold(pgps_internal.received[]) is 'Events with their payload; one statement for each event type among them';
+comment on function pgps_internal.unfold(pgps_internal.received[], regrole) is 'Events with their payload, as far as owner may see them; one statement for each event type among them';
 
 create or replace function pgps_internal.broker() returns text
 language sql stable
@@ -210,7 +212,7 @@ begin
     perform pgps_internal.require_rights(v_subscription);
     v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
         else pgps_internal.take(v_subscription, v_max) end;
-    new.messages := pgps_internal.unfold(v_taken);
+    new.messages := pgps_internal.unfold(v_taken, v_subscription.owner);
     return new;
 end
 $$;

@@ -3,19 +3,11 @@
 -- Locks: advisory (1885826163, 1), one dispatcher at a time, until the transaction ends; no row locks.
 
 create or replace function pgps_internal.incarnation() returns text
-language plpgsql stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_known text := current_setting('pgps.incarnation', true);
-begin
-    if coalesce(v_known, '') = '' then
-        select format('%s/%s', c.system_identifier, d.oid) into v_known
-        from pg_control_system() c, pg_database d where d.datname = current_database();
-        perform set_config('pgps.incarnation', v_known, false);
-    end if;
-    return v_known;
-end
+    -- Asked each time: kept in a setting, anybody's callback or filter could make dispatch begin anew.
+    select format('%s/%s', c.system_identifier, d.oid) from pg_control_system() c, pg_database d where d.datname = current_database()
 $$;
 comment on function pgps_internal.incarnation() is
 'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
@@ -251,7 +243,7 @@ begin
         ),
         added as (
             insert into pgps_internal.producer (batch_id, type_id, producer, taken)
-            select $3, $2, n.producer, coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, n.number, '[]'))
+            select $3, $2, n.producer, coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
             from numbered n left join known k using (producer)
             group by n.producer
         )

@@ -27,8 +27,13 @@ begin
         return v_steps || jsonb_build_array(jsonb_build_array('event', format('event %s is not there: never published, rolled back, or reclaimed', v_event)));
     end if;
     select c.* into v_control from pgps_internal.control c where c.xid = v_xid and c.hi >= v_event and c.type_id = v_type.type_id order by c.hi limit 1;
-    v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s by %s at %s, transaction %s', v_type.name,
-        coalesce(v_control.publisher::text, 'an archived publisher'), coalesce(v_control.published_at::text, 'an archived time'), v_xid)));
+    if not pg_has_role(caller, 'pgps_admin', 'usage') and cardinality(pgps_internal.visible_ids(v_type, v_subscription.owner, array[v_event])) = 0 then
+        -- A row-level policy hides it: not who published it when, either.
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s', v_type.name)));
+    else
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s by %s at %s, transaction %s', v_type.name,
+            coalesce(v_control.publisher::text, 'an archived publisher'), coalesce(v_control.published_at::text, 'an archived time'), v_xid)));
+    end if;
     if not pgps_internal.is_dispatched(v_xid, v_event, v_last) then
         return v_steps || jsonb_build_array(jsonb_build_array('dispatched', 'not yet: committed, and waits for pgps.dispatch() or a worker'));
     end if;

@@ -305,15 +305,21 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_name text := format('pgps_internal.visible_%s_%s', build_visible.type_id, build_visible.owner::oid);
+    v_type pgps_internal.event_type;
 begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
     if to_regprocedure(v_name || '(int8multirange)') is null then
         -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
         execute format('create function %s(pgps_ids int8multirange) returns int8multirange
             language sql stable security definer set search_path = pg_catalog, pg_temp
             begin atomic
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, ''[]'')), ''{}'')
-                from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1 and l.event_id <@ pgps_ids;
-            end', v_name, (select t.log from pgps_internal.event_type t where t.type_id = build_visible.type_id));
+                from (
+                    select l.event_id from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                    union all
+                    select k.event_id from pgps_internal.%I k where k.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                ) l where l.event_id <@ pgps_ids;
+            end', v_name, v_type.log, v_type.name || '_kept');
         execute format('revoke all on function %s(int8multirange) from public', v_name);
         execute format('alter function %s(int8multirange) owner to %s', v_name, build_visible.owner);
     end if;
@@ -328,6 +334,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids int8multirange;
+    v_done boolean := false;
 begin
     if not exists (select from pg_roles r where r.oid = visible.owner)
         or not has_table_privilege(visible.owner::oid, (visible.event_type).endpoint, 'select') then
@@ -335,12 +342,59 @@ begin
     elsif not (visible.event_type).has_policy then
         return visible.ids;
     end if;
-    execute format('select pgps_internal.visible_%s_%s($1)', (visible.event_type).type_id, visible.owner::oid) using visible.ids into v_ids;
-    return v_ids;
+    -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
+    begin
+        execute format('select pgps_internal.visible_%s_%s($1)', (visible.event_type).type_id, visible.owner::oid) using visible.ids into v_ids;
+        v_done := true;
+        raise exception 'take back' using errcode = 'PS001';
+    exception when sqlstate 'PS001' then
+        if not v_done then
+            raise;
+        end if;
+    end;
+    return v_ids * visible.ids;
 end
 $$;
 comment on function pgps_internal.visible(pgps_internal.event_type, regrole, int8multirange) is
 'The events that a role may receive: none without SELECT on the type, those its policies let through otherwise';
+
+create or replace function pgps_internal.visible_ids(event_type pgps_internal.event_type, owner regrole, ids bigint[]) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_visible int8multirange;
+begin
+    if not (visible_ids.event_type).has_policy and has_table_privilege(visible_ids.owner::oid, (visible_ids.event_type).endpoint, 'select') then
+        return visible_ids.ids;
+    end if;
+    v_visible := pgps_internal.visible(visible_ids.event_type, visible_ids.owner,
+        (select range_agg(int8range(i, i, '[]')) from unnest(visible_ids.ids) i));
+    return array(select i from unnest(visible_ids.ids) with ordinality u(i, place) where i <@ v_visible order by place);
+end
+$$;
+comment on function pgps_internal.visible_ids(pgps_internal.event_type, regrole, bigint[]) is
+'Those of the events that a role may receive, now, when they are handed out: rights may have changed since they were matched';
+
+create or replace function pgps_internal.visible_carefully(batch_id bigint, event_type pgps_internal.event_type, owner regrole, ids int8multirange)
+returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_error text;
+begin
+    return pgps_internal.visible(visible_carefully.event_type, visible_carefully.owner, visible_carefully.ids);
+exception when others then
+    get stacked diagnostics v_error = message_text;
+    perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
+    from pgps_internal.class c
+    where c.type_id = (visible_carefully.event_type).type_id and c.owner = visible_carefully.owner and c.is_active;
+    return '{}';
+end
+$$;
+comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
+'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, and nobody else''s';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Matching a batch
@@ -410,7 +464,9 @@ begin
         select c.owner, array_agg(c.class_id) as classes from pgps_internal.class c
         where c.type_id = v_type_id and c.signature_id is null and c.is_active group by c.owner
     loop
-        v_ids := pgps_internal.visible(match_type.event_type, v_owner.owner, match_type.ids);
+        v_ids := case when match_type.careful
+            then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_owner.owner, match_type.ids)
+            else pgps_internal.visible(match_type.event_type, v_owner.owner, match_type.ids) end;
         if not isempty(v_ids) then
             insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
             select match_type.batch_id, c, v_type_id, case when v_ids = match_type.ids then null
@@ -421,7 +477,9 @@ begin
     for v_signature in
         select g.* from pgps_internal.signature g where g.type_id = v_type_id order by g.owner, g.signature_id
     loop
-        v_ids := pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids);
+        v_ids := case when match_type.careful
+            then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner, match_type.ids)
+            else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
         continue when isempty(v_ids);
         if match_type.careful then
             perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
@@ -444,6 +502,8 @@ declare
     v_types text[] := (match_signature.signature).parameter_types;
     v_classes text;
     v_constants text;
+    v_found pgps_internal.delivery[];
+    v_done boolean := false;
 begin
     if (match_signature.signature).tier = 'safe' then
         execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
@@ -464,11 +524,21 @@ begin
     from generate_subscripts(v_types, 1) n;
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
     perform pg_advisory_lock(1885826164, v_id::integer);
-    execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
-        select $1, m.pgps_class, $2, m.pgps_events
-        from pgps_internal.rows_%s($3) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
-        (match_signature.signature).type_id, v_id, v_classes, v_constants)
-    using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids;
+    -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
+    -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
+    begin
+        execute format('select array_agg((($1, m.pgps_class, $2, m.pgps_events)::pgps_internal.delivery))
+            from pgps_internal.rows_%s($3) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
+            (match_signature.signature).type_id, v_id, v_classes, v_constants)
+        using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids into v_found;
+        v_done := true;
+        raise exception 'take back' using errcode = 'PS001';
+    exception when sqlstate 'PS001' then
+        if not v_done then
+            raise;
+        end if;
+    end;
+    insert into pgps_internal.delivery select f.* from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);
     perform pg_advisory_unlock(1885826164, v_id::integer);
 end
 $$;

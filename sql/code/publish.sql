@@ -54,7 +54,14 @@ begin
     perform pg_catalog.set_config(v_name, case v_depth when 1 then ''
         else pg_catalog.concat(v_lo, ':', v_depth operator(pg_catalog.-) 1) end, true);
     if v_hi is null or v_hi operator(pg_catalog.<=) v_lo then
+        if v_lo operator(pg_catalog.>) v_hi then
+            -- Open_statement never wrote that: events published under it would be lost.
+            raise exception 'setting "%" was changed', v_name using errcode = '55000', hint = 'Leave the settings pgps.* alone.';
+        end if;
         return null;
+    end if;
+    if v_lo operator(pg_catalog.<) 0 then
+        v_lo := 0;
     end if;
     v_seals := coalesce(pg_catalog.current_setting('pgps.sealed', true), '') operator(pg_catalog.=) '';
     if v_seals then
@@ -223,6 +230,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if not has_table_privilege(caller, (pgps_internal.find_type(args ->> 'event_type')).endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, args ->> 'event_type'
+        using errcode = '42501', hint = format('Ask for INSERT on pgps_event.%s.', args ->> 'event_type');
+    end if;
     update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
     where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id and r.producer = args ->> 'producer'
         and r.producer_seq = (args ->> 'producer_seq')::bigint and r.event_id is null;

@@ -27,15 +27,69 @@ $$;
 comment on function pgps_internal.build_callback(bigint, integer) is
 'Generates the function that calls a subscription''s callback for an array of events, with the rights and settings of its owner';
 
+create or replace function pgps_internal.session_settings() returns text
+language plpgsql stable
+as $$
+begin
+    return pg_catalog.concat_ws(E'\n', pg_catalog.current_setting('search_path'), pg_catalog.current_setting('standard_conforming_strings'),
+        pg_catalog.current_setting('row_security'), pg_catalog.current_setting('transform_null_equals'), pg_catalog.current_setting('array_nulls'),
+        pg_catalog.current_setting('check_function_bodies'), pg_catalog.current_setting('synchronous_commit'),
+        pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('default_transaction_read_only'),
+        pg_catalog.current_setting('default_transaction_isolation'), pg_catalog.current_setting('statement_timeout'),
+        coalesce(pg_catalog.current_setting('pgps.reliability', true), ''), coalesce(pg_catalog.current_setting('pgps.raiser', true), ''));
+end
+$$;
+comment on function pgps_internal.session_settings() is
+'Settings on which what runs after a callback depends, as one text. No search_path clause: it is about the caller''s.';
+
+create or replace function pgps_internal.refuse_deferred(owner regrole) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_trigger record;
+    v_role name := coalesce(nullif(current_setting('role'), 'none')::name, session_user);
+begin
+    if current_setting('server_version_num')::integer >= 180000 or pg_has_role(refuse_deferred.owner::oid, v_role, 'member') then
+        return;
+    end if;
+    select t.tgname as name, t.tgrelid::regclass as relation into v_trigger
+    from pg_trigger t
+    where t.tgdeferrable and not t.tgisinternal and t.tgrelid <> 'pgps_internal.control'::regclass
+        and exists (select from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = t.tgrelid
+            and l.mode = 'RowExclusiveLock' and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+    limit 1;
+    if found then
+        raise exception 'the callback wrote to table %, whose trigger "%" is deferrable', v_trigger.relation, v_trigger.name
+        using errcode = '0A000', hint = 'It would run at commit with the rights of the worker (before PostgreSQL 18). Make the trigger not deferrable.';
+    end if;
+end
+$$;
+comment on function pgps_internal.refuse_deferred(regrole) is
+'Raises 0A000 when this transaction may have deferred a trigger of another role: until PostgreSQL 18 deferred triggers run as who commits';
+
 create or replace function pgps_internal.call_back(subscription pgps_internal.subscription, type_id integer, ids bigint[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_settings text := pgps_internal.session_settings();
+    v_ids bigint[] := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
+        from pgps_internal.event_type t where t.type_id = call_back.type_id);
 begin
+    if cardinality(v_ids) = 0 then
+        return;
+    end if;
     execute format('select pgps_internal.callback_%s_%s(array(
             select e.event from unnest($1) with ordinality u(event_id, place) join pgps_internal.events_%2$s($1) e using (event_id) order by u.place))',
         (call_back.subscription).subscription_id, call_back.type_id)
-    using call_back.ids;
+    using v_ids;
+    -- Written so that a search_path the callback has left behind means nothing here; the error takes it back.
+    if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
+        raise exception 'the callback changed a setting of the session' using errcode = '55000',
+            hint = 'Attach it to the function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
+    end if;
+    perform pgps_internal.refuse_deferred((call_back.subscription).owner);
 end
 $$;
 comment on function pgps_internal.call_back(pgps_internal.subscription, integer, bigint[]) is 'Runs the callback over events in their order; what it raises, raises';
@@ -84,6 +138,17 @@ $$;
 comment on function pgps_internal.try_events(pgps_internal.subscription, pgps_internal.received[]) is
 'Runs a callback over events: all at once, and when that raises one by one; failures are noted, the others stand';
 
+create or replace function pgps_internal.has_rights(subscription pgps_internal.subscription) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select (has_rights.subscription).is_pattern or not exists (
+        select from pgps_internal.member m join pgps_internal.event_type t using (type_id)
+        where m.subscription_id = (has_rights.subscription).subscription_id
+            and not has_table_privilege((has_rights.subscription).owner::oid, t.endpoint, 'select'))
+$$;
+comment on function pgps_internal.has_rights(pgps_internal.subscription) is 'False when the owner has lost SELECT on the event type';
+
 create or replace function pgps_internal.run(subscription pgps_internal.subscription, max_events integer, hurry boolean) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -100,6 +165,11 @@ begin
         return 0;
     end if;
     if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) <> 'active' then
+        return 0;
+    end if;
+    if not pgps_internal.has_rights(run.subscription) then
+        update pgps_internal.subscription s set state = 'suspended', last_error = format('role %s may not receive event type "%s" any more', s.owner, s.event_type)
+        where s.subscription_id = v_id;
         return 0;
     end if;
     v_position := pgps_internal.position_of(v_id);

@@ -121,13 +121,17 @@ where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id
 comment on view pgps_internal.outgoing is 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
 
 create or replace view pgps_internal.failed with (security_barrier) as
-select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
+-- What a callback says may come from its owner's own tables: for the owner and administrators only.
+select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate,
+    case when pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage') then f.error end as error, f.state
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
 where has_table_privilege(current_user, t.endpoint, 'select') and (f.state = 'failed' or f.step <> 'nack')
 union all
-select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstate, d.error, d.state
+select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstate,
+    case when pg_has_role(current_user, 'pgps_admin', 'usage') or exists (select from pgps_internal.subscription s
+        where s.name = d.subscription and s.created_at <= d.failed_at and pg_has_role(current_user, s.owner::oid, 'usage')) then d.error end, d.state
 from pgps_internal.discarded d join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
 comment on view pgps_internal.failed is 'Failed steps; the exception queues join it';
