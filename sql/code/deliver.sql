@@ -39,34 +39,35 @@ as $$
 #variable_conflict use_column
 declare
     v_failures bigint := (select count(*) from pgps_internal.failure f where f.subscription_id = next_events.subscription_id);
+    v_most bigint := next_events.max_events + v_failures;
 begin
     return query
-    select n.batch_id, n.event_id, n.type_id
+    select d.batch_id, e.event_id, d.type_id
     from (
-        -- Every delivery has an event, or was filed with the failures: so many deliveries are enough.
-        select d.*, m.skip
+        -- Only as many deliveries as it takes: a backlog must not make each call slower.
+        select d.*, coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(d.skip) then d.events else 0 end)
+            over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
         from pgps_internal.member m
         cross join lateral (
-            select d.* from pgps_internal.delivery d
+            select d.*, m.skip from pgps_internal.delivery d
             where d.class_id = m.class_id and d.batch_id >= greatest(next_events.after_batch, m.from_batch + 1)
                 and (isempty(m.skip) or exists (select from pgps_internal.event_ids(d) e(event_id) where not e.event_id <@ m.skip))
-            order by d.batch_id limit next_events.max_events + 1 + v_failures
+            order by d.batch_id limit v_most + 1
         ) d
         where m.subscription_id = next_events.subscription_id
     ) d
     cross join lateral (
-        select d.batch_id, e.event_id, d.type_id
-        from (
-            select unnest(d.event_ids) as event_id
-            union all
-            select generate_series(lower(r), upper(r) - 1) from pgps_internal.batch_type b, unnest(b.ids) r
-            where d.event_ids is null and b.type_id = d.type_id and b.batch_id = d.batch_id
-        ) e
-        where (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event) and not e.event_id <@ d.skip
-            and (v_failures = 0 or not exists (select from pgps_internal.failure f
-                where f.subscription_id = next_events.subscription_id and f.event_id = e.event_id))
-    ) n
-    order by n.batch_id, n.event_id
+        select unnest(d.event_ids) as event_id
+        union all
+        select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
+        from unnest(d.ids * case when d.batch_id = next_events.after_batch then int8multirange(int8range(next_events.after_event, null, '()'))
+            else '{(,)}' end - d.skip) r
+    ) e
+    where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
+        and (isempty(d.skip) or not e.event_id <@ d.skip)
+        and (v_failures = 0 or not exists (select from pgps_internal.failure f
+            where f.subscription_id = next_events.subscription_id and f.event_id = e.event_id))
+    order by d.batch_id, e.event_id
     limit next_events.max_events;
 end
 $$;
@@ -354,8 +355,7 @@ begin
     cross join lateral (
         select unnest(d.event_ids) as event_id
         union all
-        select generate_series(lower(r), upper(r) - 1) from pgps_internal.batch_type b, unnest(b.ids) r
-        where d.event_ids is null and b.type_id = d.type_id and b.batch_id = d.batch_id
+        select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
     ) e
     where m.subscription_id = received_events.subscription_id and not e.event_id <@ m.skip
         and (d.batch_id, e.event_id) > ((received_events.at).acked_batch, (received_events.at).acked_event)
@@ -436,8 +436,7 @@ begin
             select m.type_id, 1 into v_type, v_attempts
             from pgps_internal.received_events(v_id, v_position) r
             join pgps_internal.delivery d using (batch_id) join pgps_internal.member m on m.class_id = d.class_id and m.subscription_id = v_id
-            where r.event_id = v_event and (v_event = any (d.event_ids) or exists (select from pgps_internal.batch_type b
-                where b.type_id = m.type_id and b.batch_id = d.batch_id and v_event <@ b.ids)) limit 1;
+            where r.event_id = v_event and (v_event = any (d.event_ids) or v_event <@ d.ids) limit 1;
         end if;
     end if;
     if v_type is null then

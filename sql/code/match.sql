@@ -439,9 +439,7 @@ begin
     return query
     select unnest((event_ids.delivery).event_ids)
     union all
-    select generate_series(lower(r), upper(r) - 1)
-    from pgps_internal.batch_type b, unnest(b.ids) r
-    where (event_ids.delivery).event_ids is null and b.type_id = (event_ids.delivery).type_id and b.batch_id = (event_ids.delivery).batch_id;
+    select generate_series(lower(r), upper(r) - 1) from unnest((event_ids.delivery).ids) r;
 end
 $$;
 comment on function pgps_internal.event_ids(pgps_internal.delivery) is 'The event ids of a delivery, not in order';
@@ -468,9 +466,8 @@ begin
             then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_owner.owner, match_type.ids)
             else pgps_internal.visible(match_type.event_type, v_owner.owner, match_type.ids) end;
         if not isempty(v_ids) then
-            insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
-            select match_type.batch_id, c, v_type_id, case when v_ids = match_type.ids then null
-                else array(select generate_series(lower(r), upper(r) - 1) from unnest(v_ids) r) end
+            insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
+            select match_type.batch_id, c, v_type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
             from unnest(v_owner.classes) c;
         end if;
     end loop;
@@ -506,8 +503,8 @@ declare
     v_done boolean := false;
 begin
     if (match_signature.signature).tier = 'safe' then
-        execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
-            select $1, m.pgps_class, $2, m.pgps_events from pgps_internal.match_%s($3, $4) m', v_id)
+        execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+            select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events from pgps_internal.match_%s($3, $4) m', v_id)
         using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class;
         return;
     end if;
@@ -524,6 +521,13 @@ begin
     from generate_subscripts(v_types, 1) n;
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
     perform pg_advisory_lock(1885826164, v_id::integer);
+<<<<<<<
+    execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+        select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events
+        from pgps_internal.rows_%s($3) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
+        (match_signature.signature).type_id, v_id, v_classes, v_constants)
+    using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids;
+=======
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
     -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
     begin
@@ -539,6 +543,7 @@ begin
         end if;
     end;
     insert into pgps_internal.delivery select f.* from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);
+>>>>>>>
     perform pg_advisory_unlock(1885826164, v_id::integer);
 end
 $$;

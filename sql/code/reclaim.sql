@@ -10,7 +10,7 @@ as $$
         (select min(d.batch_id) - 1
             from pgps_internal.member m
             cross join lateral pgps_internal.position_of(m.subscription_id) p
-            cross join lateral (select d.batch_id, d.event_ids, d.type_id, d.class_id from pgps_internal.delivery d
+            cross join lateral (select d.* from pgps_internal.delivery d
                 where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
                     and (d.batch_id > p.acked_batch
                         or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event and not e.event_id <@ m.skip))

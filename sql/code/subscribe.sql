@@ -164,9 +164,11 @@ begin
         return null;
     end if;
     for i in 1..cardinality(constant_values.types) loop
-        -- Only built-in base types: turning text into others may run somebody's code.
+        -- Only built-in base types: turning text into others may run somebody's code. "character" and "bit" say one when they
+        -- stand alone, and an array of arrays is taken apart to its elements.
         if not exists (select from pg_type t where t.oid = to_regtype(constant_values.types[i])
-                and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b') then
+                and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A'
+                and t.typname not in ('bpchar', 'bit')) then
             return null;
         end if;
         v_numeric := constant_values.types[i] in ('integer', 'bigint', 'numeric', 'double precision');
@@ -458,8 +460,8 @@ begin
         elsif v_signature.signature_id is not null then
             perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, v_class.class_id);
         else
-            insert into pgps_internal.delivery (batch_id, class_id, type_id, event_ids)
-            select v_batch.batch_id, v_class.class_id, v_class.type_id, array(select generate_series(lower(r), upper(r) - 1) from unnest(v_ids) r);
+            insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
+            values (v_batch.batch_id, v_class.class_id, v_class.type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids);
         end if;
     end loop;
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)

@@ -225,7 +225,7 @@ as $$
     where s.callback is not null and s.state = 'active' and (
         exists (select from pgps_internal.failure f
             where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp())
-        or exists (select from pgps_internal.member m cross join lateral (select d.batch_id, d.event_ids, d.type_id from pgps_internal.delivery d
+        or exists (select from pgps_internal.member m cross join lateral (select d.batch_id from pgps_internal.delivery d
                 where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1) order by d.batch_id desc limit 1) d
             where m.subscription_id = s.subscription_id and (d.batch_id > p.acked_batch
                 or exists (select from pgps_internal.next_events(s.subscription_id, p.acked_batch, p.acked_event, 1)))))

@@ -212,12 +212,14 @@ create table pgps_internal.batch_type (
 ) partition by list (((batch_id / 4096) % 4));
 create index batch_type_idx on pgps_internal.batch_type (type_id, batch_id);
 
--- A delivery: the events of a batch that a class wants; event_ids null = all of the batch's events of the type.
+-- A delivery: the events of a batch that a class wants, as a list or, without a filter, as ranges.
 create table pgps_internal.delivery (
     batch_id bigint not null,
     class_id bigint not null,
     type_id integer not null,
-    event_ids bigint[]
+    events integer not null,
+    event_ids bigint[],
+    ids int8multirange
 ) partition by list (((batch_id / 4096) % 4));
 create index delivery_class_idx on pgps_internal.delivery (class_id, batch_id);
 
