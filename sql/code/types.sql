@@ -41,6 +41,23 @@ end
 $$;
 comment on function pgps_internal.do_prepare_type(name, jsonb) is 'First half of pgps.create_event_type: rights and name; returns the folded name';
 
+create or replace function pgps_internal.check_attribute_names(definition regclass, name text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_reserved text := (select a.name from pgps_internal.attributes_of(check_attribute_names.definition) a
+        where a.name ~ '^pgps_' or a.name in ('event', 'event_id', 'xid', 'published_at', 'enqueued_at', 'publisher', 'origin', 'state',
+            'subscription', 'matched_at', 'failed_at', 'attempts', 'sqlstate', 'error') limit 1);
+begin
+    if v_reserved is not null then
+        raise exception 'event type "%" has an attribute of the reserved name "%"', check_attribute_names.name, v_reserved
+        using errcode = '42939', hint = 'The queues have columns of their own of that name, and names that begin with pgps_ belong to pgps: choose another.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_attribute_names(regclass, text) is 'Raises 42939 when an attribute has the name of a column of the queues';
+
 create or replace function pgps_internal.require_plain(caller name, relation regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -157,11 +174,7 @@ declare
 begin
     v_endpoint := format('pgps_event.%I', v_name)::regclass;
     perform pgps_internal.require_plain(caller, v_endpoint);
-    if exists (select from pg_attribute a where a.attrelid = v_endpoint and a.attnum > 0 and a.attname ~ '^pgps_')
-        or exists (select from pg_attribute a where a.attrelid = v_endpoint and a.attname in ('event_id', 'xid', 'event')) then
-        raise exception 'event type "%" has an attribute of a reserved name', v_name
-        using errcode = '42939', hint = 'Names that begin with pgps_, and event_id, event and xid, belong to pgps.';
-    end if;
+    perform pgps_internal.check_attribute_names(v_endpoint, v_name);
     execute format('alter table %s owner to %I', v_endpoint, current_user);
     insert into pgps_internal.event_type (name, endpoint, log, owner, visibility, reliability, persistent, handler)
     values (v_name, v_endpoint, v_endpoint, quote_ident(caller)::regrole, args ->> 'visibility', args ->> 'reliability',
@@ -292,7 +305,8 @@ comment on function pgps.create_event_type(text, text, text, text, boolean, bool
 'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint pgps_event.<name>.
 attributes: a column list as in CREATE TABLE. visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then unlogged).
 persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser.
-Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 22023 bad argument, 42501, and those of CREATE TABLE.';
+Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named as a column of the queues, 22023 bad argument,
+42501, and those of CREATE TABLE.';
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
 language plpgsql
@@ -342,6 +356,7 @@ begin
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.
         v_scratch := to_regclass(format('pgps_event.%I', v_type.name || '_add'));
         perform pgps_internal.require_plain(caller, v_scratch);
+        perform pgps_internal.check_attribute_names(v_scratch, v_type.name);
         perform pgps_internal.insert_columns(v_scratch, v_type.endpoint);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
