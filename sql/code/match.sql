@@ -499,7 +499,7 @@ declare
     v_types text[] := (match_signature.signature).parameter_types;
     v_classes text;
     v_constants text;
-    v_found pgps_internal.delivery[];
+    v_found pgps_internal.found[];
     v_done boolean := false;
 begin
     if (match_signature.signature).tier = 'safe' then
@@ -521,20 +521,13 @@ begin
     from generate_subscripts(v_types, 1) n;
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
     perform pg_advisory_lock(1885826164, v_id::integer);
-<<<<<<<
-    execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-        select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events
-        from pgps_internal.rows_%s($3) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
-        (match_signature.signature).type_id, v_id, v_classes, v_constants)
-    using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids;
-=======
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
     -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
     begin
-        execute format('select array_agg((($1, m.pgps_class, $2, m.pgps_events)::pgps_internal.delivery))
-            from pgps_internal.rows_%s($3) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
+        execute format('select array_agg(((m.pgps_class, m.pgps_events)::pgps_internal.found))
+            from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
             (match_signature.signature).type_id, v_id, v_classes, v_constants)
-        using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids into v_found;
+        using match_signature.ids into v_found;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
     exception when sqlstate 'PS001' then
@@ -542,8 +535,9 @@ begin
             raise;
         end if;
     end;
-    insert into pgps_internal.delivery select f.* from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);
->>>>>>>
+    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+    select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids), f.event_ids
+    from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);
     perform pg_advisory_unlock(1885826164, v_id::integer);
 end
 $$;
