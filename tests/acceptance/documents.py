@@ -1,0 +1,53 @@
+"""What is in the documents: blocks of SQL, of commands, and of what comes out of them.
+
+A block in a fence ```sql is typed into psql, ```sh into a shell, and a block
+```text shows lines of what the block above it prints; … stands for anything.
+A comment before a block says more about it:
+
+    <!-- test: error 42501 -->   its last statement fails with that SQLSTATE
+    <!-- test: run -->           a ```sh block that is run (others are only checked to exist)
+    <!-- test: skip -->          not run: it needs what a test has not
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT", "Block", "blocks_of", "documents"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(
+    r"^(?:<!-- test: (?P<said>[^>]*?) -->\n)?```(?P<kind>sql|sh|text)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block; `line` is where it begins, `said` what a comment says about it."""
+
+    kind: str
+    text: str
+    said: str
+    line: int
+
+    @property
+    def error(self) -> str | None:
+        """The SQLSTATE it is to end with, None when it is to succeed."""
+        return self.said.removeprefix("error ") if self.said.startswith("error ") else None
+
+
+def documents() -> list[Path]:
+    """Return the documents whose blocks are tested; decisions are history."""
+    found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    return sorted(path for path in found if "decisions" not in path.parts)
+
+
+def blocks_of(path: Path) -> list[Block]:
+    """Return the blocks of a document, in order."""
+    text = path.read_text()
+    return [
+        Block(match["kind"], match["text"], match["said"] or "", text.count("\n", 0, match.start()) + 1)
+        for match in _BLOCK.finditer(text)
+    ]

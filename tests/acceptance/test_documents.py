@@ -1,0 +1,135 @@
+"""What the documents tell the reader to type works, and prints what they say it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import typer.main
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from pgps.cli.__main__ import app
+from pgps.embedded import find_binaries
+from tests.acceptance.documents import ROOT, Block, blocks_of, documents
+from tests.fix_server import Server
+
+_VARIABLES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
+_PATHS = [str(path.relative_to(ROOT)) for path in documents()]
+
+
+@pytest.fixture
+def environment(own_database: str) -> dict[str, str]:
+    """The environment of somebody whose libpq finds a fresh database by itself."""
+    given = conninfo_to_dict(own_database)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = {_VARIABLES[key]: str(value) for key, value in given.items() if key in _VARIABLES}
+    return {**os.environ, **found, "PATH": path, "PGOPTIONS": "-c client_min_messages=warning"}
+
+
+@pytest.fixture
+def _no_roles_left(request: pytest.FixtureRequest, server: Server) -> Iterator[None]:
+    """Drop the roles that a document makes, once its database is gone."""
+    text = (ROOT / request.getfixturevalue("path")).read_text()
+    yield
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        for role in re.findall(r"^create role (\w+)", text, re.MULTILINE):
+            connection.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
+
+
+@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.usefixtures("_no_roles_left")
+def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, str]) -> None:
+    blocks = [block for block in blocks_of(ROOT / path) if block.said != "skip"]
+    for is_shell, group in groupby(blocks, key=lambda block: block.kind == "sh"):
+        if is_shell:
+            for block in group:
+                if block.said == "run":
+                    _run_commands(path, block, environment)
+        else:
+            _run_statements(path, list(group), environment)
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_the_commands_a_document_names_exist(path: str) -> None:
+    wrong = [
+        f"{path}:{block.line}: {line}"
+        for block in blocks_of(ROOT / path)
+        if block.kind == "sh"
+        for line in block.text.splitlines()
+        if line.startswith("pgps ") and not _exists(line.split()[1:])
+    ]
+    assert not wrong
+
+
+def _run_commands(path: str, block: Block, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{path}:{block.line}:\n{block.text}\n{done.stdout}"
+
+
+def _run_statements(path: str, blocks: Sequence[Block], environment: dict[str, str]) -> None:
+    """Type the blocks into one psql; compare what it prints with the blocks of text."""
+    script = "".join(_statement(number, block) for number, block in enumerate(blocks) if block.kind == "sql")
+    done = subprocess.run(
+        [find_binaries().program("psql"), "--no-psqlrc", "--pset", "pager=off"],
+        input=script,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{path}:\n{done.stdout[-3000:]}"
+    printed = dict(re.findall(r"^=== (\d+)\n(.*?)(?==== |\Z)", done.stdout, re.MULTILINE | re.DOTALL))
+    for number, block in enumerate(blocks):
+        if block.kind == "sql" and block.error:
+            assert f"\nSQLSTATE {block.error}\n" in printed[str(number)], (
+                f"{path}:{block.line}:\n{printed[str(number)]}"
+            )
+        elif block.kind == "text":
+            missing = [line for line in block.text.splitlines() if not _prints(printed.get(str(number - 1), ""), line)]
+            assert not missing, f"{path}:{block.line}:\n{printed.get(str(number - 1))}"
+
+
+def _statement(number: int, block: Block) -> str:
+    if block.error:
+        return f"\\echo === {number}\n{block.text}\n\\echo\n\\echo SQLSTATE :LAST_ERROR_SQLSTATE\n"
+    return f"\\echo === {number}\n\\set ON_ERROR_STOP on\n{block.text}\n\\set ON_ERROR_STOP off\n"
+
+
+def _prints(printed: str, line: str) -> bool:
+    wanted = r"\s*".join(".*".join(re.escape(part) for part in word.split("…")) for word in line.split())
+    return re.search(rf"^\s*{wanted}\s*$", printed, re.MULTILINE) is not None
+
+
+def _exists(words: Sequence[str]) -> bool:
+    """Tell whether the command line knows the command and the options that a line gives it."""
+    command: Any = typer.main.get_command(app)
+    options: set[str] = set()
+    for word in words:
+        options |= {option for parameter in command.params for option in parameter.opts}
+        if hasattr(command, "commands") and not word.startswith("-"):
+            command = command.commands.get(word)
+            if command is None:
+                return False
+        elif word.startswith("--") and word.split("=")[0] not in {*options, "--help"}:
+            return False
+    return not hasattr(command, "commands") or "--help" in words or len(words) <= 1
