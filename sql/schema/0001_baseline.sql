@@ -335,6 +335,12 @@ create type pgps_internal.part as (
 );
 create index member_share_idx on pgps_internal.member (type_id) where takes_batch;
 
+-- What a filter found, kept over a rolled-back subtransaction.
+create type pgps_internal.found as (
+    class_id bigint,
+    event_ids bigint[]
+);
+
 -- An event handed out, and the same with its payload.
 create type pgps_internal.received as (
     batch_id bigint,
