@@ -299,16 +299,30 @@ comment on function pgps_internal.set_class_active(bigint, boolean) is 'Takes a 
 -- What a role may see: row-level policies come first
 -- ---------------------------------------------------------------------------------------------------------------------
 
+create or replace function pgps_internal.visible_function(type_id integer, owner regrole) returns regproc
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select p.oid from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proowner = visible_function.owner
+        and p.proname between format('visible_%s_', visible_function.type_id)::name and format('visible_%s_:', visible_function.type_id)::name
+    limit 1
+$$;
+comment on function pgps_internal.visible_function(integer, regrole) is
+'What build_visible has made; known by its owner, since the number of a role is another one in a restored database';
+
 create or replace function pgps_internal.build_visible(type_id integer, owner regrole) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := format('pgps_internal.visible_%s_%s', build_visible.type_id, build_visible.owner::oid);
+    v_name text;
     v_type pgps_internal.event_type;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
-    if to_regprocedure(v_name || '(int8multirange)') is null then
+    if pgps_internal.visible_function(build_visible.type_id, build_visible.owner) is null then
+        select format('pgps_internal.visible_%s_%s', v_type.type_id, coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1) into v_name
+        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
         -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
         execute format('create function %s(pgps_ids int8multirange) returns int8multirange
             language sql stable security definer set search_path = pg_catalog, pg_temp
@@ -344,7 +358,7 @@ begin
     end if;
     -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
     begin
-        execute format('select pgps_internal.visible_%s_%s($1)', (visible.event_type).type_id, visible.owner::oid) using visible.ids into v_ids;
+        execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner)) using visible.ids into v_ids;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
     exception when sqlstate 'PS001' then

@@ -527,7 +527,7 @@ begin
     end if;
     -- What a role owns would keep it from being dropped.
     if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
-        v_function := to_regprocedure(format('pgps_internal.visible_%s_%s(int8multirange)', v_class.type_id, v_class.owner::oid));
+        v_function := pgps_internal.visible_function(v_class.type_id, v_class.owner)::oid;
         if v_function is not null then
             execute format('drop function %s', v_function);
         end if;

@@ -234,7 +234,7 @@ begin
         execute format('alter table %s enable row level security', v_relation);
         execute format($sql$
             create policy pgps_granted on %s as restrictive for select to public
-            using ((select has_table_privilege(current_user, %s::oid, 'select')))$sql$, v_relation, v_endpoint::oid);
+            using ((select has_table_privilege(current_user, %L::regclass, 'select')))$sql$, v_relation, v_endpoint);
         execute format('create policy pgps_all on %s for select to public using (true)', v_relation);
     end loop;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
