@@ -1,39 +1,40 @@
 -- Publication. Hot path: three statement triggers on the log and one deferred trigger on the control row; no loops, no
--- exception blocks, no search_path clause (2.5 us a call): every name and operator is written out with its schema instead.
+-- exception blocks, no search_path clause (2.5 us a call): every name, type and operator is written out with its schema instead
+-- (nullif and case x when look an operator up, too).
+-- Each plpgsql expression is set up anew in each transaction (2 us and more, with one event a transaction most of the cost):
+-- so one expression where there could be five, and "return new", which has none, where null is meant.
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
 
 create or replace function pgps_internal.open_statement() returns trigger
 language plpgsql security definer
 as $$
 declare
-    v_name text := pg_catalog.concat('pgps.open_', tg_relid);
-    v_open text := pg_catalog.current_setting(v_name, true);
+    v_open pg_catalog.text;
 begin
     -- Before the first event of the statement: everything it inserts has a higher number than the sequence has now. A
-    -- statement inside the statement (a function that publishes) must not narrow the outer range: count the depth.
-    if v_open is null or v_open operator(pg_catalog.=) '' then
-        v_open := pg_catalog.concat(coalesce(pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass), 0), ':1');
-    else
-        v_open := pg_catalog.concat(pg_catalog.split_part(v_open, ':', 1), ':',
-            pg_catalog.split_part(v_open, ':', 2)::integer operator(pg_catalog.+) 1);
-    end if;
-    perform pg_catalog.set_config(v_name, v_open, true);
-    return null;
+    -- statement inside the statement (a function that publishes) must not narrow the outer range: a stack.
+    v_open := pg_catalog.set_config(pg_catalog.concat('pgps.open_', tg_relid), pg_catalog.concat(
+        pg_catalog.current_setting(pg_catalog.concat('pgps.open_', tg_relid), true), ' ',
+        coalesce(pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass), 0)), true);
+    return new;
 end
 $$;
-comment on function pgps_internal.open_statement() is 'Before a publishing statement: notes the highest event id so far';
+comment on function pgps_internal.open_statement() is
+'Before a publishing statement: notes the highest event id so far, in the setting pgps.open_<log>. It is empty until the transaction
+publishes, begins with "-" once it has, and has a number for each statement that is open';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
 as $$
+declare
+    v_publisher pg_catalog.text;
 begin
     -- With the publisher's rights, as the last thing before record_statement: no code of the user runs in between.
-    perform pg_catalog.set_config('pgps.publisher', current_user, true);
-    if pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
-        and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user then
-        perform pg_catalog.set_config('pgps.publisher', pg_catalog.current_setting('pgps.act_as'), true);
-    end if;
-    return null;
+    v_publisher := pg_catalog.set_config('pgps.publisher', case
+        when pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
+            and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user
+        then pg_catalog.current_setting('pgps.act_as') else current_user end, true);
+    return new;
 end
 $$;
 comment on function pgps_internal.note_publisher() is 'After a publishing statement: tells record_statement who publishes';
@@ -42,50 +43,55 @@ create or replace function pgps_internal.record_statement() returns trigger
 language plpgsql security definer
 as $$
 declare
-    v_name text := pg_catalog.concat('pgps.open_', tg_relid);
-    v_open text := pg_catalog.current_setting(v_name);
-    v_lo bigint := pg_catalog.split_part(v_open, ':', 1);
-    v_depth integer := pg_catalog.split_part(v_open, ':', 2);
-    v_hi bigint := pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass);
-    v_type_id integer := tg_argv[0];
-    v_publisher pg_catalog.regrole := pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'));
-    v_seals boolean;
+    v_open pg_catalog.text;
+    v_hi bigint;
+    v_closed pg_catalog.text;
 begin
-    perform pg_catalog.set_config(v_name, case v_depth when 1 then ''
-        else pg_catalog.concat(v_lo, ':', v_depth operator(pg_catalog.-) 1) end, true);
-    if v_hi is null or v_hi operator(pg_catalog.<=) v_lo then
-        if v_lo operator(pg_catalog.>) v_hi then
-            -- Open_statement never wrote that: events published under it would be lost.
-            raise exception 'setting "%" was changed', v_name using errcode = '55000', hint = 'Leave the settings pgps.* alone.';
-        end if;
-        return null;
-    end if;
-    if v_lo operator(pg_catalog.<) 0 then
-        v_lo := 0;
-    end if;
-    v_seals := coalesce(pg_catalog.current_setting('pgps.sealed', true), '') operator(pg_catalog.=) '';
-    if v_seals then
-        perform pg_catalog.set_config('pgps.sealed', 't', true);
-    end if;
-    -- The advertisement is looked up and the row written in one statement.
+    v_open := pg_catalog.current_setting(pg_catalog.concat('pgps.open_', tg_relid));
+    v_hi := pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass);
+    v_closed := pg_catalog.set_config(pg_catalog.concat('pgps.open_', tg_relid),
+        pg_catalog.concat('-', pg_catalog.ltrim(pg_catalog.rtrim(pg_catalog.rtrim(v_open, '0123456789'), ' '), '-')), true);
+    -- The advertisement is looked up and the row written in one statement. Nothing volatile in it: that would be a subquery scan.
     insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
-    select v_hi, v_lo operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(), v_type_id, v_publisher, v_seals,
+    select v_hi, pg_catalog.split_part(v_open, ' ', -1)::bigint operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(),
+        a.type_id, a.role, pg_catalog.rtrim(v_open, ' 0123456789') operator(pg_catalog.=) '',
         coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
-        nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8
+        case when pg_catalog.current_setting('pgps.raiser', true) operator(pg_catalog.<>) ''
+            then pg_catalog.current_setting('pgps.raiser')::pg_catalog.xid8 end
     from pgps_internal.advertisement a
-    where a.type_id operator(pg_catalog.=) v_type_id and a.role operator(pg_catalog.=) v_publisher;
+    where a.type_id operator(pg_catalog.=) tg_argv[0]::integer
+        and a.role operator(pg_catalog.=) pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'))::pg_catalog.regrole
+        and v_hi operator(pg_catalog.>) pg_catalog.split_part(v_open, ' ', -1)::bigint;
     if not found then
-        perform pgps_internal.require_advertised(v_type_id, v_publisher);
-        insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
-        values (v_hi, v_lo operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(), v_type_id, v_publisher, v_seals,
-            coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
-            nullif(pg_catalog.current_setting('pgps.raiser', true), '')::pg_catalog.xid8);
+        perform pgps_internal.record_unadvertised(v_open, tg_argv[0]::integer);
     end if;
-    return null;
+    return new;
 end
 $$;
 comment on function pgps_internal.record_statement() is
 'After a publishing statement: checks the advertisement and adds the statement''s row to the control queue (paper, section 5.2)';
+
+create or replace function pgps_internal.record_unadvertised(open text, type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lo bigint := split_part(record_unadvertised.open, ' ', -1)::bigint + 1;
+    v_hi bigint := pg_sequence_last_value('pgps_internal.event_id_seq'::regclass);
+    v_publisher regrole := quote_ident(current_setting('pgps.publisher'))::regrole;
+begin
+    if v_hi is null or v_hi < v_lo then
+        return;
+    end if;
+    perform pgps_internal.require_advertised(record_unadvertised.type_id, v_publisher::oid);
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
+    values (v_hi, v_lo, pg_current_xact_id(), record_unadvertised.type_id, v_publisher,
+        rtrim(record_unadvertised.open, ' 0123456789') = '', coalesce(current_setting('pgps.reliability', true), '') = 'non-guaranteed',
+        nullif(current_setting('pgps.raiser', true), '')::xid8);
+end
+$$;
+comment on function pgps_internal.record_unadvertised(text, integer) is
+'The rest of record_statement: a statement without events, a publisher with another''s advertisement, or with none';
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
 language plpgsql
@@ -114,7 +120,7 @@ begin
     if pg_catalog.pg_try_advisory_xact_lock_shared(1885826163, 2) then
         notify pgps_dispatch;
     end if;
-    return null;
+    return old;
 end
 $$;
 comment on function pgps_internal.seal() is 'At commit of a publishing transaction: wakes the dispatcher if it sleeps';
