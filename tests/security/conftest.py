@@ -42,7 +42,7 @@ class Mallory:
         return f"{self.schema}.{function.partition('(')[0]}"
 
     def shadow(self) -> None:
-        """Put traps into the schema: functions and operators that internal code would find first on a foreign search_path."""
+        """Put traps into the schema, which internal code would step into on a foreign search_path."""
         for signature, returns, result in _SHADOWS:
             self.define(signature, returns, result)
         for operator, operand, function in _OPERATORS:

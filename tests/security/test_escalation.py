@@ -1,4 +1,4 @@
-"""Nobody gets rights through what the broker runs for them: filters, callbacks, policies, rules, and what these leave behind."""
+"""Nobody gets rights through what the broker runs for them: filters, callbacks, policies, rules."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_callback_of_somebody_else_cannot_be_called_without_the_right_to(
 
 
 @pytest.mark.parametrize(
-    "filter",
+    "predicate",
     [
         "true); alter role {role} superuser; --",
         "true\n); alter role {role} superuser; --",
@@ -244,9 +244,9 @@ def test_a_callback_of_somebody_else_cannot_be_called_without_the_right_to(
     ],
 )
 def test_a_filter_is_one_expression_however_it_is_written(
-    mallory: Mallory, name: Callable[..., str], filter: str
+    mallory: Mallory, name: Callable[..., str], predicate: str
 ) -> None:
-    text = filter.format(role=quoted(mallory.role))
+    text = predicate.format(role=quoted(mallory.role))
     scope = name("s")
     for connection in (mallory.connection,):
         for strings in ("on", "off"):
