@@ -142,7 +142,7 @@ def test_a_worker_reconnects_when_the_server_is_restarted(own_cluster: EmbeddedC
         Ticks(connection).subscribe("all")
     worker = workers(own_cluster.dsn())
     own_cluster.stop()
-    wait_until(lambda: worker.messages.count("again in") >= 5, timeout=20)
+    wait_until(lambda: worker.messages.count("again in") >= 4, timeout=20)
     own_cluster.start()
     with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
         again = Ticks.__new__(Ticks)

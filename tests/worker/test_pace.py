@@ -5,11 +5,11 @@ import pytest
 from pgps_worker.pace import Pace
 
 
-def publish_at(rate: float, *, seconds: float = 1.0, each: int = 1) -> Pace:
-    """A pace that has seen one batch of `each` events `rate` times a second."""
+def publish_at(rate: float, *, took: float = 0.0005) -> Pace:
+    """A pace that has seen batches `rate` times a second, each of which took `took` seconds, until time 1."""
     pace = Pace()
-    for number in range(int(rate * seconds)):
-        pace.note(each, number / rate)
+    for number in range(1, int(rate) + 1):
+        pace.note(1, began=number / rate - took, ended=number / rate)
     return pace
 
 
@@ -28,10 +28,20 @@ def test_many_commits_keep_it_awake(rate: int) -> None:
     assert publish_at(rate).is_busy(1.0)
 
 
-def test_a_burst_in_few_batches_keeps_it_awake() -> None:
-    pace = Pace()
-    pace.note(5000, 1.0)
-    assert pace.is_busy(1.001)
+@pytest.mark.parametrize("rate", [10, 40, 100])
+def test_slow_batches_with_hardly_a_pause_keep_it_awake(rate: int) -> None:
+    assert publish_at(rate, took=0.9 / rate).is_busy(1.0)
+
+
+@pytest.mark.parametrize("rate", [10, 40, 100])
+def test_slow_batches_with_pauses_do_not(rate: int) -> None:
+    assert not publish_at(rate, took=0.2 / rate).is_busy(1.0)
+
+
+def test_it_is_not_calm_while_a_pause_is_shorter_than_its_batches() -> None:
+    pace = publish_at(10, took=0.09)
+    assert not pace.is_calm(1.15)
+    assert pace.is_calm(1.25)
 
 
 def test_it_is_not_busy_for_long_after_the_last_event() -> None:
@@ -43,7 +53,7 @@ def test_it_is_not_busy_for_long_after_the_last_event() -> None:
 def test_looks_that_find_nothing_do_not_count() -> None:
     pace = Pace()
     for number in range(1000):
-        pace.note(0, number / 1000)
+        pace.note(0, began=number / 1000, ended=number / 1000)
     assert not pace.is_busy(1.0)
     assert pace.is_calm(1.0)
 

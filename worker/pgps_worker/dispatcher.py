@@ -88,43 +88,47 @@ class _Leader:
     async def _awake(self) -> None:
         """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
         awake = False
-        began = time.monotonic()
+        checked = time.monotonic()
         while not self._stop.requested:
+            began = time.monotonic()
             if awake:
                 events = await broker.dispatch(self._connection)
             else:
                 awake, events = await broker.stay_awake_and_dispatch(self._connection)
-            self._note(events)
-            now = time.monotonic()
+            now = self._note(events, began)
             if not events and self._pace.is_calm(now):
                 break
-            if now - began > SAFETY:
+            if now - checked > SAFETY:
                 await self._still_leading()
-                began = now
+                checked = now
             await asyncio.sleep(self._pace.linger(events))
         if awake:
             await self._fall_asleep()
 
     async def _fall_asleep(self) -> None:
         """Let publishers notify again, and look until none is left that was committing without."""
+        began = time.monotonic()
         running, events = await broker.fall_asleep_and_dispatch(self._connection)
-        self._note(events)
+        self._note(events, began)
         for poll in ALL_ENDED_POLLS:
+            began = time.monotonic()
             ended, events = await broker.all_ended_and_dispatch(self._connection, running)
-            self._note(events)
-            if ended or self._stop.requested or self._pace.is_busy(time.monotonic()):
+            now = self._note(events, began)
+            if ended or self._stop.requested or self._pace.is_busy(now):
                 return
             await notified(self._connection, poll, stop=self._stop)
 
     async def _asleep(self) -> None:
         """Wait for publishers to notify, until they do it too often."""
         timeout = CONFIRM
-        while not self._stop.requested and not self._pace.is_busy(time.monotonic()):
+        while not self._stop.requested:
             told = await notified(self._connection, timeout, stop=self._stop)
             if not told and timeout == SAFETY:
                 await self._still_leading()
+            began = time.monotonic()
             events = await broker.dispatch(self._connection)
-            self._note(events)
+            if self._pace.is_busy(self._note(events, began)):
+                return
             timeout = CONFIRM if events else SAFETY
 
     async def _still_leading(self) -> None:
@@ -132,11 +136,14 @@ class _Leader:
         if not await broker.try_lead(self._connection):
             raise LeadershipLostError
 
-    def _note(self, events: int) -> None:
-        self._pace.note(events, time.monotonic())
+    def _note(self, events: int, began: float) -> float:
+        """Count what a look found, and return the time."""
+        now = time.monotonic()
+        self._pace.note(events, began=began, ended=now)
         if events:
             self._vitals.events_dispatched += events
             self._vitals.batches_dispatched += 1
+        return now
 
 
 class LeadershipLostError(OSError):

@@ -29,10 +29,10 @@ _BACKOFF = wait_random_exponential(multiplier=0.1, max=5)
 _WELL_AFTER = 5.0
 
 _HINTS = {
-    "3D000": "Create the database, then run: pgps install DSN",
-    "3F000": "Run: pgps install DSN",
-    "42501": "Ask an administrator for: grant pgps_worker to this role",
-    "42883": "Run: pgps install DSN (or pgps upgrade DSN)",
+    "3D000": "create the database, then run: pgps install DSN",
+    "3F000": "run: pgps install DSN",
+    "42501": "ask an administrator for: grant pgps_worker to this role",
+    "42883": "run: pgps install DSN, or pgps upgrade DSN",
 }
 
 
@@ -89,10 +89,11 @@ class Supervisor:
     def _report(self, service: Service, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         text = in_one_line(error)
+        # A server that is away for long is worth one line of each service, not one a second.
+        level = logging.DEBUG if self.vitals.services.get(service.name) == text else logging.WARNING
         self.vitals.down(service.name, text)
         if not isinstance(error, psycopg.Error | OSError):
             log.error("%s failed; again in %.1f s", service.name, state.upcoming_sleep, exc_info=error)
             return
-        log.warning("%s: %s; again in %.1f s", service.name, text, state.upcoming_sleep)
-        if hint := _HINTS.get(getattr(error, "sqlstate", None) or ""):
-            log.warning("%s: hint: %s", service.name, hint)
+        hint = _HINTS.get(getattr(error, "sqlstate", None) or "", "")
+        log.log(level, "%s: %s; again in %.1f s%s", service.name, text, state.upcoming_sleep, hint and f" ({hint})")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 
 __all__ = ["Vitals"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -25,6 +28,8 @@ class Vitals:
 
     def up(self, service: str) -> None:
         """Record that a service works."""
+        if self.services.get(service) is not None:
+            log.info("%s: up again", service)
         self.services[service] = None
 
     def down(self, service: str, failure: str) -> None:
