@@ -28,8 +28,8 @@ _STOP_TIMEOUT = 10.0
 class Broker:
     """An embedded cluster with pgps in database `demo`, and a `pgps-worker` process on it.
 
-    As a context manager it starts the server on entry; on exit it stops the
-    worker and, unless `keep`, removes the server with all its data.
+    As a context manager it stops the worker on exit and, unless `keep`,
+    removes the server with all its data.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
@@ -47,11 +47,6 @@ class Broker:
                 "the broker of an earlier demonstration is still there",
                 hint=f"Remove it: {self.remove_command}",
             )
-        try:
-            self.cluster.start()
-        except BaseException:
-            self.cluster.destroy()
-            raise
         return self
 
     def __exit__(
@@ -67,6 +62,12 @@ class Broker:
         """Return how a role connects; None is the superuser."""
         dsn = self.cluster.dsn(DATABASE)
         return dsn if role is None else make_conninfo(dsn, user=role)
+
+    def start_server(self) -> int:
+        """Make and start the server; return its major version."""
+        self.cluster.start()
+        with self.cluster.connect() as connection:
+            return connection.info.server_version // 10_000
 
     def prepare(self) -> None:
         """Make the database, install pgps into it and set the scene."""

@@ -34,7 +34,8 @@ class Verdict:
     """How one subscription fared.
 
     `missing` and `extra` count events that did not come, or came though they
-    should not, or came twice. `in_order` is None where no order is promised.
+    should not, or came twice. `in_order` is None where no order is promised;
+    `late` are those that failed first and were retried, out of order.
     """
 
     subscription: str
@@ -45,6 +46,7 @@ class Verdict:
     missing: int
     extra: int
     in_order: bool | None
+    late: int
 
     @property
     def ok(self) -> bool:
@@ -75,6 +77,7 @@ def judge(wanted: Wanted, received: dict[str, list[Key]]) -> Verdict:
         missing=missing,
         extra=extra,
         in_order=in_order if wanted.ordered else None,
+        late=sum(event[0] in wanted.late_symbols for events in received.values() for event in events),
     )
 
 

@@ -53,7 +53,7 @@ def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
             f"{each.received:,}",
             Text(str(each.missing), wrong),
             Text(str(each.extra), wrong),
-            _SEEN_RIGHT[each.in_order],
+            Text(f"all but {each.late:,}", "green") if each.in_order and each.late else _SEEN_RIGHT[each.in_order],
         )
     console.print(table)
 
