@@ -305,6 +305,7 @@ declare
     v_batch bigint;
     v_event bigint;
     v_acked bigint;
+    v_leased bigint[];
     v_retried bigint;
 begin
     perform pgps_internal.require_read_committed();
@@ -314,14 +315,14 @@ begin
     from pgps_internal.received_events(v_id, v_position) n
     where ack_position.up_to is null or n.event_id = ack_position.up_to
     order by n.batch_id desc, n.event_id desc limit 1;
-    with settled as (
-        delete from pgps_internal.failure f
-        where f.subscription_id = v_id and f.state = 'leased' and (ack_position.up_to is null or f.event_id = ack_position.up_to
-            or v_batch is not null)
-        returning 1
-    )
-    select count(*) into v_retried from settled;
+    -- Events put back came before the others, by id.
+    v_leased := array(select f.event_id from pgps_internal.failure f
+        where f.subscription_id = v_id and f.state = 'leased' and (ack_position.up_to is null or v_batch is not null
+            or f.event_id <= ack_position.up_to and exists (select from pgps_internal.failure u
+                where u.subscription_id = v_id and u.event_id = ack_position.up_to and u.state = 'leased')));
+    v_retried := cardinality(v_leased);
     if v_batch is null then
+        perform pgps_internal.settle(v_id, v_leased);
         if ack_position.up_to is not null and v_retried = 0 then
             raise exception 'event % has not been received by subscription "%", or is acknowledged already', ack_position.up_to, (ack_position.subscription).name
             using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
@@ -334,11 +335,42 @@ begin
     perform pgps_internal.move(v_id, v_batch, v_event, greatest(v_position.received_batch, v_batch),
         case when v_position.received_batch > v_batch then v_position.received_event else greatest(v_position.received_event, v_event) end,
         v_position.acked_total + v_acked + v_retried);
+    perform pgps_internal.settle(v_id, v_leased);
     return v_acked + v_retried;
 end
 $$;
 comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint) is
 'Moves the position over what was received, to the end or up to an event; counts what is acknowledged thereby';
+
+create or replace function pgps_internal.is_ahead(subscription_id bigint, event_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pgps_internal.member m
+        cross join pgps_internal.position_of(is_ahead.subscription_id) p
+        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+        where m.subscription_id = is_ahead.subscription_id and not m.takes_batch and not is_ahead.event_id <@ m.skip
+            and (is_ahead.event_id = any (d.event_ids) or is_ahead.event_id <@ d.ids)
+            and (d.batch_id, is_ahead.event_id) > (p.acked_batch, p.acked_event));
+end
+$$;
+comment on function pgps_internal.is_ahead(bigint, bigint) is 'True while the position of a subscription has not come to an event of its own';
+
+create or replace function pgps_internal.settle(subscription_id bigint, event_ids bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- What the position has not passed must be remembered, or it would come again as an event that never failed.
+    update pgps_internal.failure f set state = 'settled'
+    where f.subscription_id = settle.subscription_id and f.event_id = any (settle.event_ids);
+    delete from pgps_internal.failure f
+    where f.subscription_id = settle.subscription_id and f.state = 'settled' and not pgps_internal.is_ahead(f.subscription_id, f.event_id);
+end
+$$;
+comment on function pgps_internal.settle(bigint, bigint[]) is 'Forgets failures that are over, and earlier ones that the position has passed since';
 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
 returns table (batch_id bigint, event_id bigint)
@@ -418,6 +450,7 @@ declare
     v_type integer;
     v_attempts integer;
 begin
+    perform pgps_internal.require_read_committed();
     if v_event is null then
         raise exception 'event_id is null' using errcode = '22023', hint = 'Give the event_id of an event that pgps.receive returned.';
     elsif (args ->> 'retry_in')::interval < '0' then

@@ -209,20 +209,15 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_count bigint;
+    v_chosen pgps_internal.failure[] := array(select f from pgps_internal.choose_failures(caller, args) c
+        join pgps_internal.failure f using (subscription_id, event_id));
 begin
-    with chosen as materialized (select c.* from pgps_internal.choose_failures(caller, args) c),
-    gone as (
-        delete from pgps_internal.failure f using chosen c where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.*
-    ),
-    audited as (
-        insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
-        select g.type_id, s.name, g.event_id, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
-        from gone g join pgps_internal.subscription s using (subscription_id)
-        join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable
-    )
-    select count(*) into v_count from gone;
-    return v_count;
+    insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
+    select g.type_id, s.name, g.event_id, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
+    from unnest(v_chosen) g join pgps_internal.subscription s using (subscription_id)
+    join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable;
+    perform pgps_internal.settle(g.subscription_id, array_agg(g.event_id)) from unnest(v_chosen) g group by g.subscription_id;
+    return cardinality(v_chosen);
 end
 $$;
 comment on function pgps_internal.do_discard(name, jsonb) is 'See pgps.discard_exception';

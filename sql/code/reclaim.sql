@@ -141,7 +141,10 @@ begin
         (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
     perform set_config('session_replication_role', 'origin', true);
     insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-    values (0, (restore_audited.event_type).type_id, v_ids, 0, 0, 0);
+    select 0, (restore_audited.event_type).type_id, n.ids, 0, 0, 0
+    from (select v_ids - coalesce(range_agg(r), '{}') as ids from pgps_internal.batch_type b, unnest(b.ids) r
+        where b.type_id = (restore_audited.event_type).type_id) n
+    where not isempty(n.ids);
 end
 $$;
 comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint) is
@@ -328,6 +331,7 @@ declare
     v_newest bigint := (pgps_internal.last_batch()).batch_id;
     v_ledger text;
 begin
+    perform pgps_internal.require_read_committed();
     if not pg_try_advisory_xact_lock(1885826163, 4) or v_newest is null then
         return 0;
     end if;

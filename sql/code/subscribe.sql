@@ -460,8 +460,11 @@ begin
         elsif v_signature.signature_id is not null then
             perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, v_class.class_id);
         else
-            insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
-            values (v_batch.batch_id, v_class.class_id, v_class.type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids);
+            -- Only what is still there: a delivery of nothing would stand in the way for ever.
+            execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+                select $1, $2, $3, count(*), array_agg(l.event_id) from %s l
+                where l.event_id between lower($4) and upper($4) - 1 and l.event_id <@ $4 having count(*) > 0', (replay.event_type).log)
+            using v_batch.batch_id, v_class.class_id, v_class.type_id, v_ids;
         end if;
     end loop;
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
@@ -649,12 +652,17 @@ declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
     v_types integer[];
     v_classes bigint[];
+    v_position pgps_internal.position;
 begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock(1885826165, v_subscription.subscription_id::integer);
+    -- Also read so that reclaim leaves the positions alone until this is committed.
+    v_position := pgps_internal.position_of(v_subscription.subscription_id);
     with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
-    perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0);
+    perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0, v_position.acked_total);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);
     perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
     perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');

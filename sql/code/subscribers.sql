@@ -178,7 +178,7 @@ begin
         where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= clock_timestamp())
         order by f.event_id limit run.max_events) f;
     if v_due is not null then
-        delete from pgps_internal.failure f using unnest(v_due) d where f.subscription_id = v_id and f.event_id = d.event_id;
+        perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
         perform pgps_internal.try_events(run.subscription, v_due);
     end if;
     select array_agg((n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received order by n.batch_id, n.event_id) into v_next
@@ -192,6 +192,7 @@ begin
         v_last := v_next[cardinality(v_next)];
         perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
             v_position.acked_total + cardinality(v_next));
+        perform pgps_internal.settle(v_id, '{}');
     end if;
     return coalesce(cardinality(v_due), 0) + coalesce(cardinality(v_next), 0);
 end

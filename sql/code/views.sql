@@ -93,6 +93,7 @@ create or replace view pgps_internal.outgoing with (security_barrier) as
 select d.type_id, e.event_id, s.name as subscription, b.created_at as matched_at,
     coalesce(f.attempts, sh.attempts, case when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 1 else 0 end) as attempts,
     case
+        when f.state = 'settled' then 'delivered'
         when f.state is not null then f.state
         when sh.leased_until > clock_timestamp() then 'leased'
         when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then 'delivered'
@@ -130,7 +131,7 @@ select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
-where has_table_privilege(current_user, t.endpoint, 'select') and (f.state = 'failed' or f.step <> 'nack')
+where has_table_privilege(current_user, t.endpoint, 'select') and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
 union all
 select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstate,
     case when pg_has_role(current_user, 'pgps_admin', 'usage') or exists (select from pgps_internal.subscription s
@@ -242,7 +243,7 @@ cross join lateral (
         (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
         (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
         (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
-        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack')) as failed,
+        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')) as failed,
         (select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id) as oldest_failure
 ) d
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
@@ -292,7 +293,7 @@ select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
-where (f.state = 'failed' or f.step <> 'nack')
+where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
     and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin';
 

@@ -271,7 +271,7 @@ create table pgps_internal.failure (
     type_id integer not null references pgps_internal.event_type on delete cascade,
     event_id bigint not null,
     step text not null check (step in ('filter', 'callback', 'nack')),
-    state text not null check (state in ('retrying', 'leased', 'failed')),
+    state text not null check (state in ('retrying', 'leased', 'failed', 'settled')),
     attempts integer not null,
     sqlstate text,
     error text,

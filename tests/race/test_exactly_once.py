@@ -1,4 +1,4 @@
-"""Sessions that do anything in any order: each subscriber gets the committed, matching events, once, in producer order."""
+"""Sessions that do anything in any order: each subscriber gets the committed, matching events, once and in order."""
 
 from __future__ import annotations
 
