@@ -22,11 +22,13 @@ comment on function pgps_internal.position_of(bigint) is 'How far a subscription
 create or replace function pgps_internal.move(
     subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0
 ) returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total)
-    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total)
+    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total);
+end
 $$;
 comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint) is 'Adds a position to the ledger';
 
@@ -34,7 +36,7 @@ create or replace function pgps_internal.next_events(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
 ) returns table (batch_id bigint, event_id bigint, type_id integer)
 language plpgsql stable rows 100
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -171,9 +173,7 @@ begin
         from unnest(unfold.taken) r join pgps_internal.event_type t using (type_id) group by t.type_id, t.name
     loop
         select t.* into v_row from pgps_internal.event_type t where t.type_id = v_type.type_id;
-        execute format('select array_agg((r.place, p.event_id, $3, p.payload, p.published_at, p.publisher, p.xid, $4, r.attempt)::pgps_internal.message)
-            from unnest($1) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join pgps_internal.payload_%s($2) p using (event_id)', v_type.type_id)
+        execute format('select pgps_internal.unfold_%s($1, $2, $3, $4)', v_type.type_id)
         using unfold.taken, pgps_internal.visible_ids(v_row, unfold.owner, v_type.ids), v_type.name, pgps_internal.broker() into v_part;
         v_messages := v_messages || v_part;
     end loop;
@@ -183,9 +183,13 @@ $$;
 comment on function pgps_internal.unfold(pgps_internal.received[], regrole) is 'Events with their payload, as far as owner may see them; one statement for each event type among them';
 
 create or replace function pgps_internal.broker() returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
-as $$ select coalesce(nullif(pgps_internal.setting('broker'), ''), current_database()::text) $$;
+as $$
+begin
+    return coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text);
+end
+$$;
 comment on function pgps_internal.broker() is 'Name of this broker';
 
 create or replace function pgps_internal.enter_receive() returns trigger
@@ -311,10 +315,18 @@ begin
     perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
-    select n.batch_id, n.event_id into v_batch, v_event
-    from pgps_internal.received_events(v_id, v_position) n
-    where ack_position.up_to is null or n.event_id = ack_position.up_to
-    order by n.batch_id desc, n.event_id desc limit 1;
+    -- Without those put back: these are counted where they are settled.
+    with received as materialized (
+        select n.batch_id, n.event_id from pgps_internal.received_events(v_id, v_position) n
+    ),
+    newest as (
+        select r.batch_id, r.event_id from received r
+        where ack_position.up_to is null or r.event_id = ack_position.up_to
+        order by r.batch_id desc, r.event_id desc limit 1
+    )
+    select n.batch_id, n.event_id, (select count(*) from received r where (r.batch_id, r.event_id) <= (n.batch_id, n.event_id)
+        and not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = r.event_id))
+    into v_batch, v_event, v_acked from newest n;
     -- Events put back came before the others, by id.
     v_leased := array(select f.event_id from pgps_internal.failure f
         where f.subscription_id = v_id and f.state = 'leased' and (ack_position.up_to is null or v_batch is not null
@@ -329,9 +341,6 @@ begin
         end if;
         return v_retried;
     end if;
-    select count(*) into v_acked from pgps_internal.received_events(v_id, v_position) n
-    where (n.batch_id, n.event_id) <= (v_batch, v_event)
-        and not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = n.event_id);
     perform pgps_internal.move(v_id, v_batch, v_event, greatest(v_position.received_batch, v_batch),
         case when v_position.received_batch > v_batch then v_position.received_event else greatest(v_position.received_event, v_event) end,
         v_position.acked_total + v_acked + v_retried);
@@ -375,7 +384,7 @@ comment on function pgps_internal.settle(bigint, bigint[]) is 'Forgets failures 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
 returns table (batch_id bigint, event_id bigint)
 language plpgsql stable rows 100
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin

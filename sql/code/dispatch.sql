@@ -3,11 +3,14 @@
 -- Locks: advisory (1885826163, 1), one dispatcher at a time, until the transaction ends; no row locks.
 
 create or replace function pgps_internal.incarnation() returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Asked each time: kept in a setting, anybody's callback or filter could make dispatch begin anew.
-    select format('%s/%s', c.system_identifier, d.oid) from pg_control_system() c, pg_database d where d.datname = current_database()
+    return format('%s/%s', (select c.system_identifier from pg_control_system() c),
+        (select d.oid from pg_database d where d.datname = current_database()));
+end
 $$;
 comment on function pgps_internal.incarnation() is
 'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
@@ -175,7 +178,7 @@ begin
     return row(row(coalesce((next_window.last).batch_id, 0) + 1,
         case when (next_window.last).upto is null then coalesce((next_window.last).snapshot, '1:1:'::pg_snapshot) else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
-        pgps_internal.incarnation(), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
 end
 $$;
 comment on function pgps_internal.next_window(pgps_internal.batch, integer) is

@@ -170,9 +170,10 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_name text := pgps_internal.fold(find_subscription.name);
     v_subscription pgps_internal.subscription;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.name = pgps_internal.fold(find_subscription.name);
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name;
     if not found then
         raise exception 'subscription "%" does not exist', find_subscription.name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';

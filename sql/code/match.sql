@@ -29,7 +29,7 @@ begin
     v_attributes := coalesce((select string_agg('l.' || quote_ident(a.name), ', ') from pgps_internal.attributes_of(v_type.endpoint) a), '');
     perform pgps_internal.create_function(format(
         'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns table (ids int8multirange, events bigint, numbered boolean)',
-        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
             #variable_conflict use_column
             begin return query with l as (
                 select l.event_id, l.event_id - row_number() over (order by l.event_id) as island, l._producer is not null as numbered
@@ -43,14 +43,14 @@ begin
             end$body$, v_type.log)));
     perform pgps_internal.create_function(format(
         'pgps_internal.rows_%s(pgps_ids int8multirange, out event_ids bigint[], out events pgps_event.%I[]) returns record',
-        v_type.type_id, v_type.name), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+        v_type.type_id, v_type.name), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
         begin
             select array_agg(l.event_id order by l.event_id), array_agg(row(%s)::pgps_event.%I order by l.event_id) into event_ids, events
             from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1 and l.event_id <@ pgps_ids;
         end$body$, v_columns, v_type.name, v_type.log)));
     perform pgps_internal.create_function(format(
         'pgps_internal.events_%s(pgps_ids bigint[]) returns table (event_id bigint, event pgps_event.%I)',
-        v_type.type_id, v_type.name), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+        v_type.type_id, v_type.name), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
         #variable_conflict use_column
         begin
             return query
@@ -61,7 +61,7 @@ begin
         end$body$, v_columns, v_type.name, v_type.log, v_type.name || '_kept')));
     perform pgps_internal.create_function(format(
         'pgps_internal.payload_%s(pgps_ids bigint[]) returns table (event_id bigint, payload jsonb, published_at timestamptz, publisher name, xid xid8)',
-        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
         #variable_conflict use_column
         begin
             return query
@@ -77,6 +77,17 @@ begin
                 where l.event_id = any (pgps_ids) and not exists (select from %2$s x where x.event_id = l.event_id);
             end if;
         end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
+    -- Static, so that its plan is kept: receive would else plan the join anew each time.
+    perform pgps_internal.create_function(format(
+        'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_origin text)
+        returns pgps_internal.message[]', v_type.type_id),
+        format('language plpgsql stable set search_path = pg_catalog, pg_temp as %L', format($body$
+        begin
+            return (select array_agg((r.place, p.event_id, pgps_type, p.payload, p.published_at, p.publisher, p.xid, pgps_origin, r.attempt)
+                ::pgps_internal.message)
+                from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
+                join pgps_internal.payload_%s(pgps_ids) p using (event_id));
+        end$body$, v_type.type_id)));
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
@@ -100,7 +111,8 @@ begin
     for v_function in
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
-            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'payload_' || v_type.type_id)
+            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'payload_' || v_type.type_id,
+                'unfold_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop
