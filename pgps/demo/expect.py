@@ -73,7 +73,7 @@ def _of_readings(data: Data) -> list[Wanted]:
         Wanted(
             "ward_chart",
             "ward",
-            "by policy: own patients",
+            "policy: own patients",
             _choose(readings, lambda r: scene.ADMISSIONS[r.patient] == scene.WARD, charted),
         ),
     ]

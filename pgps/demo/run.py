@@ -148,7 +148,7 @@ def _say_end(out: Console, result: dict[str, Any]) -> None:
             out.print(Text(f"✗ {part}: not what was worked out from the raw data", "bold red"))
     count = sum(each["received"] for each in result["subscriptions"])
     if result["ok"]:
-        told = f"✓ {count:,} deliveries: nothing missing, nothing twice, nothing out of order that was not retried"
+        told = f"✓ {count:,} deliveries: nothing missing, nothing twice, all in order but what was retried"
         out.print(Text(told, "bold green"), Text(f"({result['seconds']} s)", "dim"))
     else:
         out.print(Text("✗ not every subscription got exactly what it should", "bold red"))

@@ -15,8 +15,9 @@ import psycopg
 import pytest
 
 from pgps.demo.data import Data
-from pgps.demo.expect import Wanted, expect
+from pgps.demo.expect import Expected, Wanted, expect
 from pgps.demo.prove import judge
+from pgps.demo.run import run
 from pgps.embedded import EmbeddedCluster, list_clusters
 from tests.fix_db import wait_until
 
@@ -38,6 +39,21 @@ def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> No
     assert set(result["exceptions"]["failed"]) == {"FB", "GOOG"}
     assert set(result["exceptions"]["discarded"]) == {"GOOG"}
     assert len(result["audit"]["in"]) == 8
+    assert _left(embedded_home) == []
+
+
+def test_it_fails_when_a_subscriber_has_an_event_too_many(
+    embedded_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def one_too_few(data: Data) -> Expected:
+        expected = expect(data)
+        expected.wanted[0].events["home_5"].pop()
+        return expected
+
+    monkeypatch.setattr("pgps.demo.run.expect", one_too_few)
+    assert run(keep=False, speed=0, part=0.01, seed=1, json=True) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert [each["subscription"] for each in result["subscriptions"] if not each["ok"]] == ["alarm"]
     assert _left(embedded_home) == []
 
 
