@@ -255,7 +255,8 @@ begin
         if v_tier = 'safe' then
             v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
         end if;
-        if v_constants is null or (select count(*) from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
+        -- Hundreds of constants, as of a long IN (…), do not fit a row of constants.
+        if v_constants is null or cardinality(v_constants) > 500 or (select count(*) from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
             v_parsed := v_parsed || jsonb_build_object('shape', v_parsed ->> 'text', 'keys', '[]'::jsonb);
             v_constants := '{}';
             v_tier := 'owner';

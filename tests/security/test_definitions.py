@@ -92,7 +92,8 @@ def test_ordinary_defaults_and_checks_are_for_administrators_too(eve: Mallory, n
     made = name()
     call(
         eve.connection, "create_event_type", made,
-        "id uuid default gen_random_uuid(), at timestamptz not null default now(), n integer default 1 check (n between 0 and 9), "
+        "id uuid default gen_random_uuid(), at timestamptz not null default now(), "
+        "n integer default 1 check (n between 0 and 9), "
         "word text check (lower(word) = word), day date default '2020-01-01' check (day > '2000-01-01')",
     )  # fmt: skip
     call(eve.connection, "advertise", made)

@@ -11,9 +11,9 @@ from psycopg.types.json import Jsonb
 
 from tests.fix_broker import call, column, endpoint, publish, queue, quoted, refused, rows, value
 from tests.fix_db import Connect
-from tests.security.conftest import Mallory
+from tests.security.conftest import Mallory, may_fail
 
-FOR_ADMINISTRATORS = {
+FOR_ADMINISTRATORS: dict[str, dict[str, Any]] = {
     "prepare_type": {"name": "x"},
     "build_type": {"name": "x", "visibility": "deferred", "reliability": "guaranteed", "handler": "all"},
     "alter_type": {"drop": "n"},
@@ -27,6 +27,13 @@ FOR_ADMINISTRATORS = {
     "alter_link": {"enabled": False},
     "drop_link": {},
 }
+
+SENSELESS: list[dict[str, Any]] = [
+    {},
+    {"name": None},
+    {"name": [], "event_type": {}},
+    {"event_type": "';--", "subscription": '"', "name": ""},
+]
 
 
 def forge(connection: psycopg.Connection, verb: str, **args: Any) -> Any:
@@ -63,15 +70,10 @@ def test_what_is_for_administrators_is_refused_to_a_plain_role(mallory: Mallory,
 def test_every_verb_withstands_missing_and_senseless_arguments(mallory: Mallory) -> None:
     before = value(mallory.admin, "select count(*) from pgps_internal.subscription")
     for verb in verbs(mallory.admin):
-        for args in (
-            {},
-            {"name": None},
-            {"name": [], "event_type": {}},
-            {"event_type": "';--", "subscription": '"', "name": ""},
-        ):
+        for args in SENSELESS:
             with pytest.raises(psycopg.Error) as caught:
                 forge(mallory.connection, verb, **args)
-            assert caught.value.sqlstate[:2] not in ("XX", "58"), (verb, args, caught.value)
+            assert (caught.value.sqlstate or "XX")[:2] not in ("XX", "58"), (verb, args, caught.value)
     assert value(mallory.admin, "select count(*) from pgps_internal.subscription") == before
 
 
@@ -97,10 +99,8 @@ def test_a_forged_search_path_is_a_list_of_names(mallory: Mallory, name: Callabl
 def test_forged_types_of_constants_do_no_harm(mallory: Mallory, name: Callable[..., str], type_name: str) -> None:
     found = name("s")
     args = subscription(mallory, found, filter="n = 1", constant_types=[type_name])
-    try:
+    with may_fail("42", "22", "0A"):
         forge(mallory.connection, "subscribe", **args)
-    except psycopg.Error as error:
-        assert error.sqlstate[:2] in ("42", "22", "0A"), error
     other = mallory.subscribe(name("s"), filter="n = 2")
     publish(mallory.admin, mallory.event_type, 1, 2)
     rows(mallory.admin, "select pgps.dispatch()")
@@ -110,14 +110,9 @@ def test_forged_types_of_constants_do_no_harm(mallory: Mallory, name: Callable[.
 def test_a_forged_callback_is_code_of_its_owner(mallory: Mallory, name: Callable[..., str]) -> None:
     mallory.define("win()")
     code = f"{mallory.schema}.win(); perform pg_sleep"
-    try:
-        forge(
-            mallory.connection,
-            "subscribe",
-            **subscription(mallory, name("s"), execute=code, callback={"function": code}),
-        )
-    except psycopg.Error as error:
-        assert error.sqlstate.startswith("42"), error
+    args = subscription(mallory, name("s"), execute=code, callback={"function": code})
+    with may_fail("42"):
+        forge(mallory.connection, "subscribe", **args)
     publish(mallory.admin, mallory.event_type, 1)
     rows(mallory.admin, "select pgps.dispatch()")
     rows(mallory.admin, "call pgps.run_subscribers()")
@@ -194,7 +189,8 @@ def test_inside_a_definers_function_the_caller_is_its_owner(
     function = f"{mallory.schema}.stop"
     rows(
         mallory.connection,
-        f"create function {function}() returns void language sql security definer as $$ select pgps.pause('{found}') $$",
+        f"create function {function}() returns void language sql security definer as "
+        f"$$ select pgps.pause('{found}') $$",
     )
     with refused("42501", found):
         call(other, "pause", found)
