@@ -1,7 +1,7 @@
 """What is in the documents: blocks of SQL, of commands, and of what comes out of them.
 
-A block in a fence ```sql is typed into psql, ```sh into a shell, and a block
-```text shows lines of what the block above it prints; … stands for anything.
+A block in a fence ```sql is typed into psql, ```sh into a shell, ```python is a
+program, and a block ```text shows lines of what the block above it prints; … stands for anything.
 A comment before a block says more about it:
 
     <!-- test: error 42501 -->   its last statement fails with that SQLSTATE
@@ -19,7 +19,8 @@ __all__ = ["ROOT", "Block", "blocks_of", "documents"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(
-    r"^(?:<!-- test: (?P<said>[^>]*?) -->\n)?```(?P<kind>sql|sh|text)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- test: (?P<said>[^>]*?) -->\n)?```(?P<kind>sql|sh|python|text)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 

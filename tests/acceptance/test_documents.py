@@ -49,13 +49,15 @@ def _no_roles_left(request: pytest.FixtureRequest, server: Server) -> Iterator[N
 @pytest.mark.usefixtures("_no_roles_left")
 def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, str]) -> None:
     blocks = [block for block in blocks_of(ROOT / path) if block.said != "skip"]
-    for is_shell, group in groupby(blocks, key=lambda block: block.kind == "sh"):
-        if is_shell:
-            for block in group:
-                if block.said == "run":
-                    _run_commands(path, block, environment)
-        else:
+    for for_psql, group in groupby(blocks, key=lambda block: block.kind in {"sql", "text"}):
+        if for_psql:
             _run_statements(path, list(group), environment)
+            continue
+        for block in group:
+            if block.kind == "python":
+                _run(path, block, [sys.executable, "-c", block.text], environment)
+            elif block.said == "run":
+                _run(path, block, ["bash", "-euo", "pipefail", "-c", block.text], environment)
 
 
 @pytest.mark.parametrize("path", _PATHS)
@@ -70,9 +72,9 @@ def test_the_commands_a_document_names_exist(path: str) -> None:
     assert not wrong
 
 
-def _run_commands(path: str, block: Block, environment: dict[str, str]) -> None:
+def _run(path: str, block: Block, command: Sequence[str], environment: dict[str, str]) -> None:
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block.text],
+        command,
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
