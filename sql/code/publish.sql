@@ -325,9 +325,9 @@ begin
         return (pgps._call('publish_immediately', v_key || jsonb_build_object('payload', v_events,
             'reliability', publish.reliability)) #>> '{}')::bigint;
     end if;
-    perform set_config('pgps.reliability', coalesce(publish.reliability, ''), true);
+    perform set_config('pgps.reliability', coalesce(publish.reliability, ''), true), set_config('pgps.visibility', 'deferred', true);
     perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
-    perform set_config('pgps.reliability', '', true);
+    perform set_config('pgps.reliability', '', true), set_config('pgps.visibility', '', true);
     return (pgps._call('published', v_key) #>> '{}')::bigint;
 end
 $$;

@@ -94,8 +94,8 @@ begin
     from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality((rule_body.rule).attributes)) a;
     -- The transition tables of an UPDATE hold its rows in the same order: pair them by place (a key may itself change).
     v_source := case rule_body.operation
-        when 'INSERT' then format('pgps_new as new left join (select t.* from %s t where false) as old on false', (rule_body.rule).table_name)
-        when 'DELETE' then format('pgps_old as old left join (select t.* from %s t where false) as new on false', (rule_body.rule).table_name)
+        when 'INSERT' then format('pgps_new as new cross join lateral (select (null::%s).*) as old', (rule_body.rule).table_name)
+        when 'DELETE' then format('pgps_old as old cross join lateral (select (null::%s).*) as new', (rule_body.rule).table_name)
         else '(select n as pgps_row, row_number() over () as pgps_place from pgps_new n) pgps_n
             join (select o as pgps_row, row_number() over () as pgps_place from pgps_old o) pgps_o using (pgps_place)
             cross join lateral (select (pgps_n.pgps_row).*) as new cross join lateral (select (pgps_o.pgps_row).*) as old' end;

@@ -30,9 +30,10 @@ begin
         execute format(E'with pgps_row (%s) as (values (%s\n)) select to_jsonb(pgps_row) from pgps_row', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
         perform pgps.publish(quote_ident(v_type), v_payload, 'immediate', _publish_statement.parsed ->> 'reliability');
     else
-        perform set_config('pgps.reliability', coalesce(_publish_statement.parsed ->> 'reliability', ''), true);
+        perform set_config('pgps.reliability', coalesce(_publish_statement.parsed ->> 'reliability', ''), true),
+            set_config('pgps.visibility', 'deferred', true);
         execute format(E'insert into %s (%s) values (%s\n)', v_endpoint, v_columns, _publish_statement.parsed ->> 'values');
-        perform set_config('pgps.reliability', '', true);
+        perform set_config('pgps.reliability', '', true), set_config('pgps.visibility', '', true);
     end if;
     return 'PUBLISH 1';
 end

@@ -255,17 +255,24 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_target regclass;
+    v_columns text;
+    v_deferred text := 'coalesce(current_setting(''pgps.visibility'', true), '''') = ''deferred''';
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_endpoint.type_id;
     v_target := v_type.log;
+    v_columns := pgps_internal.column_list(v_type.endpoint);
     if v_type.visibility = 'immediate' then
         v_target := pgps_internal.build_stage(v_type);
+        -- What one publication asks for counts more than what the type says.
+        execute format('create or replace rule publish_deferred as on insert to %s where %s do instead insert into %s (%s) values (%s)',
+            v_type.endpoint, v_deferred, v_type.log, v_columns, pgps_internal.column_list(v_type.endpoint, 'new.'));
     end if;
-    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) values (%s)%s',
-        v_type.endpoint, v_target, pgps_internal.column_list(v_type.endpoint), pgps_internal.column_list(v_type.endpoint, 'new.'),
+    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) %s%s',
+        v_type.endpoint, v_target, v_columns, format(case v_type.visibility when 'immediate' then 'select %s where not ' || v_deferred
+            else 'values (%s)' end, pgps_internal.column_list(v_type.endpoint, 'new.')),
         -- PostgreSQL cannot describe the row of a relation that has lost a column.
         case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
-            then ' returning ' || pgps_internal.column_list(v_type.endpoint) else '' end);
+            then ' returning ' || v_columns else '' end);
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is
@@ -351,7 +358,10 @@ declare
     v_scratch regclass;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
-    execute format('drop rule if exists publish on %s', v_type.endpoint);
+    execute format('drop rule publish on %s', v_type.endpoint);
+    if v_type.visibility = 'immediate' then
+        execute format('drop rule publish_deferred on %s', v_type.endpoint);
+    end if;
     if v_add is not null then
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.
         v_scratch := to_regclass(format('pgps_event.%I', v_type.name || '_add'));

@@ -1,0 +1,290 @@
+"""Publication: INSERT, pgps.publish, advertisements, producer numbers, immediate and non-guaranteed events."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, endpoint, make_type, numbers, publish, refused, rows, take, value
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+
+
+@pytest.fixture
+def tick(admin: psycopg.Connection, name: Name) -> str:
+    """A type and a subscription of one name."""
+    made = name("tick")
+    make_type(admin, made, "n integer, b text default 'x'")
+    call(admin, "subscribe", made, made)
+    return made
+
+
+def test_every_form_of_insert_publishes(admin: psycopg.Connection, tick: str) -> None:
+    into = f"insert into {endpoint(tick)}"
+    rows(admin, f"{into} values (1)")
+    rows(admin, f"{into} (b, n) values ('y', 2), (default, 3)")
+    rows(admin, f"{into} (n) select n from generate_series(4, 5) n order by n")
+    assert rows(admin, f"{into} (n) values (6) returning n, b") == [(6, "x")]
+    assert column(admin, f"with p as ({into} (n) values (7) returning n) select n from p") == [7]
+    admin.execute(f"{into} (n) values (%s)".encode(), [8], prepare=True)
+    rows(admin, f"prepare p{tick} (integer) as {into} (n) values ($1)")
+    rows(admin, f"execute p{tick} (9)")
+    rows(admin, f"deallocate p{tick}")
+    rows(admin, f"do $$ begin for n in 10..11 loop {into} (n) values (n); end loop; end $$")
+    with admin.cursor() as cursor:
+        cursor.executemany(f"{into} (n) values (%s)".encode(), [[12], [13]])
+    rows(admin, f"{into} default values")
+    assert take(admin, tick) == [*range(1, 14), None]
+
+
+def test_ten_thousand_rows_are_one_row_of_the_control_queue(admin: psycopg.Connection, tick: str) -> None:
+    before = value(admin, "select count(*) from pgps_internal.control")
+    rows(admin, f"insert into {endpoint(tick)} (n) select generate_series(1, 10000)")
+    assert value(admin, "select count(*) from pgps_internal.control") == before + 1
+    rows(admin, "select pgps.dispatch()")
+    assert numbers(admin, tick, 20000) == list(range(1, 10001))
+    assert call(admin, "ack", tick) == 10000
+
+
+def test_copy_and_other_writing_are_refused(admin: psycopg.Connection, connect: Connect, role: Any, tick: str) -> None:
+    with (
+        refused("0A000", "INSERT"),
+        admin.cursor() as cursor,
+        cursor.copy(f"copy {endpoint(tick)} (n) from stdin") as copy,
+    ):
+        copy.write_row([1])
+    writer = connect(role("writer"))
+    for verb in ("update {} set n = 1", "delete from {}", "truncate {}"):
+        with refused("42501"):
+            rows(writer, verb.format(endpoint(tick)))
+    for kind in ("in", "out", "exception"):
+        queue = f"pgps_queue.{tick}_{kind}"
+        for verb in (f"insert into {queue} (n) values (1)", f"update {queue} set n = 1", f"delete from {queue}"):
+            for connection in (writer, admin):
+                with pytest.raises(psycopg.Error):
+                    rows(connection, verb)
+        with pytest.raises(psycopg.Error):
+            rows(admin, f"truncate {queue}")
+
+
+def test_a_statement_inside_a_statement_publishes_its_own(admin: psycopg.Connection, tick: str) -> None:
+    rows(
+        admin,
+        f"create function public.also_{tick}(n integer) returns integer language plpgsql as "
+        f"$$ begin insert into {endpoint(tick)} (n) values (n + 100); return n; end $$",
+    )
+    rows(admin, f"insert into {endpoint(tick)} (n) select public.also_{tick}(n) from generate_series(1, 3) n")
+    assert sorted(take(admin, tick)) == [1, 2, 3, 101, 102, 103]
+    query = "select count(*) from pgps.receive(%s) where published_at is null"
+    assert value(admin, query, [tick]) == 0
+
+
+def test_savepoints_decide_what_is_published(connect: Connect, admin: psycopg.Connection, tick: str) -> None:
+    session = connect(autocommit=False)
+    publish(session, tick, 1)
+    for number, end in ((2, "rollback to savepoint s"), (3, "release savepoint s"), (4, "rollback to savepoint s")):
+        rows(session, "savepoint s")
+        publish(session, tick, number)
+        rows(session, end)
+    rows(
+        session,
+        f"do $$ begin insert into {endpoint(tick)} (n) values (5); raise 'no'; exception when others then end $$",
+    )
+    publish(session, tick, 6)
+    session.commit()
+    assert take(admin, tick) == [1, 3, 6]
+
+
+def test_what_is_rolled_back_was_never_published(connect: Connect, admin: psycopg.Connection, tick: str) -> None:
+    session = connect(autocommit=False)
+    publish(session, tick, 1)
+    assert take(admin, tick) == []
+    session.rollback()
+    publish(session, tick, 2)
+    session.commit()
+    assert take(admin, tick) == [2]
+
+
+def test_publish_takes_an_object_or_an_array_with_defaults(admin: psycopg.Connection, tick: str) -> None:
+    first = call(admin, "publish", tick, json.dumps({"n": 1}))
+    last = call(admin, "publish", tick, json.dumps([{"n": 2, "b": None}, {"b": "z"}, {"n": 3}, {}]))
+    assert last == first + 4
+    assert call(admin, "publish", tick, "[]") is None
+    rows(admin, "select pgps.dispatch()")
+    got = column(admin, "select payload from pgps.receive(%s)", [tick])
+    assert [(p["n"], p["b"]) for p in got] == [(1, "x"), (2, None), (None, "z"), (3, "x"), (None, "x")]
+
+
+@pytest.mark.parametrize(
+    ("payload", "options", "sqlstate", "said"),
+    [
+        (None, {}, "22023", "null"),
+        ("1", {}, "22023", "number"),
+        ('[{}, "x"]', {}, "22023", "string"),
+        ('{"nope": 1}', {}, "42703", "nope"),
+        ('{"_producer": "p"}', {}, "42703", "_producer"),
+        ("{}", {"visibility": "soon"}, "22023", "soon"),
+        ("{}", {"reliability": "maybe"}, "22023", "maybe"),
+        ("{}", {"handler": "who"}, "22023", "who"),
+        ("{}", {"producer": "p"}, "22023", "producer_seq"),
+        ("{}", {"producer_seq": 1}, "22023", "producer"),
+        ("[{}, {}]", {"producer": "p", "producer_seq": 1}, "22023", "2"),
+    ],
+)
+def test_a_bad_publication_is_refused(
+    admin: psycopg.Connection, tick: str, payload: str | None, options: dict[str, Any], sqlstate: str, said: str
+) -> None:
+    with refused(sqlstate, said):
+        call(admin, "publish", tick, payload, **options)
+    assert take(admin, tick) == []
+
+
+def test_publishing_an_unknown_type_is_refused(admin: psycopg.Connection) -> None:
+    with refused("42704", "no_such"):
+        call(admin, "publish", "no_such", "{}")
+    with refused("42704", "no_such"):
+        call(admin, "advertise", "no_such")
+
+
+def test_a_role_publishes_only_what_it_may_and_has_advertised(
+    admin: psycopg.Connection, connect: Connect, role: Any, name: Name
+) -> None:
+    made, publisher = name(), role("publisher")
+    call(admin, "create_event_type", made, "n integer")
+    with refused("55000", made, "advertise"):
+        rows(admin, f"insert into {endpoint(made)} values (1)")
+    session = connect(publisher)
+    for attempt in (lambda: publish(session, made, 1), lambda: call(session, "publish", made, "{}")):
+        with refused("42501"):
+            attempt()
+    with refused("42501", made):
+        call(session, "advertise", made)
+    rows(admin, f"grant insert on {endpoint(made)} to {publisher}")
+    for attempt in (lambda: publish(session, made, 1), lambda: call(session, "publish", made, "{}")):
+        with refused("55000", "advertise"):
+            attempt()
+    call(session, "advertise", made)
+    call(session, "advertise", made)
+    assert rows(session, "select role from pgps.advertisements where event_type = %s", [made]) == [(publisher,)]
+    publish(session, made, 1)
+    call(session, "unadvertise", made)
+    with refused("55000", made):
+        call(session, "unadvertise", made)
+    with refused("55000", "advertise"):
+        publish(session, made, 1)
+    call(admin, "drop_event_type", made, True)
+
+
+def test_repeats_are_dropped_whoever_sends_them_in_any_order_and_with_gaps(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    chance = random.Random(5)
+    sent = [n for n in range(1, 60) if n % 7] * 3
+    chance.shuffle(sent)
+    sessions = [connect(autocommit=False) for _ in range(3)]
+    got: list[int] = []
+    for count, n in enumerate(sent):
+        session = chance.choice(sessions)
+        rows(session, f"insert into {endpoint(tick)} (n, _producer, _producer_seq) values (%s, 'p', %s)", [n, n])
+        if chance.random() < 0.3:
+            session.commit()
+        if count % 9 == 0:
+            got += take(admin, tick)
+    for session in sessions:
+        session.commit()
+    got += take(admin, tick)
+    assert sorted(got) == sorted(set(sent))
+    assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == len(sent) - len(set(sent))
+
+
+def test_a_number_of_a_rolled_back_publication_is_free(connect: Connect, admin: psycopg.Connection, tick: str) -> None:
+    session = connect(autocommit=False)
+    into = f"insert into {endpoint(tick)} (n, _producer, _producer_seq) values (%s, %s, 1)"
+    rows(session, into, [1, "p"])
+    session.rollback()
+    rows(session, into, [2, "p"])
+    rows(session, into, [3, "other"])
+    session.commit()
+    assert take(admin, tick) == [2, 3]
+
+
+def test_a_repeated_call_of_publish_returns_the_first_id(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    options = {"producer": "p", "producer_seq": 7}
+    first = call(admin, "publish", tick, '{"n": 1}', **options)
+    assert call(admin, "publish", tick, '{"n": 1}', **options) == first
+    other = connect()
+    assert call(other, "publish", tick, '{"n": 2}', **options) == first
+    rows(other, f"insert into {endpoint(tick)} (n, _producer, _producer_seq) values (3, 'p', 7)")
+    assert take(admin, tick) == [1]
+
+
+def test_two_sessions_that_publish_one_number_at_once_publish_it_once(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    options = {"producer": "p", "producer_seq": 1}
+    first, second = connect(autocommit=False), connect()
+    call(first, "publish", tick, '{"n": 1}', **options)
+    second.execute("set lock_timeout = '50ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        call(second, "publish", tick, '{"n": 2}', **options)
+    first.rollback()
+    call(second, "publish", tick, '{"n": 3}', **options)
+    assert take(admin, tick) == [3]
+
+
+@pytest.mark.parametrize("form", ["insert", "publish", "type"])
+def test_an_immediate_event_is_out_although_the_transaction_rolls_back(
+    connect: Connect, admin: psycopg.Connection, name: Name, role: Any, form: str
+) -> None:
+    made, publisher = name(), role("publisher")
+    make_type(admin, made, visibility="deferred" if form == "publish" else "immediate")
+    call(admin, "subscribe", made, made)
+    call(connect(publisher), "advertise", made)
+    session = connect(publisher, autocommit=False)
+    if form == "insert":
+        publish(session, made, 1, 2)
+    else:
+        call(session, "publish", made, '[{"n": 1}, {"n": 2}]', "immediate" if form == "publish" else None)
+    rows(admin, "select pgps.dispatch()")
+    found = rows(admin, "select payload ->> 'n', publisher from pgps.receive(%s)", [made])
+    assert found == [("1", publisher), ("2", publisher)]
+    session.rollback()
+    assert take(admin, made) == [1, 2]
+    call(session, "publish", made, '{"n": 3}', "deferred")
+    session.rollback()
+    assert take(admin, made) == []
+
+
+def test_a_non_guaranteed_event_is_tried_once(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, max_attempts=5)
+    call(admin, "publish", made, '{"n": 1}', reliability="non-guaranteed")
+    publish(admin, made, 2)
+    rows(admin, "select pgps.dispatch()")
+    for event_id in column(admin, "select event_id from pgps.receive(%s)", [made]):
+        call(admin, "nack", made, event_id)
+    call(admin, "ack", made)
+    assert rows(admin, f"select n, attempts from pgps_queue.{made}_exception") == [(1, 1)]
+    assert take(admin, made) == [2]
+
+
+def test_settings_of_a_session_change_nothing_of_what_it_publishes(
+    connect: Connect, admin: psycopg.Connection, role: Any, tick: str
+) -> None:
+    publisher = role("publisher")
+    session = connect(publisher)
+    call(session, "advertise", tick)
+    for setting in ("pgps.publisher", "pgps.act_as"):
+        rows(session, "select set_config(%s, 'postgres', false)", [setting])
+    publish(session, tick, 1)
+    rows(admin, "select pgps.dispatch()")
+    assert column(admin, "select publisher from pgps.receive(%s)", [tick]) == [publisher]

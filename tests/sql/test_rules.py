@@ -1,0 +1,171 @@
+"""Active rules: a statement that changes a table publishes a set of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, endpoint, make_type, refused, rows, take, value
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+
+
+@pytest.fixture
+def tick(admin: psycopg.Connection, name: Name) -> str:
+    """A type (n, was), a subscription and a table (id, price) of one name."""
+    made = name("tick")
+    make_type(admin, made, "n integer, was integer")
+    call(admin, "subscribe", made, made)
+    rows(admin, f"create table public.{made} (id integer primary key, price integer)")
+    return made
+
+
+def seen(admin: psycopg.Connection, tick: str) -> list[tuple[Any, Any]]:
+    rows(admin, "select pgps.dispatch()")
+    found = rows(admin, "select payload -> 'n', payload -> 'was' from pgps.receive(%s, 20000)", [tick])
+    call(admin, "ack", tick)
+    return [(row[0], row[1]) for row in found]
+
+
+def test_each_operation_publishes_old_and_new(admin: psycopg.Connection, tick: str) -> None:
+    operations = "insert or update or delete"
+    call(
+        admin,
+        "create_rule",
+        tick,
+        tick,
+        operations,
+        tick,
+        ["new.price", "old.price"],
+        "old.price is distinct from new.price",
+    )
+    rows(admin, f"insert into public.{tick} values (1, 10), (2, 20), (3, null)")
+    assert seen(admin, tick) == [(10, None), (20, None)]
+    rows(admin, f"update public.{tick} set price = price + 1, id = id + 10")
+    assert seen(admin, tick) == [(11, 10), (21, 20)]
+    rows(admin, f"update public.{tick} set id = id + 10")
+    assert seen(admin, tick) == []
+    rows(admin, f"delete from public.{tick} where price = 11")
+    assert seen(admin, tick) == [(None, 11)]
+    rows(admin, f"truncate public.{tick}")
+    assert seen(admin, tick) == []
+
+
+def test_one_statement_of_ten_thousand_rows_raises_one_set(admin: psycopg.Connection, tick: str) -> None:
+    call(admin, "create_rule", tick, tick, "insert, update", tick, ["new.price", "old.price"])
+    rows(admin, f"insert into public.{tick} select n, n from generate_series(1, 10000) n")
+    before = value(admin, "select count(*) from pgps_internal.control")
+    rows(admin, f"update public.{tick} set price = price * 2")
+    assert value(admin, "select count(*) from pgps_internal.control") == before + 1
+    found = seen(admin, tick)
+    assert len(found) == 20000
+    assert sorted(found[10000:]) == [(n * 2, n) for n in range(1, 10001)]
+
+
+def test_expressions_may_use_tables_and_fewer_attributes(admin: psycopg.Connection, tick: str) -> None:
+    rows(admin, f"create table public.{tick}_b (id integer, factor integer)")
+    rows(admin, f"insert into public.{tick}_b values (1, 5)")
+    factor = f"(select b.factor * new.price from {tick}_b b where b.id = new.id)"
+    call(
+        admin,
+        "create_rule",
+        tick,
+        tick,
+        "INSERT",
+        tick,
+        [factor],
+        f"exists (select from {tick}_b b where b.id = new.id)",
+    )
+    rows(admin, f"insert into public.{tick} values (1, 10), (2, 20)")
+    assert seen(admin, tick) == [(50, None)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sqlstate"),
+    [
+        ({"operations": "select"}, "22023"),
+        ({"operations": None}, "22023"),
+        ({"operations": ""}, "22023"),
+        ({"event_type": "no_such"}, "42704"),
+        ({"attributes": []}, "22023"),
+        ({"attributes": ["1", "2", "3"]}, "22023"),
+        ({"attributes": ["new.nope"]}, "42703"),
+        ({"attributes": ["1; drop table x"]}, "42601"),
+        ({"attributes": ["1), (2"]}, "42601"),
+        ({"attributes": ["'x'::text"]}, "42804"),
+        ({"condition": "new.price"}, "42804"),
+        ({"condition": "true) or (true"}, "42601"),
+        ({"run_as": "root"}, "22023"),
+        ({"name": None}, "22023"),
+    ],
+)
+def test_a_bad_rule_is_refused_and_leaves_nothing(
+    admin: psycopg.Connection, tick: str, changes: dict[str, Any], sqlstate: str
+) -> None:
+    given = {"name": tick, "table_name": tick, "operations": "insert", "event_type": tick, "attributes": ["new.price"]}
+    with refused(sqlstate):
+        call(admin, "create_rule", **{**given, **changes})
+    rows(admin, f"insert into public.{tick} values (1, 10)")
+    assert take(admin, tick) == []
+    assert value(admin, "select count(*) from pgps.rules where event_type = %s", [tick]) == 0
+
+
+def test_a_dropped_rule_publishes_no_more(admin: psycopg.Connection, connect: Connect, role: Any, tick: str) -> None:
+    call(admin, "create_rule", tick, tick, "insert", tick, ["new.price"])
+    with refused("42710", tick):
+        call(admin, "create_rule", tick, tick, "insert", tick, ["new.price"])
+    with refused("42501", tick):
+        call(connect(role("other")), "drop_rule", tick)
+    call(admin, "drop_rule", tick)
+    rows(admin, f"insert into public.{tick} values (1, 10)")
+    assert take(admin, tick) == []
+    with refused("42704", tick):
+        call(admin, "drop_rule", tick)
+
+
+def test_a_dropped_table_takes_no_other_rule_along(admin: psycopg.Connection, tick: str) -> None:
+    call(admin, "create_rule", tick, tick, "insert", tick, ["new.price"])
+    rows(admin, f"drop table public.{tick}")
+    call(admin, "drop_rule", tick)
+    assert value(admin, "select count(*) from pgps.rules where name = %s", [tick]) == 0
+
+
+@pytest.mark.parametrize("run_as", ["invoker", "owner"])
+def test_run_as_decides_whose_rights_publish(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str, run_as: str
+) -> None:
+    owner, user = role("owner"), role("user")
+    rows(admin, f"alter table public.{tick} owner to {owner}")
+    rows(admin, f"revoke insert on {endpoint(tick)} from public")
+    rows(admin, f"grant insert on {endpoint(tick)} to {owner}")
+    rows(admin, f"grant insert on public.{tick} to {user}")
+    chief, session = connect(owner), connect(user)
+    call(chief, "advertise", tick)
+    call(chief, "create_rule", tick, tick, "insert", tick, ["new.price"], run_as=run_as)
+    statement = f"insert into public.{tick} values (1, 10)"
+    if run_as == "invoker":
+        with refused("42501"):
+            rows(session, statement)
+        rows(admin, f"grant insert on {endpoint(tick)} to {user}")
+        call(session, "advertise", tick)
+    rows(session, statement)
+    rows(admin, "select pgps.dispatch()")
+    publisher = column(admin, "select publisher from pgps.receive(%s)", [tick])
+    assert publisher == [user if run_as == "invoker" else owner]
+
+
+def test_only_who_owns_the_table_and_may_publish_makes_a_rule(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    other = role("other")
+    session = connect(other)
+    with refused("42501", tick):
+        call(session, "create_rule", tick, tick, "insert", tick, ["new.price"])
+    rows(admin, f"alter table public.{tick} owner to {other}")
+    rows(admin, f"revoke insert on {endpoint(tick)} from public")
+    with refused("42501", tick):
+        call(session, "create_rule", tick, tick, "insert", tick, ["new.price"])
