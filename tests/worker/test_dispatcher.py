@@ -4,7 +4,6 @@ import threading
 import time
 
 import psycopg
-import pytest
 
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import Ticks, Workers, leaders
@@ -79,35 +78,6 @@ def test_no_wake_up_is_lost_among_many_publishers(
     for place in range(8):
         mine = [n for n in ticks.seen("all") if n // per_publisher == place]
         assert mine == sorted(mine), "in the order of each publisher"
-
-
-def test_publishers_notify_while_the_dispatcher_sleeps(
-    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
-) -> None:
-    ticks.subscribe("all")
-    workers(own_database)
-    listener = connect(dsn=own_database)
-    listener.execute("listen pgps_dispatch")
-    ticks.publish(1)
-    assert [n.channel for n in listener.notifies(timeout=5, stop_after=1)] == ["pgps_dispatch"]
-
-
-def test_publishers_do_not_notify_while_it_is_awake(
-    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
-) -> None:
-    """Most commits of a fast stream must be spared the NOTIFY."""
-    workers(own_database)
-    listener, publisher = connect(dsn=own_database), connect(dsn=own_database)
-    listener.execute("listen pgps_dispatch")
-    began = time.monotonic()
-    commits = 0
-    while time.monotonic() - began < 1.0:
-        publisher.execute("insert into pgps_event.tick (n) values (%s)", [commits])
-        commits += 1
-    told = len(list(listener.notifies(timeout=0.2)))
-    if commits < 600:
-        pytest.skip(f"this machine commits only {commits} times a second")
-    assert told < commits / 2
 
 
 def test_another_worker_takes_over_when_the_leader_is_killed(own_database: str, ticks: Ticks, workers: Workers) -> None:

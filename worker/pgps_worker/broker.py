@@ -63,10 +63,16 @@ async def stay_awake_and_dispatch(connection: Connection) -> tuple[bool, int]:
 
 
 async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, int]:
-    """Let publishers notify again, and dispatch; return who may still be committing without notifying."""
+    """Let publishers notify again, and dispatch; return a snapshot before which all may still commit without.
+
+    Not the one fall_asleep returns: a snapshot ends with the last transaction
+    that has ended, and newer ones that run are not in it. A transaction id drawn
+    now is above all of them.
+    """
     first: LiteralString = "(select pgps.fall_asleep() as running offset 0) as first"
-    running, events = await _row(connection, "select running::text, " + _DISPATCH + " from " + first)
-    return str(running), int(events)
+    drawn: LiteralString = "case when running is not null then pg_catalog.pg_current_xact_id()::text end, "
+    xid, events = await _row(connection, "select " + drawn + _DISPATCH + " from " + first)
+    return f"{xid}:{xid}:", int(events)
 
 
 async def all_ended_and_dispatch(connection: Connection, running: str) -> tuple[bool, int]:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 # The server cancels at callback_timeout; this much later its session is ended, and after as long again given up.
 _GRACE = 5.0
+_STATEMENT_TIMEOUT = 5.0
 
 
 class Watchdog:
@@ -31,7 +32,8 @@ class Watchdog:
 
     def __init__(self, config: WorkerConfig, service: str, connection: Connection) -> None:
         self.barked = False
-        self.give_up = config.callback_timeout + 2 * _GRACE
+        self._grace = min(_GRACE, config.callback_timeout)
+        self.give_up = config.callback_timeout + 2 * self._grace
         self._config = config
         self._service = service
         self._pid = connection.info.backend_pid
@@ -39,7 +41,7 @@ class Watchdog:
         self._task: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
-        delay = self._config.callback_timeout + _GRACE
+        delay = self._config.callback_timeout + self._grace
         self._timer = asyncio.get_running_loop().call_later(delay, self._bark)
         return self
 
@@ -55,7 +57,7 @@ class Watchdog:
 
     async def _terminate(self) -> None:
         try:
-            async with connect(self._config, self._service, statement_timeout=_GRACE) as connection:
+            async with connect(self._config, self._service, statement_timeout=_STATEMENT_TIMEOUT) as connection:
                 await broker.terminate(connection, self._pid)
         except psycopg.Error as error:
             log.warning("server process %d could not be ended: %s", self._pid, in_one_line(error))

@@ -1,0 +1,157 @@
+"""The agreement of publishers and dispatcher on who tells whom, with the dispatcher's pace in the test's hands."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+import pytest
+
+from pgps_worker import dispatcher
+from pgps_worker.config import WorkerConfig
+from pgps_worker.dispatcher import Dispatcher
+from pgps_worker.pace import SAFETY, Pace
+from pgps_worker.stop import Stop
+from pgps_worker.vitals import Vitals
+from tests.fix_db import Connect, wait_until
+from tests.fix_worker import Ticks
+
+pytestmark = pytest.mark.anyio
+
+_GATE = 78
+
+
+class GivenPace(Pace):
+    """A pace that is busy when the test says so, and calm otherwise."""
+
+    busy = False
+
+    def is_busy(self, now: float) -> bool:
+        return GivenPace.busy
+
+    def is_calm(self, now: float) -> bool:
+        return not GivenPace.busy
+
+
+@pytest.fixture(autouse=True)
+def given_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "Pace", GivenPace)
+    GivenPace.busy = False
+
+
+@asynccontextmanager
+async def dispatching(dsn: str) -> AsyncIterator[Vitals]:
+    """A dispatcher, for as long as the block lasts."""
+    stop, vitals = Stop(), Vitals()
+    task = asyncio.create_task(Dispatcher(WorkerConfig(dsn=dsn, name="t"), stop, vitals).run())
+    try:
+        yield vitals
+    finally:
+        stop.request()
+        await asyncio.wait_for(task, 10)
+
+
+async def until(condition: str, connection: psycopg.Connection) -> None:
+    """Wait, without holding up the dispatcher, until a query returns a row."""
+    await asyncio.to_thread(wait_until, lambda: connection.execute(condition.encode()).fetchone(), what=condition)
+
+
+AWAKE = """
+select 1 from pg_locks
+where locktype = 'advisory' and classid = 1885826163 and objid = 2 and mode = 'ExclusiveLock' and granted
+    and database = (select oid from pg_database where datname = current_database())
+"""
+# In _asleep a look is nothing but a dispatch.
+WAITING = """
+select 1 from pg_stat_activity
+where datname = current_database() and application_name like 'pgps-worker/%' and query like 'select pgps.dispatch%'
+"""
+ASLEEP = f"select 1 where not exists ({AWAKE})"
+
+
+async def test_publishers_tell_a_sleeping_dispatcher_and_spare_one_that_is_awake(
+    own_database: str, ticks: Ticks, connect: Connect
+) -> None:
+    listener = connect(dsn=own_database)
+    listener.execute("listen pgps_dispatch")
+
+    def told() -> int:
+        return len(list(listener.notifies(timeout=0.3)))
+
+    ticks.subscribe("all")
+    async with dispatching(own_database) as vitals:
+        await until(WAITING, listener)
+        await asyncio.to_thread(ticks.publish, 1)
+        assert await asyncio.to_thread(told) == 1
+        GivenPace.busy = True
+        await asyncio.to_thread(ticks.publish, 2)
+        await until(AWAKE, ticks.connection)
+        await asyncio.to_thread(told)
+        for number in range(3, 10):
+            await asyncio.to_thread(ticks.publish, number)
+        assert await asyncio.to_thread(told) == 0
+        GivenPace.busy = False
+        await until(ASLEEP, ticks.connection)
+        await asyncio.to_thread(ticks.publish, 10)
+        assert await asyncio.to_thread(told) == 1
+    assert vitals.events_dispatched == 10
+
+
+async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_the_safety_poll(
+    own_database: str, ticks: Ticks, connect: Connect
+) -> None:
+    """The publisher stands between its commit trigger and its commit while the dispatcher falls asleep."""
+    ticks.connection.execute("create table public.gate (n integer)")
+    ticks.connection.execute(
+        f"""
+        create function public.wait_at_gate() returns trigger language plpgsql as
+        $$ begin perform pg_advisory_xact_lock_shared({_GATE}); return null; end $$
+        """.encode()
+    )
+    ticks.connection.execute(
+        """
+        create constraint trigger gate after insert on public.gate deferrable initially deferred
+        for each row execute function public.wait_at_gate()
+        """
+    )
+    keeper, publisher = connect(dsn=own_database), connect(dsn=own_database)
+    GivenPace.busy = True
+    async with dispatching(own_database) as vitals:
+        await until(AWAKE, ticks.connection)
+        keeper.execute("select pg_advisory_lock(%s)", [_GATE])
+
+        def publish() -> None:
+            with publisher.transaction():
+                publisher.execute("insert into pgps_event.tick (n) values (1)")
+                publisher.execute("insert into public.gate values (1)")
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        await until(
+            f"select 1 from pg_locks where locktype = 'advisory' and objid = {_GATE} and not granted", ticks.connection
+        )
+        GivenPace.busy = False
+        await until(ASLEEP, ticks.connection)
+        opened = time.monotonic()
+        keeper.execute("select pg_advisory_unlock(%s)", [_GATE])
+        await asyncio.to_thread(thread.join)
+        await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)
+        assert time.monotonic() - opened < SAFETY / 2
+
+
+async def test_a_notification_that_never_comes_costs_a_second_at_most(
+    own_database: str, ticks: Ticks, connect: Connect
+) -> None:
+    """As if the commit had found somebody else awake who died: the lock is held by a session that does nothing."""
+    idle = connect(dsn=own_database)
+    async with dispatching(own_database) as vitals:
+        await until(WAITING, idle)
+        idle.execute("select pg_advisory_lock(1885826163, 2)")
+        published = time.monotonic()
+        await asyncio.to_thread(ticks.publish, 1)
+        await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)
+        assert time.monotonic() - published < 2 * SAFETY
