@@ -1,6 +1,7 @@
 -- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction a call.
 -- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id inside.
--- Locks: advisory (1885826163, 1), one dispatcher at a time, until the transaction ends; no row locks.
+-- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends (an advisory lock
+-- anybody could hold); no row locks.
 
 create or replace function pgps_internal.incarnation() returns text
 language plpgsql stable
@@ -292,7 +293,7 @@ begin
         raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
     end if;
     perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock(1885826163, 1);
+    lock table only pgps_internal.batch in share row exclusive mode;
     loop
         v_events := pgps_internal.cut_batch(v_cap);
         exit when v_events < 0;
@@ -311,20 +312,48 @@ a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 4250
 -- Who dispatches, and how it is woken
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps.try_lead() returns boolean
-language sql security definer
+create or replace function pgps_internal.evict_impostor(key integer) returns void
+language sql
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.objsubid = 2
+    -- Advisory locks are open to every role. Only workers and administrators hold this one by way of pgps.
+    select pg_terminate_backend(a.pid)
+    from pg_locks l join pg_stat_get_activity(null) a on a.pid = l.pid
+    where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = evict_impostor.key::oid and l.objsubid = 2 and l.granted
+        and l.mode = 'ExclusiveLock' and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        and l.pid <> pg_backend_pid()
+        and not pg_has_role(a.usesysid, 'pgps_worker', 'usage') and not pg_has_role(a.usesysid, 'pgps_admin', 'usage')
+$$;
+comment on function pgps_internal.evict_impostor(integer) is 'Ends the session of a role that holds a lock of the workers without being one';
+
+create or replace function pgps.try_lead() returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.objsubid = 2
             and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid = pg_backend_pid() and l.granted)
-        or pg_try_advisory_lock(1885826163, 3)
+        or pg_try_advisory_lock(1885826163, 3) then
+        return true;
+    end if;
+    perform pgps_internal.evict_impostor(3);
+    return false;
+end
 $$;
 comment on function pgps.try_lead() is 'Makes this session the leader if there is none; true while it is. Held until the session ends.';
 
 create or replace function pgps.stay_awake() returns boolean
-language sql security definer
+language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-as $$ select pg_try_advisory_lock(1885826163, 2) $$;
+as $$
+begin
+    if pg_try_advisory_lock(1885826163, 2) then
+        return true;
+    end if;
+    perform pgps_internal.evict_impostor(2);
+    return false;
+end
+$$;
 comment on function pgps.stay_awake() is
 'Takes the awake lock, so that publishers need not NOTIFY; false when a committing publisher holds it shared: try again later';
 

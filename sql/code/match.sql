@@ -515,6 +515,31 @@ $$;
 comment on function pgps_internal.match_type(bigint, pgps_internal.event_type, int8multirange, boolean) is
 'Deliveries of one type in a batch: unfiltered classes, then signature by signature; careful: failures are isolated';
 
+create or replace function pgps_internal.prepared() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select string_agg(p.name || p.prepare_time, ' ' order by p.name) from pg_prepared_statements p where p.from_sql $$;
+comment on function pgps_internal.prepared() is 'The statements prepared in this session with PREPARE; see forget_prepared';
+
+create or replace function pgps_internal.forget_prepared(known text) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+begin
+    if pgps_internal.prepared() is not distinct from forget_prepared.known then
+        return false;
+    end if;
+    for v_name in select p.name from pg_prepared_statements p where p.from_sql loop
+        execute format('deallocate %I', v_name);
+    end loop;
+    return true;
+end
+$$;
+comment on function pgps_internal.forget_prepared(text) is
+'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would run it as its own';
+
 create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_class bigint)
 returns void
 language plpgsql
@@ -526,18 +551,23 @@ declare
     v_classes text;
     v_constants text;
     v_found pgps_internal.found[];
+    v_prepared text := pgps_internal.prepared();
     v_done boolean := false;
 begin
+    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
+    perform pg_advisory_lock(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
         execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
             select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events from pgps_internal.match_%s($3, $4) m', v_id)
         using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class;
+        perform pg_advisory_unlock(1885826164, v_id::integer);
         return;
     end if;
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
     where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class);
     if v_classes is null then
+        perform pg_advisory_unlock(1885826164, v_id::integer);
         return;
     end if;
     select coalesce(string_agg(format(', %L::%s[]', (
@@ -545,8 +575,6 @@ begin
         where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class)
     )::text, v_types[n]), '' order by n), '') into v_constants
     from generate_subscripts(v_types, 1) n;
-    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
-    perform pg_advisory_lock(1885826164, v_id::integer);
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
     -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
     begin
@@ -561,6 +589,7 @@ begin
             raise;
         end if;
     end;
+    perform pgps_internal.forget_prepared(v_prepared);
     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
     select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids), f.event_ids
     from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);

@@ -402,7 +402,7 @@ begin
     if v_replay then
         perform pgps_internal.require_read_committed();
         -- No batch may be cut between looking at the past and joining.
-        perform pg_advisory_xact_lock(1885826163, 1);
+        lock table only pgps_internal.batch in share row exclusive mode;
     end if;
     v_last := pgps_internal.last_batch();
     v_class := pgps_internal.find_class(join_type.event_type, (join_type.subscription).owner, (join_type.subscription).filter,
@@ -618,7 +618,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock(1885826163, 1);
+    lock table only pgps_internal.batch in share row exclusive mode;
     perform pgps_internal.set_class_active((resume_class.class).class_id, true);
     perform pgps_internal.replay((resume_class.class).class_id, resume_class.event_type, 0, coalesce((resume_class.class).suspended_batch,
         (pgps_internal.last_batch()).batch_id, 0));

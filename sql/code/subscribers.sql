@@ -74,6 +74,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_settings text := pgps_internal.session_settings();
+    v_prepared text := pgps_internal.prepared();
     v_ids bigint[] := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
         from pgps_internal.event_type t where t.type_id = call_back.type_id);
 begin
@@ -88,6 +89,10 @@ begin
     if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
         raise exception 'the callback changed a setting of the session' using errcode = '55000',
             hint = 'Attach it to the function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
+    end if;
+    if pgps_internal.forget_prepared(v_prepared) then
+        raise exception 'the callback prepared a statement in the session' using errcode = '55000',
+            hint = 'Use static SQL or EXECUTE in the function.';
     end if;
     perform pgps_internal.refuse_deferred((call_back.subscription).owner);
 end

@@ -1,0 +1,86 @@
+"""What code of a user leaves in a session, and locks it takes, do not stop the broker or speak for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, endpoint, publish, quoted, rows, value
+from tests.fix_db import Connect, wait_until
+from tests.security.conftest import Mallory
+
+
+def prepares(mallory: Mallory, statement: str) -> str:
+    """Return PL/pgSQL that puts a statement of the attacker under a name the client may use."""
+    mallory.define("win()", "integer", "1")
+    return f"execute 'deallocate all'; execute 'prepare {statement} as select {mallory.schema}.win()';"
+
+
+def test_a_statement_prepared_by_a_callback_is_forgotten(mallory: Mallory, name: Callable[..., str]) -> None:
+    found = mallory.subscribe(name("s"), execute=mallory.callback("f", prepares(mallory, "_pg3_0")), max_attempts=1)
+    publish(mallory.admin, mallory.event_type, 1)
+    rows(mallory.admin, "select pgps.dispatch()")
+    rows(mallory.admin, "call pgps.run_subscribers()")
+    assert rows(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
+    assert column(mallory.admin, "select sqlstate from pgps.exceptions where subscription = %s", [found]) == ["55000"]
+
+
+def test_a_statement_prepared_by_a_filter_is_forgotten(mallory: Mallory, name: Callable[..., str]) -> None:
+    function = mallory.define("f(integer)", "boolean", "true", before=prepares(mallory, "_pg3_0"))
+    found = mallory.subscribe(name("s"), filter=f"{function}(n)")
+    publish(mallory.admin, mallory.event_type, 1)
+    rows(mallory.admin, "select pgps.dispatch()")
+    assert rows(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
+    assert len(column(mallory.connection, "select payload from pgps.receive(%s)", [found])) == 1
+
+
+def test_advisory_locks_of_a_plain_role_do_not_stop_dispatch(mallory: Mallory, name: Callable[..., str]) -> None:
+    found = mallory.subscribe(name("s"))
+    for key in (1, 4):
+        rows(mallory.connection, "select pg_advisory_lock(1885826163, %s)", [key])
+    publish(mallory.admin, mallory.event_type, 1)
+    rows(mallory.admin, "set statement_timeout = '20s'")
+    assert value(mallory.admin, "select pgps.dispatch()") >= 1
+    assert len(column(mallory.connection, "select payload from pgps.receive(%s)", [found])) == 1
+
+
+@pytest.mark.parametrize(("function", "key"), [("try_lead", 3), ("stay_awake", 2)])
+def test_a_plain_role_that_holds_a_lock_of_the_workers_is_put_out(
+    mallory: Mallory, connect: Connect, role: Callable[..., str], function: str, key: int
+) -> None:
+    worker, other = connect(role("worker", "pgps_worker")), connect(role("worker", "pgps_worker"))
+    rows(mallory.connection, "select pg_advisory_lock(1885826163, %s)", [key])
+    wait_until(lambda: call(worker, function))
+    assert not call(other, function)
+    with pytest.raises(psycopg.OperationalError):
+        rows(mallory.connection, "select 1")
+    assert call(worker, function)
+
+
+def test_two_dispatchers_wait_for_each_other(mallory: Mallory, connect: Connect) -> None:
+    publish(mallory.admin, mallory.event_type, 1)
+    first, second = connect(autocommit=False), connect()
+    rows(first, "select pgps.dispatch()")
+    rows(second, "set lock_timeout = '100ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        rows(second, "select pgps.dispatch()")
+    first.rollback()
+    assert value(second, "select pgps.dispatch()") >= 1
+    assert quoted(mallory.event_type)
+
+
+def test_a_slow_filter_of_built_in_functions_is_found_and_suspended(mallory: Mallory, name: Callable[..., str]) -> None:
+    found, other = mallory.subscribe(name("s"), filter="strpos(word, 'b' || left(word, 10000)) > 0"), name("s")
+    call(mallory.admin, "subscribe", other, quoted(mallory.event_type))
+    text = "select 1, repeat('a', 20000) from generate_series(1, 300)"
+    rows(mallory.admin, f"insert into {endpoint(mallory.event_type)} (n, word) {text}")
+    rows(mallory.admin, "set statement_timeout = '1s'")
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        rows(mallory.admin, "select pgps.dispatch()")
+    rows(mallory.admin, "reset statement_timeout")
+    assert value(mallory.admin, "select pgps.blame()") == found
+    rows(mallory.admin, "select pgps.dispatch()")
+    assert len(column(mallory.admin, "select event_id from pgps.receive(%s, 1000)", [other])) == 300
+    call(mallory.admin, "unsubscribe", found)
