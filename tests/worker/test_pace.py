@@ -58,5 +58,7 @@ def test_looks_that_find_nothing_do_not_count() -> None:
     assert pace.is_calm(1.0)
 
 
-def test_it_lingers_less_when_there_were_events() -> None:
-    assert 0 < Pace().linger(1) <= Pace().linger(0) < 0.01
+def test_it_lingers_for_as_long_as_a_batch_takes() -> None:
+    assert 0 < Pace().linger() < 0.001
+    assert publish_at(100, took=0.002).linger() == pytest.approx(0.002)
+    assert publish_at(10, took=0.05).linger() < 0.01

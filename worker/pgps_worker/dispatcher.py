@@ -101,7 +101,7 @@ class _Leader:
             if now - checked > SAFETY:
                 await self._still_leading()
                 checked = now
-            await asyncio.sleep(self._pace.linger(events))
+            await asyncio.sleep(self._pace.linger())
         if awake:
             await self._fall_asleep()
 
