@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import rich.box
 from rich.console import Console
@@ -19,6 +19,7 @@ from pgps.demo.tally import Tally
 
 __all__ = ["show_answer", "show_title", "show_verdicts", "summary"]
 
+_FOLDED = {"wants", "error"}
 _SEEN_RIGHT = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("shared", "dim")}
 
 
@@ -31,7 +32,9 @@ def show_title(console: Console, title: str) -> None:
 def show_answer(console: Console, answer: Answer) -> None:
     """Print a query as typed, and its result."""
     console.print(Text(f"{answer.role}=>", "dim"))
-    console.print(Syntax(answer.query + ";", "postgresql", theme="ansi_dark", background_color="default"))
+    console.print(
+        Syntax(answer.query + ";", "postgresql", theme="ansi_dark", background_color="default", word_wrap=True)
+    )
     if answer.rows:
         table = _table(*answer.columns, right=[isinstance(value, int) for value in answer.rows[0]])
         for row in answer.rows:
@@ -83,5 +86,6 @@ def median_latency(tally: Tally) -> float | None:
 def _table(*columns: str, right: Sequence[bool]) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for column, is_number in zip(columns, right, strict=True):
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in _FOLDED)
     return table

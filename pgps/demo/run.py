@@ -32,13 +32,15 @@ from pgps.errors import PgpsError
 
 __all__ = ["run"]
 
+_WIDTH = 100
+
 
 def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
     """Run the demonstration and return its exit status; Ctrl-C, SIGTERM and SIGHUP clean up, too."""
     began = time.monotonic()
-    talk = Console(stderr=True, highlight=False)
+    talk = _console(stderr=True)
     # As JSON, what people read is not data.
-    data_out = talk if json else Console(highlight=False)
+    data_out = talk if json else _console()
     with _signals():
         try:
             with Broker(keep=keep) as broker:
@@ -56,6 +58,14 @@ def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
     if keep:
         _say_kept(talk, broker)
     return 0 if result["ok"] else FAILED
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal; a pipe or a file is as wide as the tables want to be."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console
 
 
 @contextlib.contextmanager
