@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def main() -> int:
     """Run what was asked for; return 1 when a target was missed."""
     options = _options()
     names = options.only or list(LINES)
+    # The cluster goes however the run ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Console(stderr=True)
     runs = options.runs or (2 if options.quick else 5)
     with Progress(

@@ -82,13 +82,15 @@ def subscriber(client: _Client, pipe: Pipe) -> None:
 
 
 def _receive(connection: psycopg.Connection, subscription: str, seen: Seen) -> int:
-    events = connection.execute(
-        "select event_id, xid::text::bigint from pgps.receive(%s, %s)", [subscription, _BATCH]
-    ).fetchall()
-    for _, xid in events:
-        seen[xid] = time.time()
-    if events:
-        connection.execute("select pgps.ack(%s)", [subscription])
+    """Receive, call back and acknowledge in one transaction, as exactly-once consumers do."""
+    with connection.pipeline(), connection.transaction():
+        events = connection.execute(
+            "select event_id, xid::text::bigint from pgps.receive(%s, %s)", [subscription, _BATCH]
+        ).fetchall()
+        for _, xid in events:
+            seen[xid] = time.time()
+        if events:
+            connection.execute("select pgps.ack(%s)", [subscription])
     return len(events)
 
 
