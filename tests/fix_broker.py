@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
+
+from tests.fix_db import wait_until
 
 Rows = list[tuple[Any, ...]]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -117,3 +120,26 @@ def refused(sqlstate: str, *said: str) -> Iterator[pytest.ExceptionInfo[psycopg.
     text = " ".join(filter(None, [error.diag.message_primary, error.diag.message_hint, error.diag.message_detail]))
     for word in said:
         assert word in text, text
+
+
+@contextmanager
+def meanwhile(watcher: psycopg.Connection, session: psycopg.Connection, step: Callable[[], object]) -> Iterator[None]:
+    """Let a step of another session wait for a lock, do the block, and wait for the step; what it raises is raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            step()
+        except psycopg.Error as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+        wait_until(lambda: not thread.is_alive() or value(watcher, query, [session.info.backend_pid]))
+        yield
+    finally:
+        thread.join()
+    if raised:
+        raise raised[0]

@@ -192,6 +192,31 @@ end
 $$;
 comment on function pgps_internal.broker() is 'Name of this broker';
 
+create or replace function pgps_internal.pass_over(subscription pgps_internal.subscription, taken pgps_internal.received[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (pass_over.subscription).subscription_id;
+    v_position pgps_internal.position := pgps_internal.position_of(v_id);
+    v_last pgps_internal.received;
+begin
+    delete from pgps_internal.share s using unnest(pass_over.taken) t
+    where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
+    if (pass_over.subscription).handler = 'all' then
+        select t.* into v_last from unnest(pass_over.taken) t
+        where not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = t.event_id)
+        order by t.batch_id desc, t.event_id desc limit 1;
+        if found then
+            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total);
+        end if;
+    end if;
+    perform pgps_internal.settle(v_id, array(select t.event_id from unnest(pass_over.taken) t));
+end
+$$;
+comment on function pgps_internal.pass_over(pgps_internal.subscription, pgps_internal.received[]) is
+'Goes on when nothing of what was taken can be shown: an unlogged log is empty after a crash, a policy may hide all of it since';
+
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off
@@ -215,9 +240,13 @@ begin
         return new;
     end if;
     perform pgps_internal.require_rights(v_subscription);
-    v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
-        else pgps_internal.take(v_subscription, v_max) end;
-    new.messages := pgps_internal.unfold(v_taken, v_subscription.owner);
+    loop
+        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
+            else pgps_internal.take(v_subscription, v_max) end;
+        new.messages := pgps_internal.unfold(v_taken, v_subscription.owner);
+        exit when cardinality(v_taken) = 0 or cardinality(new.messages) > 0;
+        perform pgps_internal.pass_over(v_subscription, v_taken);
+    end loop;
     return new;
 end
 $$;

@@ -393,6 +393,8 @@ declare
     v_xids xid8[];
     v_ranges int8multirange;
 begin
+    -- Signatures and classes are shared by the subscriptions of a role.
+    perform pg_advisory_xact_lock(1885826166, (join_type.subscription).owner::oid::integer);
     if v_replay and join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
             raise exception 'invalid start "%"', join_type.start using errcode = '22023', hint = 'Use now, earliest, or an event id.';
@@ -421,7 +423,7 @@ begin
     end if;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_type.subscription).subscription_id, v_class, (join_type.event_type).type_id,
-        case when v_replay then -1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any');
+        case when v_replay then -1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any' and (join_type.subscription).callback is null);
     if v_replay then
         perform pgps_internal.replay(v_class, join_type.event_type, v_from, -1);
     end if;
@@ -499,8 +501,13 @@ begin
     loop
         begin
             perform pgps_internal.join_type(v_subscription, v_type, 'now');
+            -- Over no events: does the filter mean anything here?
+            perform pgps_internal.match_signature(0, g, '{}', m.class_id)
+            from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.signature g using (signature_id)
+            where m.subscription_id = v_subscription.subscription_id and m.type_id = v_type.type_id;
         exception when others then
             get stacked diagnostics v_error = message_text;
+            perform pgps_internal.clear_blame();
             update pgps_internal.subscription s set last_error = format('event type "%s": %s', v_type.name, v_error)
             where s.subscription_id = v_subscription.subscription_id;
         end;
@@ -549,6 +556,8 @@ declare
     v_classes bigint[];
     v_class bigint;
 begin
+    perform pg_advisory_xact_lock(1885826166, s.owner::oid::integer) from pgps_internal.subscription s
+    where s.subscription_id = drop_subscription.subscription_id;
     for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
         and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id) loop
         execute format('drop function %s', v_function);

@@ -1,0 +1,297 @@
+"""Subscriptions: filters are checked, starts are right, changes take effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import (
+    call,
+    endpoint,
+    ids,
+    make_type,
+    meanwhile,
+    numbers,
+    publish,
+    refused,
+    rows,
+    sink,
+    sunk,
+    take,
+    value,
+)
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+
+
+@pytest.fixture
+def tick(admin: psycopg.Connection, name: Name) -> str:
+    made = name("tick")
+    make_type(admin, made, "n integer, b text")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("condition", "sqlstate"),
+    [
+        ("", "22023"),
+        ("n =", "42601"),
+        ("n = 1; drop table x", "42601"),
+        ("n = 1) or (true", "42601"),
+        ("n = 1 -- comment\n) or (true", "42601"),
+        ("nope = 1", "42703"),
+        ("n", "42804"),
+        ("n = 'x'", "22P02"),
+        ("b = 1", "42883"),
+        ("no_such(n)", "42883"),
+        ("n in (select n from no_such_table)", "42P01"),
+        ("count(*) > 1", "42803"),
+    ],
+)
+def test_a_bad_filter_is_refused_with_postgresqls_own_error(
+    admin: psycopg.Connection, tick: str, condition: str, sqlstate: str
+) -> None:
+    with refused(sqlstate):
+        call(admin, "subscribe", tick, tick, filter=condition)
+    assert value(admin, "select count(*) from pgps.subscriptions where name = %s", [tick]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "sqlstate"),
+    [
+        ({"name": None}, "22023"),
+        ({"name": ""}, "42602"),
+        ({"name": "x" * 41}, "42622"),
+        ({"event_type": "no_such"}, "42704"),
+        ({"event_type": None}, "22023"),
+        ({"scope": "world"}, "22023"),
+        ({"scope": None}, "22023"),
+        ({"max_attempts": 0}, "22023"),
+        ({"max_attempts": None}, "22023"),
+        ({"handler": "some"}, "22023"),
+        ({"start": "tomorrow"}, "22023"),
+        ({"execute": "no_such_function"}, "42883"),
+    ],
+)
+def test_a_bad_subscription_is_refused(
+    admin: psycopg.Connection, tick: str, changes: dict[str, Any], sqlstate: str
+) -> None:
+    with refused(sqlstate):
+        call(admin, "subscribe", **{"name": tick, "event_type": tick, **changes})
+
+
+def test_two_subscriptions_of_one_name_are_refused(admin: psycopg.Connection, tick: str) -> None:
+    call(admin, "subscribe", tick, tick)
+    with refused("42710", tick, "unsubscribe"):
+        call(admin, "subscribe", tick, tick)
+    call(admin, "unsubscribe", tick)
+    with refused("42704", tick):
+        call(admin, "unsubscribe", tick)
+
+
+def test_an_unadvertised_type_cannot_be_subscribed_to(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    call(admin, "create_event_type", made, "n integer")
+    with refused("55000", made, "advertise"):
+        call(admin, "subscribe", made, made)
+
+
+def test_subscribing_needs_select_and_a_filter_the_subscribers_rights(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    reader = role("reader")
+    session = connect(reader)
+    rows(admin, f"create table public.secret_{tick} (n integer)")
+    with refused("42501"):
+        call(session, "subscribe", tick, tick, filter=f"n in (select n from secret_{tick})")
+    rows(admin, f"revoke select on {endpoint(tick)} from public")
+    with refused("42501", tick):
+        call(session, "subscribe", tick, tick)
+
+
+def test_now_is_what_commits_from_now_on(admin: psycopg.Connection, connect: Connect, tick: str) -> None:
+    late = connect(autocommit=False)
+    publish(late, tick, 1)
+    publish(admin, tick, 2)
+    call(admin, "subscribe", "a" + tick, tick)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, tick, 3)
+    call(admin, "subscribe", "b" + tick, tick)
+    late.commit()
+    publish(admin, tick, 4)
+    assert take(admin, "a" + tick) == [1, 3, 4]
+    assert take(admin, "b" + tick) == [1, 4]
+
+
+@pytest.mark.parametrize("condition", [None, "n <> 2", "n in (select 1 union select 3 union select 4)"])
+def test_earliest_and_an_event_id_begin_in_the_past(
+    admin: psycopg.Connection, tick: str, condition: str | None
+) -> None:
+    call(admin, "subscribe", "now" + tick, tick)
+    publish(admin, tick, 1, 2)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, tick, 3)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, tick, 4)
+    event = ids(admin, "now" + tick)[2]
+    expected = [n for n in (1, 2, 3, 4) if condition is None or n != 2]
+    call(admin, "subscribe", "first" + tick, tick, filter=condition, start="earliest")
+    call(admin, "subscribe", "third" + tick, tick, filter=condition, start=str(event))
+    assert take(admin, "first" + tick) == expected
+    assert take(admin, "third" + tick) == [3, 4]
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_seek_moves_back_and_forth(admin: psycopg.Connection, tick: str, handler: str) -> None:
+    call(admin, "subscribe", tick, tick, filter="n > 0", handler=handler)
+    publish(admin, tick, 1, 2, 3)
+    rows(admin, "select pgps.dispatch()")
+    second = ids(admin, tick)[1]
+    call(admin, "ack", tick)
+    call(admin, "seek", tick, "earliest")
+    assert take(admin, tick) == [1, 2, 3]
+    call(admin, "seek", tick, str(second))
+    assert take(admin, tick) == [2, 3]
+    publish(admin, tick, 4)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, tick, 5)
+    call(admin, "seek", tick, "now")
+    publish(admin, tick, 6)
+    assert take(admin, tick) == [6]
+    with refused("22023", "never"):
+        call(admin, "seek", tick, "never")
+    with refused("42704"):
+        call(admin, "seek", "no_such", "now")
+
+
+def test_a_paused_subscription_gets_its_events_when_it_resumes(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    call(admin, "subscribe", tick, tick)
+    call(admin, "pause", tick)
+    publish(admin, tick, 1)
+    assert take(admin, tick) == []
+    assert value(admin, "select state from pgps.subscriptions where name = %s", [tick]) == "paused"
+    for function in ("pause", "resume", "unsubscribe"):
+        with refused("42501", tick):
+            call(connect(role("other")), function, tick)
+        with refused("42704"):
+            call(admin, function, "no_such")
+    call(connect(role("chief", "pgps_admin")), "resume", tick)
+    assert take(admin, tick) == [1]
+
+
+def test_a_wildcard_takes_types_of_now_and_later(admin: psycopg.Connection, name: Name) -> None:
+    prefix = name("sec")
+    types = [name(f"{prefix}_{n}") for n in range(3)]
+    make_type(admin, types[0])
+    subscription = "all" + prefix
+    call(admin, "subscribe", subscription, f"{prefix}*", filter="n > 1")
+    make_type(admin, types[1], "b text, n integer")
+    make_type(admin, types[2], "b text")
+    for number, made in enumerate(types[:2]):
+        publish(admin, made, 1, number + 2)
+    rows(admin, "select pgps.dispatch()")
+    found = rows(admin, "select event_type, payload -> 'n' from pgps.receive(%s) order by 1", [subscription])
+    assert found == [(types[0], 2), (types[1], 3)]
+    assert call(admin, "ack", subscription) == 2
+    error = value(admin, "select last_error from pgps.subscriptions where name = %s", [subscription])
+    assert types[2] in error, "its filter means nothing there"
+    call(admin, "drop_event_type", types[0], True)
+    publish(admin, types[1], 5)
+    assert take(admin, subscription) == [5]
+    call(admin, "unsubscribe", subscription)
+
+
+def test_a_wildcard_takes_only_what_the_role_may_see(
+    admin: psycopg.Connection, connect: Connect, role: Any, name: Name
+) -> None:
+    prefix = name("sec")
+    seen, hidden, later = (name(f"{prefix}_{n}") for n in range(3))
+    make_type(admin, seen)
+    make_type(admin, hidden)
+    rows(admin, f"revoke select on {endpoint(hidden)} from public")
+    session = connect(role("reader"))
+    call(session, "subscribe", "r" + prefix, f"{prefix}*")
+    call(admin, "create_event_type", later, "n integer")
+    call(admin, "advertise", later)
+    for made in (seen, hidden, later):
+        publish(admin, made, 1)
+    assert take_as(admin, session, "r" + prefix) == [1]
+
+
+def take_as(admin: psycopg.Connection, session: psycopg.Connection, subscription: str) -> list[int]:
+    rows(admin, "select pgps.dispatch()")
+    found = numbers(session, subscription)
+    call(session, "ack", subscription)
+    return found
+
+
+def test_policies_decide_what_a_role_receives_and_sees(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    alice, bob, carol = role("alice"), role("bob"), role("carol")
+    sessions = {each: connect(each) for each in (alice, bob, carol)}
+    call(admin, "create_policy", tick, "low", alice, "n < 10")
+    call(admin, "create_policy", tick, "x", alice, "b = 'x'")
+    call(admin, "create_policy", tick, "high", bob, "n >= 10")
+    for each, session in sessions.items():
+        call(session, "subscribe", each, tick, filter="n > 1")
+        call(session, "subscribe", f"i_{each}", tick)
+    rows(admin, f"insert into {endpoint(tick)} values (1, 'y'), (2, 'y'), (11, 'y'), (12, 'x')")
+    expected = {alice: [2, 12], bob: [11, 12], carol: []}
+    for each, session in sessions.items():
+        rows(admin, "select pgps.dispatch()")
+        seen = [n for (n,) in rows(session, f"select distinct n from pgps_queue.{tick}_in order by n")]
+        assert seen == sorted({*expected[each], *([1] if each == alice else [])})
+        assert take_as(admin, session, each) == expected[each]
+        assert take_as(admin, session, f"i_{each}") == [*([1] if each == alice else []), *expected[each]]
+    call(admin, "drop_policy", tick, "low")
+    call(admin, "drop_policy", tick, "x")
+    call(admin, "drop_policy", tick, "high")
+    publish(admin, tick, 3)
+    assert take_as(admin, sessions[carol], carol) == [3]
+    for function, args in (("drop_policy", (tick, "low")), ("create_policy", (tick, "p", "no_such_role", "true"))):
+        with refused("42704"):
+            call(admin, function, *args)
+        with refused("42501"):
+            call(sessions[alice], function, *args)
+
+
+def test_sessions_that_subscribe_alike_at_once_wait_for_each_other(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    owner = role("owner")
+    first, second = connect(owner, autocommit=False), connect(owner)
+    call(first, "subscribe", "a" + tick, tick, filter="n > 1")
+    with meanwhile(admin, second, lambda: call(second, "subscribe", "b" + tick, tick, filter="n > 2")):
+        first.commit()
+    publish(admin, tick, 2, 3)
+    assert take_as(admin, second, "a" + tick) == [2, 3]
+    assert take_as(admin, second, "b" + tick) == [3]
+    call(first, "unsubscribe", "a" + tick)
+    with meanwhile(admin, second, lambda: call(second, "subscribe", "c" + tick, tick, filter="n > 1")):
+        first.commit()
+    call(first, "subscribe", "d" + tick, tick, filter="n > 1")
+    with meanwhile(admin, second, lambda: call(second, "unsubscribe", "c" + tick)):
+        first.commit()
+    publish(admin, tick, 2)
+    assert take_as(admin, second, "d" + tick) == [2]
+
+
+def test_a_callback_may_be_a_competing_consumer(admin: psycopg.Connection, tick: str) -> None:
+    table = sink(admin, tick)
+    call(admin, "subscribe", tick, tick, execute=table, handler="any")
+    publish(admin, tick, 1, 2)
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, "call pgps.run_subscribers()")
+    assert sunk(admin, table) == [1, 2]
+    assert value(admin, "select depth from pgps.subscriptions where name = %s", [tick]) == 0
+    query = (
+        "select count(*) from pgps_internal.share s join pgps_internal.event_type t using (type_id) where t.name = %s"
+    )
+    assert value(admin, query, [tick]) == 0, "or its segments would be kept for ever"
