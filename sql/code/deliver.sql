@@ -12,7 +12,7 @@ begin
     select p.* into v_position from pgps_internal.position p
     where p.subscription_id = position_of.subscription_id order by p.position_id desc limit 1;
     if not found then
-        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, null)::pgps_internal.position;
+        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null)::pgps_internal.position;
     end if;
     return v_position;
 end
@@ -20,17 +20,18 @@ $$;
 comment on function pgps_internal.position_of(bigint) is 'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
 
 create or replace function pgps_internal.move(
-    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0
+    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0, outstanding integer = 0
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total)
-    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total);
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total, move.outstanding);
 end
 $$;
-comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint) is 'Adds a position to the ledger';
+comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer) is
+'Adds a position to the ledger; outstanding: how many events are received and not acknowledged';
 
 create or replace function pgps_internal.next_events(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
@@ -86,6 +87,28 @@ comment on function pgps_internal.holder() is 'Who holds a lease: this session';
 -- receive
 -- ---------------------------------------------------------------------------------------------------------------------
 
+create or replace function pgps_internal.take_due(subscription_id bigint, max_events integer) returns pgps_internal.received[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_due pgps_internal.received[];
+begin
+    with due as (
+        update pgps_internal.failure f set state = 'leased', due_at = clock_timestamp() + pgps_internal.setting('lease')::interval
+        where f.subscription_id = take_due.subscription_id and f.state in ('retrying', 'leased') and f.event_id in (
+            select d.event_id from pgps_internal.failure d
+            where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= clock_timestamp() or d.state = 'leased')
+            order by d.event_id limit take_due.max_events)
+        returning f.event_id, f.type_id, f.attempts
+    )
+    select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due from due d;
+    return v_due;
+end
+$$;
+comment on function pgps_internal.take_due(bigint, integer) is 'Hands out events that were put back and are due again';
+
 create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -102,15 +125,9 @@ begin
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
     -- Events put back come first; they are out of order by the consumer's own wish.
-    with due as (
-        update pgps_internal.failure f set state = 'leased', due_at = clock_timestamp() + pgps_internal.setting('lease')::interval
-        where f.subscription_id = v_id and f.state in ('retrying', 'leased') and f.event_id in (
-            select d.event_id from pgps_internal.failure d
-            where d.subscription_id = v_id and (d.state = 'retrying' and d.due_at <= clock_timestamp() or d.state = 'leased')
-            order by d.event_id limit take.max_events)
-        returning f.event_id, f.type_id, f.attempts
-    )
-    select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due from due d;
+    if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+        v_due := pgps_internal.take_due(v_id, take.max_events);
+    end if;
     select array_agg((n.batch_id, n.event_id, n.type_id,
             case when (n.batch_id, n.event_id) <= (v_position.received_batch, v_position.received_event) then 2 else 1 end)::pgps_internal.received
             order by n.batch_id, n.event_id)
@@ -119,8 +136,10 @@ begin
     if v_next is not null then
         v_batch := v_next[cardinality(v_next)].batch_id;
         v_event := v_next[cardinality(v_next)].event_id;
-        if (v_batch, v_event) is distinct from (v_position.received_batch, v_position.received_event) then
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_batch, v_event, v_position.acked_total);
+        -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
+        if (v_batch, v_event, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
+            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_batch, v_event, v_position.acked_total,
+                cardinality(v_next));
         end if;
     end if;
     return coalesce(v_due, '{}') || coalesce(v_next, '{}');
@@ -344,6 +363,14 @@ begin
     perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
+    if ack_position.up_to is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+        -- The usual case: all that was received, and nothing of it was put back.
+        if v_position.outstanding > 0 then
+            perform pgps_internal.move(v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
+                v_position.received_event, v_position.acked_total + v_position.outstanding);
+        end if;
+        return v_position.outstanding;
+    end if;
     -- Without those put back: these are counted where they are settled.
     with received as materialized (
         select n.batch_id, n.event_id from pgps_internal.received_events(v_id, v_position) n
@@ -370,9 +397,8 @@ begin
         end if;
         return v_retried;
     end if;
-    perform pgps_internal.move(v_id, v_batch, v_event, greatest(v_position.received_batch, v_batch),
-        case when v_position.received_batch > v_batch then v_position.received_event else greatest(v_position.received_event, v_event) end,
-        v_position.acked_total + v_acked + v_retried);
+    perform pgps_internal.move(v_id, v_batch, v_event, v_position.received_batch, v_position.received_event,
+        v_position.acked_total + v_acked + v_retried, greatest(v_position.outstanding - v_acked, 0)::integer);
     perform pgps_internal.settle(v_id, v_leased);
     return v_acked + v_retried;
 end

@@ -16,6 +16,19 @@ $$;
 comment on function pgps_internal.incarnation() is
 'Which database this is: its transaction ids mean nothing in another one (system identifier and database oid)';
 
+create or replace function pgps_internal.is_same_life(last pgps_internal.batch) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- While the server runs it is the same one: only after a restart its identity is read from disk again.
+    return (is_same_life.last).started_at = pg_postmaster_start_time()
+            and (is_same_life.last).incarnation like '%/' || (select d.oid from pg_database d where d.datname = current_database())
+        or (is_same_life.last).incarnation = pgps_internal.incarnation();
+end
+$$;
+comment on function pgps_internal.is_same_life(pgps_internal.batch) is 'True when this is the database that cut the last batch, not a restored or cloned one';
+
 create or replace function pgps_internal.last_batch() returns pgps_internal.batch
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -100,6 +113,7 @@ begin
     v_new.base_hi := coalesce(v_base, 0);
     v_new.max_hi := greatest((rebaseline.last).max_hi, (select max(r.hi) from pg_temp.pgps_rebaseline r));
     v_new.incarnation := pgps_internal.incarnation();
+    v_new.started_at := pg_postmaster_start_time();
     v_new.created_at := clock_timestamp();
     raise notice 'pgps: this database is a restored or cloned one; a new epoch begins with batch %', v_new.batch_id;
     return v_new;
@@ -120,7 +134,7 @@ declare
     v_part pgps_internal.part;
     v_events bigint := 0;
 begin
-    if v_last.incarnation is distinct from pgps_internal.incarnation() and v_last.batch_id is not null then
+    if v_last.batch_id is not null and not pgps_internal.is_same_life(v_last) then
         v_batch := pgps_internal.rebaseline(v_last);
         v_found := array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
             from pg_temp.pgps_rebaseline r group by r.type_id);
@@ -136,7 +150,6 @@ begin
     foreach v_part in array v_found loop
         v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part);
     end loop;
-    perform pgps_internal.wake_subscribers(v_batch.batch_id);
     return v_events;
 end
 $$;
@@ -179,7 +192,7 @@ begin
     return row(row(coalesce((next_window.last).batch_id, 0) + 1,
         case when (next_window.last).upto is null then coalesce((next_window.last).snapshot, '1:1:'::pg_snapshot) else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
-        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
 end
 $$;
 comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
@@ -263,7 +276,7 @@ comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange) 
 'Drops events whose (producer, number) has been taken, as a set, and notes the new numbers: one multirange a producer, so that
 contiguous numbers cost nothing and gaps and any order are right (a high-water mark would lose good events)';
 
-create or replace function pgps_internal.wake_subscribers(batch_id bigint) returns void
+create or replace function pgps_internal.wake_subscribers(classes bigint[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -271,14 +284,13 @@ begin
     perform pg_notify(w.channel, '')
     from (
         select distinct case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end as channel
-        from pgps_internal.delivery d
-        join pgps_internal.member m using (class_id)
-        join pgps_internal.subscription s using (subscription_id)
-        where d.batch_id = wake_subscribers.batch_id and s.state = 'active'
+        from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+        where m.class_id = any (wake_subscribers.classes) and s.state = 'active'
     ) w;
 end
 $$;
-comment on function pgps_internal.wake_subscribers(bigint) is 'One NOTIFY for each subscription that a batch has something for, one for all internal ones';
+comment on function pgps_internal.wake_subscribers(bigint[]) is
+'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones';
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer

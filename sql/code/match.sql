@@ -432,16 +432,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
+    v_classes bigint[];
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match.type_id;
-    perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'auto' end, true);
+    perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true);
     begin
-        perform pgps_internal.match_type(match.batch_id, v_type, match.ids, false);
+        v_classes := pgps_internal.match_type(match.batch_id, v_type, match.ids, false);
     exception when others then
         -- One bad filter or event hurts nobody else: again, each signature on its own, then class by class, event by event.
         perform pgps_internal.clear_blame();
         perform pgps_internal.match_type(match.batch_id, v_type, match.ids, true);
+        v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = match.type_id);
     end;
+    perform pgps_internal.wake_subscribers(v_classes);
     if not exists (select from pgps_internal.member m where m.type_id = match.type_id and m.takes_batch) then
         return;
     end if;
@@ -472,7 +475,7 @@ comment on function pgps_internal.event_ids(pgps_internal.delivery) is 'The even
 
 create or replace function pgps_internal.match_type(
     batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, careful boolean
-) returns void
+) returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -480,7 +483,7 @@ declare
     v_owner record;
     v_signature pgps_internal.signature;
     v_ids int8multirange;
-    v_rows record;
+    v_classes bigint[] := '{}';
     v_type_id integer := (match_type.event_type).type_id;
 begin
     -- Without a filter there is nothing to evaluate; with policies or lost rights there is.
@@ -495,6 +498,7 @@ begin
             insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
             select match_type.batch_id, c, v_type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
             from unnest(v_owner.classes) c;
+            v_classes := v_classes || v_owner.classes;
         end if;
     end loop;
     for v_signature in
@@ -507,13 +511,15 @@ begin
         if match_type.careful then
             perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
         else
-            perform pgps_internal.match_signature(match_type.batch_id, v_signature, v_ids, null);
+            v_classes := v_classes || pgps_internal.match_signature(match_type.batch_id, v_signature, v_ids, null);
         end if;
     end loop;
+    return v_classes;
 end
 $$;
 comment on function pgps_internal.match_type(bigint, pgps_internal.event_type, int8multirange, boolean) is
-'Deliveries of one type in a batch: unfiltered classes, then signature by signature; careful: failures are isolated';
+'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one. careful:
+failures are isolated';
 
 create or replace function pgps_internal.prepared() returns text
 language sql stable
@@ -541,7 +547,7 @@ comment on function pgps_internal.forget_prepared(text) is
 'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would run it as its own';
 
 create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_class bigint)
-returns void
+returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -553,22 +559,24 @@ declare
     v_found pgps_internal.found[];
     v_prepared text := pgps_internal.prepared();
     v_done boolean := false;
+    v_matched bigint[];
 begin
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
     perform pg_advisory_lock(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
-        execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-            select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events from pgps_internal.match_%s($3, $4) m', v_id)
-        using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class;
+        execute format('with d as (insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+            select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events from pgps_internal.match_%s($3, $4) m returning class_id)
+            select array_agg(d.class_id) from d', v_id)
+        using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class into v_matched;
         perform pg_advisory_unlock(1885826164, v_id::integer);
-        return;
+        return v_matched;
     end if;
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
     where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class);
     if v_classes is null then
         perform pg_advisory_unlock(1885826164, v_id::integer);
-        return;
+        return null;
     end if;
     select coalesce(string_agg(format(', %L::%s[]', (
         select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
@@ -590,14 +598,18 @@ begin
         end if;
     end;
     perform pgps_internal.forget_prepared(v_prepared);
-    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-    select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids), f.event_ids
-    from unnest(v_found) f where f.class_id = any (v_classes::bigint[]);
+    with d as (
+        insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
+        select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids), f.event_ids
+        from unnest(v_found) f where f.class_id = any (v_classes::bigint[]) returning class_id
+    )
+    select array_agg(d.class_id) into v_matched from d;
     perform pg_advisory_unlock(1885826164, v_id::integer);
+    return v_matched;
 end
 $$;
 comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, bigint) is
-'Notes the deliveries of one signature in a batch; only_class: of that class only';
+'Notes the deliveries of one signature in a batch and returns the classes that have one; only_class: of that class only';
 
 create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
 language plpgsql

@@ -184,8 +184,8 @@ as $$
 begin
     case carry_over.ledger
         when 'position' then
-            execute format('insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, moved_at)
-                select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event, o.acked_total, o.moved_at
+            execute format('insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, moved_at)
+                select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event, o.acked_total, o.outstanding, o.moved_at
                 from %s o join pgps_internal.subscription s using (subscription_id)
                 where not exists (select from pgps_internal.position n
                     where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %s::oid)

@@ -198,6 +198,7 @@ create table pgps_internal.batch (
     base_hi bigint not null,
     max_hi bigint not null,
     incarnation text not null,
+    started_at timestamptz not null,
     created_at timestamptz not null default clock_timestamp()
 ) partition by list (((batch_id / 4096) % 4));
 create index batch_id_idx on pgps_internal.batch (batch_id);
@@ -233,6 +234,7 @@ create table pgps_internal.position (
     received_batch bigint not null,
     received_event bigint not null,
     acked_total bigint not null,
+    outstanding integer not null,
     moved_at timestamptz not null default clock_timestamp()
 ) partition by list (((position_id / 262144) % 4));
 create index position_subscription_idx on pgps_internal.position (subscription_id, position_id desc);
