@@ -198,7 +198,7 @@ create table pgps_internal.batch (
     base_hi bigint not null,
     max_hi bigint not null,
     incarnation text not null,
-    started_at timestamptz not null,
+    started_at timestamptz not null default pg_postmaster_start_time(),
     created_at timestamptz not null default clock_timestamp()
 ) partition by list (((batch_id / 4096) % 4));
 create index batch_id_idx on pgps_internal.batch (batch_id);
