@@ -90,10 +90,7 @@ begin
         raise exception 'the callback changed a setting of the session' using errcode = '55000',
             hint = 'Attach it to the function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
     end if;
-    if pgps_internal.forget_prepared(v_prepared) then
-        raise exception 'the callback prepared a statement in the session' using errcode = '55000',
-            hint = 'Use static SQL or EXECUTE in the function.';
-    end if;
+    perform pgps_internal.forget_prepared(v_prepared);
     perform pgps_internal.refuse_deferred((call_back.subscription).owner);
 end
 $$;
