@@ -411,7 +411,7 @@ declare
     v_error text;
 begin
     return pgps_internal.visible(visible_carefully.event_type, visible_carefully.owner, visible_carefully.ids);
-exception when others then
+exception when others or assert_failure then
     get stacked diagnostics v_error = message_text;
     perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
     from pgps_internal.class c
@@ -438,7 +438,7 @@ begin
     perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true);
     begin
         v_classes := pgps_internal.match_type(match.batch_id, v_type, match.ids, false);
-    exception when others then
+    exception when others or assert_failure then
         -- One bad filter or event hurts nobody else: again, each signature on its own, then class by class, event by event.
         perform pgps_internal.clear_blame();
         perform pgps_internal.match_type(match.batch_id, v_type, match.ids, true);
@@ -624,7 +624,7 @@ begin
     begin
         perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
         return;
-    exception when others then
+    exception when others or assert_failure then
         perform pgps_internal.clear_blame();
     end;
     for v_class in select c.class_id from pgps_internal.class c
@@ -633,14 +633,14 @@ begin
             perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, v_class);
             update pgps_internal.class c set failures = 0 where c.class_id = v_class and c.failures > 0;
             continue;
-        exception when others then
+        exception when others or assert_failure then
             perform pgps_internal.clear_blame();
         end;
         for v_event in select generate_series(lower(r), upper(r) - 1) from unnest(match_carefully.ids) r loop
             begin
                 perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature,
                     int8multirange(int8range(v_event, v_event, '[]')), v_class);
-            exception when others then
+            exception when others or assert_failure then
                 get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
                 perform pgps_internal.clear_blame();
                 exit when pgps_internal.note_filter_failure(v_class, v_event, match_carefully.batch_id, v_state, v_error);

@@ -117,7 +117,7 @@ begin
             perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids);
         end loop;
         return;
-    exception when others then
+    exception when others or assert_failure then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
     end;
     if cardinality(try_events.taken) = 1 then
@@ -128,7 +128,7 @@ begin
     foreach v_one in array try_events.taken loop
         begin
             perform pgps_internal.call_back(try_events.subscription, v_one.type_id, array[v_one.event_id]);
-        exception when others then
+        exception when others or assert_failure then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
             perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
             exit when exists (select from pgps_internal.subscription s
