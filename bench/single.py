@@ -32,7 +32,7 @@ _SCRIPTS = {
     "notify": _INSERT.format("notifying"),
     "pgq": _VALUES
     + """select pgq.insert_event('bench', 'quote',
-    format('{"symbol":"S%s","price":%s,"volume":%s}', :n, :price, :n));\n""",
+    format('{"symbol":"S%s","price":%s,"volume":%s}', :n::text, :price::text, :n::text));\n""",
 }
 
 

@@ -96,8 +96,7 @@ def _figures(samples: list[_Sample], span: float) -> list[Figure]:
         Figure(
             "the same: largest size, second half to first",
             [growth],
-            None,
-            sizes,
+            bound,
             sizes,
             unit="MB",
             note="bounded: about 1",
