@@ -1,0 +1,106 @@
+"""Dispatch: batches of whole transactions, in commit order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, numbers, publish, refused, rows, value
+from tests.fix_db import Connect
+
+Open = Callable[..., psycopg.Connection]
+
+
+@pytest.fixture
+def opened(connect: Connect, own_database: str) -> Open:
+    return lambda role=None, autocommit=True: connect(role, autocommit=autocommit, dsn=own_database)
+
+
+@pytest.fixture
+def broker(opened: Open) -> psycopg.Connection:
+    connection = opened()
+    make_type(connection, "tick")
+    call(connection, "subscribe", "s", "tick")
+    return connection
+
+
+def test_dispatch_says_how_many_events(broker: psycopg.Connection) -> None:
+    assert value(broker, "select pgps.dispatch()") == 0
+    publish(broker, "tick", 1, 2, 3)
+    publish(broker, "tick", 4)
+    assert value(broker, "select pgps.dispatch()") == 4
+    assert value(broker, "select pgps.dispatch()") == 0
+
+
+def test_max_events_cuts_between_transactions(broker: psycopg.Connection, opened: Open) -> None:
+    for first in (10, 20, 30):
+        publish(broker, "tick", first, first + 1, first + 2)
+    late = opened(autocommit=False)
+    publish(late, "tick", 40)
+    publish(broker, "tick", 50)
+    assert [value(broker, "select pgps.dispatch(4)") for _ in range(2)] == [3, 3]
+    late.commit()
+    publish(broker, "tick", 60)
+    dispatched = [value(broker, "select pgps.dispatch(4)") for _ in range(4)]
+    assert sum(dispatched) == 6
+    assert numbers(broker, "s") == [10, 11, 12, 20, 21, 22, 30, 31, 32, 50, 40, 60]
+    for wrong in (0, -1):
+        with refused("22023", str(wrong)):
+            rows(broker, "select pgps.dispatch(%s)", [wrong])
+
+
+def test_batches_are_numbered_densely(broker: psycopg.Connection) -> None:
+    for number in range(6):
+        publish(broker, "tick", number)
+        rows(broker, "select pgps.dispatch()")
+    assert column(broker, "select batch_id from pgps_internal.batch order by 1") == list(range(1, 7))
+
+
+def test_a_committed_transaction_that_published_nothing_visible_makes_no_batch(broker: psycopg.Connection) -> None:
+    rows(broker, "insert into pgps_event.tick select 1 where false")
+    rows(broker, "select pgps.dispatch()")
+    assert numbers(broker, "s") == []
+
+
+def test_waiting_clients_are_told(broker: psycopg.Connection, opened: Open) -> None:
+    listener = opened()
+    rows(listener, f"listen {value(broker, 'select channel from pgps.subscriptions')}")
+    publish(broker, "tick", 1)
+    rows(broker, "select pgps.dispatch()")
+    assert [n.payload for n in listener.notifies(timeout=10, stop_after=1)] == [""]
+
+
+def test_publishers_wake_a_sleeping_dispatcher_only(broker: psycopg.Connection, opened: Open) -> None:
+    dispatcher = opened()
+    rows(dispatcher, "listen pgps_dispatch")
+    publish(broker, "tick", 1)
+    assert len(list(dispatcher.notifies(timeout=10, stop_after=1))) == 1
+    assert value(dispatcher, "select pgps.stay_awake()")
+    publish(broker, "tick", 2)
+    since = value(dispatcher, "select pgps.fall_asleep()::text")
+    assert value(dispatcher, "select pgps.all_ended(%s::pg_snapshot)", [since])
+    publish(broker, "tick", 3)
+    assert len(list(dispatcher.notifies(timeout=10, stop_after=1))) == 1
+    assert list(dispatcher.notifies(timeout=0)) == []
+
+
+def test_one_session_leads_and_a_standby_takes_over(broker: psycopg.Connection, opened: Open) -> None:
+    first, second = opened(), opened()
+    assert value(first, "select pgps.try_lead()")
+    assert value(first, "select pgps.try_lead()")
+    assert not value(second, "select pgps.try_lead()")
+    first.close()
+    second.execute("select pg_advisory_lock(1885826163, 3), pg_advisory_unlock(1885826163, 3)")
+    assert value(second, "select pgps.try_lead()")
+
+
+def test_only_a_worker_or_an_administrator_dispatches(
+    broker: psycopg.Connection, opened: Open, role: Callable[..., str]
+) -> None:
+    with refused("42501"):
+        rows(opened(role("nobody")), "select pgps.dispatch()")
+    publish(broker, "tick", 1)
+    assert value(opened(role("worker", "pgps_worker")), "select pgps.dispatch()") == 1
+    assert value(opened(role("chief", "pgps_admin")), "select pgps.dispatch()") == 0
