@@ -93,24 +93,6 @@ $$;
 comment on function pgps_internal.record_unadvertised(text, integer) is
 'The rest of record_statement: a statement without events, a publisher with another''s advertisement, or with none';
 
-create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if (select r.rolsuper from pg_roles r where r.oid = require_advertised.publisher)
-        or not exists (select from pgps_internal.advertisement a
-            where a.type_id = require_advertised.type_id and pg_has_role(require_advertised.publisher, a.role::oid, 'usage')) then
-        raise exception 'role % has not advertised event type "%"', require_advertised.publisher::regrole,
-            (select t.name from pgps_internal.event_type t where t.type_id = require_advertised.type_id)
-        using errcode = '55000', hint = format('First: select pgps.advertise(%L)',
-            (select quote_ident(t.name) from pgps_internal.event_type t where t.type_id = require_advertised.type_id));
-    end if;
-end
-$$;
-comment on function pgps_internal.require_advertised(integer, oid) is
-'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so itself)';
-
 create or replace function pgps_internal.seal() returns trigger
 language plpgsql security definer
 as $$
@@ -144,59 +126,6 @@ begin
 end
 $$;
 comment on function pgps_internal.refuse_copy() is 'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
-
--- ---------------------------------------------------------------------------------------------------------------------
--- Advertisements
--- ---------------------------------------------------------------------------------------------------------------------
-
-create or replace function pgps_internal.do_advertise(caller name, args jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-begin
-    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
-        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
-        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
-    end if;
-    insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole) on conflict do nothing;
-end
-$$;
-comment on function pgps_internal.do_advertise(name, jsonb) is 'See pgps.advertise';
-
-create or replace function pgps.advertise(event_type text) returns void
-language sql
-begin atomic
-    select pgps._call('advertise', jsonb_build_object('event_type', advertise.event_type));
-end;
-comment on function pgps.advertise(text) is
-'Announces that the current role publishes events of this type (paper, section 4.5); repeating it changes nothing.
-Needs INSERT on the event type. Errors: 42704, 42501.';
-
-create or replace function pgps_internal.do_unadvertise(caller name, args jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-begin
-    delete from pgps_internal.advertisement a where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole;
-    if not found then
-        raise exception 'role "%" has not advertised event type "%"', caller, v_type.name
-        using errcode = '55000', hint = 'See pgps.advertisements.';
-    end if;
-end
-$$;
-comment on function pgps_internal.do_unadvertise(name, jsonb) is 'See pgps.unadvertise';
-
-create or replace function pgps.unadvertise(event_type text) returns void
-language sql
-begin atomic
-    select pgps._call('unadvertise', jsonb_build_object('event_type', unadvertise.event_type));
-end;
-comment on function pgps.unadvertise(text) is
-'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not advertised.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- pgps.publish
@@ -343,115 +272,8 @@ Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknow
 
 create extension if not exists dblink schema pgps_internal;
 
-create or replace function pgps_internal.loopback() returns text
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_conninfo text := pgps_internal.setting('loopback');
-    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
-    v_open text[];
-begin
-    execute format('select %I.dblink_get_connections()', v_schema) into v_open;
-    if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
-        if v_conninfo = '' then
-            v_conninfo := format('host=%L port=%s dbname=%L user=%L application_name=pgps-loopback',
-                trim(split_part(current_setting('unix_socket_directories'), ',', 1)), current_setting('port'), current_database(), current_user);
-        end if;
-        begin
-            execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
-        exception when others then
-            raise exception 'immediate events need a loopback connection: %', sqlerrm
-            using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
-        end;
-    end if;
-    return v_schema;
-end
-$$;
-comment on function pgps_internal.loopback() is
-'Opens the session''s loopback connection (as the owner of pgps) if it is not open; returns the schema of dblink. 08001 when it cannot.';
-
-create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-    v_schema text;
-    v_result bigint;
-    v_statement text;
-begin
-    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
-        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
-        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
-    end if;
-    v_schema := pgps_internal.loopback();
-    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
-        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', pg_current_xact_id_if_assigned());
-    execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
-    return v_result;
-end
-$$;
-comment on function pgps_internal.do_publish_immediately(name, jsonb) is
-'Publishes in a transaction of its own, committed at once, whatever becomes of the caller''s (paper, section 5.2)';
-
-create or replace function pgps_internal.publish_as(
-    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text
-) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true);
-    perform set_config('pgps.act_as', publish_as.publisher, true);
-    perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
-    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
-        (select t.log::text from pgps_internal.event_type t where t.name = publish_as.event_type));
-    return currval('pgps_internal.event_id_seq');
-end
-$$;
-comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text) is
-'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id';
-
-create or replace function pgps_internal.forward_stage() returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
-begin
-    if v_events is not null then
-        perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,
-            jsonb_build_object('event_type', quote_ident(tg_argv[0]), 'payload', v_events));
-    end if;
-    return null;
-end
-$$;
-comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
-
-create or replace function pgps_internal.build_stage(event_type pgps_internal.event_type) returns regclass
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_stage text := format('pgps_internal.%I', (build_stage.event_type).name || '_stage');
-begin
-    if to_regclass(v_stage) is not null then
-        execute format('drop table %s', v_stage);
-    end if;
-    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
-        v_stage, (build_stage.event_type).endpoint);
-    execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);
-    execute format('create trigger pgps_3_forward after insert on %s referencing new table as staged
-        for each statement execute function pgps_internal.forward_stage(%L)', v_stage, (build_stage.event_type).name);
-    return v_stage::regclass;
-end
-$$;
-comment on function pgps_internal.build_stage(pgps_internal.event_type) is
-'Creates the stage of an immediate type: what is inserted there is forwarded at once; its rows are truncated by reclaim';
-
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function
-    pgps.advertise(text), pgps.unadvertise(text), pgps._insert_events(text, jsonb, text, bigint, text),
+    pgps._insert_events(text, jsonb, text, bigint, text),
     pgps.publish(text, jsonb, text, text, text, text, bigint)
 to public;

@@ -101,55 +101,6 @@ end
 $$;
 comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is 'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
 
-create or replace function pgps_internal.archive(event_type pgps_internal.event_type, segment regclass) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    execute format('insert into pgps_internal.%1$I (event_id, xid, publisher, published_at, %2$s)
-        select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
-        cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
-            where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $1 order by c.hi limit 1) c
-        where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
-        order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
-        pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment)
-    using (archive.event_type).type_id;
-end
-$$;
-comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is 'Copies a segment of an auditable in queue to its archive';
-
-create or replace function pgps_internal.restore_audited(event_type pgps_internal.event_type, from_event bigint) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_ids int8multirange;
-    v_columns text := pgps_internal.column_list((restore_audited.event_type).endpoint);
-begin
-    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from pgps_internal.%I a
-        where a.event_id >= $1 and not exists (select from %s l where l.event_id = a.event_id)',
-        (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using restore_audited.from_event into v_ids;
-    if isempty(v_ids) then
-        return;
-    end if;
-    -- Back into the log as batch 0, past the triggers of publication: they were published once.
-    perform set_config('session_replication_role', 'replica', true);
-    execute format('insert into %s (event_id, xid, %2$s) select a.event_id, a.xid, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
-        (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    execute format('insert into pgps_internal.%I (event_id, xid, publisher, published_at, %2$s)
-        select a.event_id, a.xid, a.publisher, a.published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
-        (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    perform set_config('session_replication_role', 'origin', true);
-    insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-    select 0, (restore_audited.event_type).type_id, n.ids, 0, 0, 0
-    from (select v_ids - coalesce(range_agg(r), '{}') as ids from pgps_internal.batch_type b, unnest(b.ids) r
-        where b.type_id = (restore_audited.event_type).type_id) n
-    where not isempty(n.ids);
-end
-$$;
-comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint) is
-'Brings archived events back into the log for a subscription that wants to see them again';
-
 create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, size bigint, newest bigint, column_name text) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -176,47 +127,6 @@ end
 $$;
 comment on function pgps_internal.reclaim_ledger(text, bigint, bigint, bigint, text) is
 'Truncates the segments of a ledger whose rows are all at or below low; what must outlive them is carried over first';
-
-create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    case carry_over.ledger
-        when 'position' then
-            execute format('insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, moved_at)
-                select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event, o.acked_total, o.outstanding, o.moved_at
-                from %s o join pgps_internal.subscription s using (subscription_id)
-                where not exists (select from pgps_internal.position n
-                    where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %s::oid)
-                order by o.subscription_id, o.position_id desc', carry_over.segment, carry_over.segment::oid);
-        when 'producer' then
-            execute format('insert into pgps_internal.producer (batch_id, type_id, producer, taken, seen_at)
-                select distinct on (o.type_id, o.producer) %s, o.type_id, o.producer, o.taken, o.seen_at
-                from %s o join pgps_internal.event_type t using (type_id)
-                where (t.dedupe_retention is null or o.seen_at > clock_timestamp() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
-                    where n.type_id = o.type_id and n.producer = o.producer and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
-                order by o.type_id, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
-        when 'batch_type' then
-            execute format('insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-                select distinct on (o.type_id) %s, o.type_id, ''{}'', 0, o.total, o.repeats
-                from %s o join pgps_internal.event_type t using (type_id)
-                where not exists (select from pgps_internal.batch_type n
-                    where n.type_id = o.type_id and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
-                order by o.type_id, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
-        when 'delivery' then
-            execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
-                select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
-                    coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), clock_timestamp())
-                from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
-                join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', carry_over.segment);
-        else
-            null;
-    end case;
-end
-$$;
-comment on function pgps_internal.carry_over(text, regclass, bigint) is
-'Before a ledger''s segment is truncated: writes anew what is still the newest of its kind, and archives deliveries of auditable out queues';
 
 create or replace function pgps_internal.reclaim_positions() returns bigint
 language plpgsql

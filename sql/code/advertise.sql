@@ -1,0 +1,71 @@
+-- Advertisements: who has announced to publish what. Locks: catalogue rows.
+
+create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (select r.rolsuper from pg_roles r where r.oid = require_advertised.publisher)
+        or not exists (select from pgps_internal.advertisement a
+            where a.type_id = require_advertised.type_id and pg_has_role(require_advertised.publisher, a.role::oid, 'usage')) then
+        raise exception 'role % has not advertised event type "%"', require_advertised.publisher::regrole,
+            (select t.name from pgps_internal.event_type t where t.type_id = require_advertised.type_id)
+        using errcode = '55000', hint = format('First: select pgps.advertise(%L)',
+            (select quote_ident(t.name) from pgps_internal.event_type t where t.type_id = require_advertised.type_id));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_advertised(integer, oid) is
+'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so itself)';
+
+create or replace function pgps_internal.do_advertise(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole) on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.do_advertise(name, jsonb) is 'See pgps.advertise';
+
+create or replace function pgps.advertise(event_type text) returns void
+language sql
+begin atomic
+    select pgps._call('advertise', jsonb_build_object('event_type', advertise.event_type));
+end;
+comment on function pgps.advertise(text) is
+'Announces that the current role publishes events of this type (paper, section 4.5); repeating it changes nothing.
+Needs INSERT on the event type. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_unadvertise(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    delete from pgps_internal.advertisement a where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole;
+    if not found then
+        raise exception 'role "%" has not advertised event type "%"', caller, v_type.name
+        using errcode = '55000', hint = 'See pgps.advertisements.';
+    end if;
+end
+$$;
+comment on function pgps_internal.do_unadvertise(name, jsonb) is 'See pgps.unadvertise';
+
+create or replace function pgps.unadvertise(event_type text) returns void
+language sql
+begin atomic
+    select pgps._call('unadvertise', jsonb_build_object('event_type', unadvertise.event_type));
+end;
+comment on function pgps.unadvertise(text) is
+'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not advertised.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.advertise(text), pgps.unadvertise(text) to public;

@@ -1,0 +1,205 @@
+-- The signature and the class of a filter: found, or made. Locks: catalogue rows.
+
+create or replace function pgps_internal.clean_types(types jsonb) returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As the catalogue writes them: what a caller writes could go on behind a name, in a comment.
+    select array(select to_regtype(t.name)::text from jsonb_array_elements_text(clean_types.types) with ordinality t(name, place) order by t.place)
+    where jsonb_typeof(clean_types.types) = 'array'
+$$;
+comment on function pgps_internal.clean_types(jsonb) is 'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
+
+create or replace function pgps_internal.constant_values(parameters jsonb, types text[]) returns text[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_values text[] := '{}';
+    v_value text;
+    v_same boolean;
+    v_numeric boolean;
+begin
+    if constant_values.types is null or cardinality(constant_values.types) <> jsonb_array_length(constant_values.parameters) then
+        return null;
+    end if;
+    for i in 1..cardinality(constant_values.types) loop
+        -- Only built-in base types: turning text into others may run somebody's code. "character" and "bit" say one when they
+        -- stand alone, and an array of arrays is taken apart to its elements.
+        if not exists (select from pg_type t where t.oid = to_regtype(constant_values.types[i])
+                and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A'
+                and t.typname not in ('bpchar', 'bit')) then
+            return null;
+        end if;
+        v_numeric := constant_values.types[i] in ('integer', 'bigint', 'numeric', 'double precision');
+        v_value := constant_values.parameters -> (i - 1) ->> 'value';
+        begin
+            if constant_values.parameters -> (i - 1) ->> 'kind' <> 'string' then
+                if not v_numeric then
+                    return null;
+                end if;
+                execute format('select (%L::%s)::numeric = %L::numeric, (%L::%s)::text', v_value, constant_values.types[i], v_value, v_value,
+                    constant_values.types[i]) into v_same, v_value;
+                if not v_same then
+                    return null;
+                end if;
+            else
+                execute format('select (%L::%s)::text', v_value, constant_values.types[i]) into v_value;
+            end if;
+        exception when data_exception then
+            return null;
+        end;
+        v_values := v_values || v_value;
+    end loop;
+    return v_values;
+end
+$$;
+comment on function pgps_internal.constant_values(jsonb, text[]) is
+'Constants of a filter as text of their types; null when one has another meaning there, so that the filter keeps them in its text';
+
+create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_attributes text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'attributes'));
+    v_operators text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'operators'));
+    v_functions text[] := array(select jsonb_array_elements_text(is_safe.parsed -> 'functions'));
+    v_schemas oid[];
+begin
+    if not (is_safe.parsed ->> 'safe')::boolean then
+        return false;
+    end if;
+    v_schemas := array(select n.oid from pg_namespace n
+        where n.nspname <> 'pg_catalog' and quote_ident(n.nspname) = any (regexp_split_to_array(is_safe.search_path, '\s*,\s*')));
+    return not exists (
+            select from pg_attribute a join pg_type t on t.oid = a.atttypid
+            where a.attrelid = (is_safe.event_type).endpoint and a.attname = any (v_attributes)
+                and (t.typnamespace <> 'pg_catalog'::regnamespace or t.typtype <> 'b' or t.typname = 'bpchar'))
+        and not exists (
+            select from pg_operator o
+            where o.oprname = any (v_operators) and o.oprnamespace = any (v_schemas)
+                and not exists (select from pg_type x where x.oid in (o.oprleft, o.oprright) and x.typnamespace <> 'pg_catalog'::regnamespace))
+        and not exists (select from pg_proc p where p.proname = any (v_functions) and p.pronamespace = any (v_schemas));
+end
+$$;
+comment on function pgps_internal.is_safe(jsonb, pgps_internal.event_type, text) is
+'True when a filter means the same, and can do nothing but read the event, if the broker''s owner runs it with search_path pg_catalog:
+only built-in types, and no operator or function of that name in the subscriber''s schemas';
+
+create or replace function pgps_internal.find_class(
+    event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb, private boolean
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_parsed jsonb;
+    v_constants text[];
+    v_signature bigint;
+    v_class bigint;
+    v_tier text;
+    v_types text[];
+    v_environment jsonb := find_class.environment;
+begin
+    if find_class.filter is not null then
+        v_parsed := pgps.parse_filter(find_class.filter, (find_class.event_type).name,
+            array(select a.name from pgps_internal.attributes_of((find_class.event_type).endpoint) a));
+        -- Beside a smallint or a real a literal is an integer or double precision; a parameter is not.
+        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
+                else t end from unnest(find_class.constant_types) with ordinality c(t, n)
+            left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when find_class.constant_types is not null then v_types end);
+        v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
+            find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
+        if v_tier = 'safe' then
+            v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
+        end if;
+        -- Hundreds of constants, as of a long IN (…), do not fit a row of constants.
+        if v_constants is null or cardinality(v_constants) > 500 or (select count(*) from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
+            v_parsed := v_parsed || jsonb_build_object('shape', v_parsed ->> 'text', 'keys', '[]'::jsonb);
+            v_constants := '{}';
+            v_tier := 'owner';
+        end if;
+        v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_parsed, v_tier,
+            case when cardinality(v_constants) = 0 then '{}' else v_types end, v_environment);
+    end if;
+    if not find_class.private then
+        if v_signature is null then
+            select c.class_id into v_class from pgps_internal.class c
+            where c.type_id = (find_class.event_type).type_id and c.signature_id is null and c.owner = find_class.owner
+                and not c.is_private and c.is_active limit 1;
+        else
+            select c.class_id into v_class from pgps_internal.class c
+            where c.signature_id = v_signature and hash_array_extended(c.constants, 0) = hash_array_extended(v_constants, 0)
+                and c.constants = v_constants and not c.is_private and c.is_active limit 1;
+        end if;
+    end if;
+    if v_class is null then
+        insert into pgps_internal.class (type_id, owner, signature_id, constants, is_private)
+        values ((find_class.event_type).type_id, find_class.owner, v_signature, coalesce(v_constants, '{}'), find_class.private)
+        returning class_id into v_class;
+        perform pgps_internal.note_member(v_class);
+        perform pgps_internal.build_visible((find_class.event_type).type_id, find_class.owner);
+    end if;
+    return v_class;
+end
+$$;
+comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean) is
+'The class of a filter for an owner, made if there is none; private: always a new one';
+
+create or replace function pgps_internal.find_signature(
+    event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[], environment jsonb
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_signature bigint;
+begin
+    select g.signature_id into v_signature from pgps_internal.signature g
+    where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
+        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment;
+    if v_signature is null then
+        insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment)
+        values ((find_signature.event_type).type_id, find_signature.owner, find_signature.parsed ->> 'shape', find_signature.tier,
+            find_signature.parameter_types, (
+                -- Equality conditions first, then one range.
+                select array(
+                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' = '=' order by 1)
+                    union all
+                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' <> '=' order by 1 limit 1))),
+            find_signature.environment)
+        returning signature_id into v_signature;
+        perform pgps_internal.build_signature(v_signature);
+    end if;
+    return v_signature;
+end
+$$;
+comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb) is
+'The signature of a shape for an owner and its settings, made with its matching function if there is none';
+
+create or replace function pgps_internal.note_member(class_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class pgps_internal.class;
+    v_signature pgps_internal.signature;
+    v_threshold integer;
+begin
+    select c.* into v_class from pgps_internal.class c where c.class_id = note_member.class_id;
+    select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
+    if v_signature.has_table then
+        perform pgps_internal.store_constants(v_class, v_signature);
+    elsif v_signature.tier = 'safe' and cardinality(v_signature.parameter_types) > 0 then
+        v_threshold := pgps_internal.setting('table_threshold')::integer;
+        if (select count(*) from (select from pgps_internal.class c where c.signature_id = v_signature.signature_id limit v_threshold) x) >= v_threshold then
+            perform pgps_internal.promote(v_signature.signature_id);
+        end if;
+    end if;
+end
+$$;
+comment on function pgps_internal.note_member(bigint) is 'Puts a new class where its signature keeps constants';
+
+revoke all on all functions in schema pgps_internal from public;

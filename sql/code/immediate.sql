@@ -1,0 +1,110 @@
+-- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the caller's transaction.
+
+create or replace function pgps_internal.loopback() returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_conninfo text := pgps_internal.setting('loopback');
+    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
+    v_open text[];
+begin
+    execute format('select %I.dblink_get_connections()', v_schema) into v_open;
+    if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
+        if v_conninfo = '' then
+            v_conninfo := format('host=%L port=%s dbname=%L user=%L application_name=pgps-loopback',
+                trim(split_part(current_setting('unix_socket_directories'), ',', 1)), current_setting('port'), current_database(), current_user);
+        end if;
+        begin
+            execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
+        exception when others then
+            raise exception 'immediate events need a loopback connection: %', sqlerrm
+            using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
+        end;
+    end if;
+    return v_schema;
+end
+$$;
+comment on function pgps_internal.loopback() is
+'Opens the session''s loopback connection (as the owner of pgps) if it is not open; returns the schema of dblink. 08001 when it cannot.';
+
+create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_schema text;
+    v_result bigint;
+    v_statement text;
+begin
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    end if;
+    v_schema := pgps_internal.loopback();
+    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
+        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', pg_current_xact_id_if_assigned());
+    execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
+    return v_result;
+end
+$$;
+comment on function pgps_internal.do_publish_immediately(name, jsonb) is
+'Publishes in a transaction of its own, committed at once, whatever becomes of the caller''s (paper, section 5.2)';
+
+create or replace function pgps_internal.publish_as(
+    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true);
+    perform set_config('pgps.act_as', publish_as.publisher, true);
+    perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
+    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
+        (select t.log::text from pgps_internal.event_type t where t.name = publish_as.event_type));
+    return currval('pgps_internal.event_id_seq');
+end
+$$;
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text) is
+'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id';
+
+create or replace function pgps_internal.forward_stage() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
+begin
+    if v_events is not null then
+        perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,
+            jsonb_build_object('event_type', quote_ident(tg_argv[0]), 'payload', v_events));
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
+
+create or replace function pgps_internal.build_stage(event_type pgps_internal.event_type) returns regclass
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_stage text := format('pgps_internal.%I', (build_stage.event_type).name || '_stage');
+begin
+    if to_regclass(v_stage) is not null then
+        execute format('drop table %s', v_stage);
+    end if;
+    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
+        v_stage, (build_stage.event_type).endpoint);
+    execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);
+    execute format('create trigger pgps_3_forward after insert on %s referencing new table as staged
+        for each statement execute function pgps_internal.forward_stage(%L)', v_stage, (build_stage.event_type).name);
+    return v_stage::regclass;
+end
+$$;
+comment on function pgps_internal.build_stage(pgps_internal.event_type) is
+'Creates the stage of an immediate type: what is inserted there is forwarded at once; its rows are truncated by reclaim';
+
+revoke all on all functions in schema pgps_internal from public;

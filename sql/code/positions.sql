@@ -1,0 +1,143 @@
+-- Where a subscription is in the deliveries of its classes: an append-only ledger of positions. Locks: none.
+
+create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_position pgps_internal.position;
+begin
+    select p.* into v_position from pgps_internal.position p
+    where p.subscription_id = position_of.subscription_id order by p.position_id desc limit 1;
+    if not found then
+        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null)::pgps_internal.position;
+    end if;
+    return v_position;
+end
+$$;
+comment on function pgps_internal.position_of(bigint) is 'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
+
+create or replace function pgps_internal.move(
+    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0, outstanding integer = 0
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total, move.outstanding);
+end
+$$;
+comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer) is
+'Adds a position to the ledger; outstanding: how many events are received and not acknowledged';
+
+create or replace function pgps_internal.next_events(
+    subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
+) returns table (batch_id bigint, event_id bigint, type_id integer)
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+    v_failures bigint := (select count(*) from pgps_internal.failure f where f.subscription_id = next_events.subscription_id);
+    v_most bigint := next_events.max_events + v_failures;
+begin
+    return query
+    select d.batch_id, e.event_id, d.type_id
+    from (
+        -- Only as many deliveries as it takes: a backlog must not make each call slower.
+        select d.*, coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(d.skip) then d.events else 0 end)
+            over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
+        from pgps_internal.member m
+        cross join lateral (
+            select d.*, m.skip from pgps_internal.delivery d
+            where d.class_id = m.class_id and d.batch_id >= greatest(next_events.after_batch, m.from_batch + 1)
+                and (isempty(m.skip) or exists (select from pgps_internal.event_ids(d) e(event_id) where not e.event_id <@ m.skip))
+            order by d.batch_id limit v_most + 1
+        ) d
+        where m.subscription_id = next_events.subscription_id
+    ) d
+    cross join lateral (
+        select unnest(d.event_ids) as event_id
+        union all
+        select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
+        from unnest(d.ids * case when d.batch_id = next_events.after_batch then int8multirange(int8range(next_events.after_event, null, '()'))
+            else '{(,)}' end - d.skip) r
+    ) e
+    where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
+        and (isempty(d.skip) or not e.event_id <@ d.skip)
+        and (v_failures = 0 or not exists (select from pgps_internal.failure f
+            where f.subscription_id = next_events.subscription_id and f.event_id = e.event_id))
+    order by d.batch_id, e.event_id
+    limit next_events.max_events;
+end
+$$;
+comment on function pgps_internal.next_events(bigint, bigint, bigint, integer) is
+'The next events of a subscription after a position, in delivery order: batch, then event id; without those that are put back or failed';
+
+create or replace function pgps_internal.pass_over(subscription pgps_internal.subscription, taken pgps_internal.received[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (pass_over.subscription).subscription_id;
+    v_position pgps_internal.position := pgps_internal.position_of(v_id);
+    v_last pgps_internal.received;
+begin
+    delete from pgps_internal.share s using unnest(pass_over.taken) t
+    where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
+    if (pass_over.subscription).handler = 'all' then
+        select t.* into v_last from unnest(pass_over.taken) t
+        where not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = t.event_id)
+        order by t.batch_id desc, t.event_id desc limit 1;
+        if found then
+            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total);
+        end if;
+    end if;
+    perform pgps_internal.settle(v_id, array(select t.event_id from unnest(pass_over.taken) t));
+end
+$$;
+comment on function pgps_internal.pass_over(pgps_internal.subscription, pgps_internal.received[]) is
+'Goes on when nothing of what was taken can be shown: an unlogged log is empty after a crash, a policy may hide all of it since';
+
+create or replace function pgps_internal.is_ahead(subscription_id bigint, event_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pgps_internal.member m
+        cross join pgps_internal.position_of(is_ahead.subscription_id) p
+        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+        where m.subscription_id = is_ahead.subscription_id and not m.takes_batch and not is_ahead.event_id <@ m.skip
+            and (is_ahead.event_id = any (d.event_ids) or is_ahead.event_id <@ d.ids)
+            and (d.batch_id, is_ahead.event_id) > (p.acked_batch, p.acked_event));
+end
+$$;
+comment on function pgps_internal.is_ahead(bigint, bigint) is 'True while the position of a subscription has not come to an event of its own';
+
+create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
+returns table (batch_id bigint, event_id bigint)
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select d.batch_id, e.event_id
+    from pgps_internal.member m
+    join pgps_internal.delivery d on d.class_id = m.class_id
+        and d.batch_id >= greatest((received_events.at).acked_batch, m.from_batch + 1) and d.batch_id <= (received_events.at).received_batch
+    cross join lateral (
+        select unnest(d.event_ids) as event_id
+        union all
+        select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
+    ) e
+    where m.subscription_id = received_events.subscription_id and not e.event_id <@ m.skip
+        and (d.batch_id, e.event_id) > ((received_events.at).acked_batch, (received_events.at).acked_event)
+        and (d.batch_id, e.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event);
+end
+$$;
+comment on function pgps_internal.received_events(bigint, pgps_internal.position) is 'Events received and not acknowledged';
+
+revoke all on all functions in schema pgps_internal from public;

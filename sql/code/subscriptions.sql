@@ -1,0 +1,174 @@
+-- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended filter, hold the
+-- dispatcher's lock until the transaction ends.
+
+create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class pgps_internal.class;
+    v_function regprocedure;
+begin
+    if exists (select from pgps_internal.member m where m.class_id = drop_unused_class.class_id) then
+        return;
+    end if;
+    perform pgps_internal.set_class_active(drop_unused_class.class_id, false);
+    delete from pgps_internal.class c where c.class_id = drop_unused_class.class_id returning * into v_class;
+    if v_class.signature_id is not null and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
+        perform pgps_internal.drop_signature(v_class.signature_id);
+    end if;
+    -- What a role owns would keep it from being dropped.
+    if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
+        v_function := pgps_internal.visible_function(v_class.type_id, v_class.owner)::oid;
+        if v_function is not null then
+            execute format('drop function %s', v_function);
+        end if;
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_unused_class(bigint) is 'Drops a class that no subscription is in, and the code that only it needed';
+
+create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_function regprocedure;
+    v_classes bigint[];
+    v_class bigint;
+begin
+    perform pg_advisory_xact_lock(1885826166, s.owner::oid::integer) from pgps_internal.subscription s
+    where s.subscription_id = drop_subscription.subscription_id;
+    for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
+        and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id) loop
+        execute format('drop function %s', v_function);
+    end loop;
+    with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id returning m.class_id)
+    select array_agg(g.class_id) into v_classes from gone g;
+    delete from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id;
+    foreach v_class in array coalesce(v_classes, '{}') loop
+        perform pgps_internal.drop_unused_class(v_class);
+    end loop;
+end
+$$;
+comment on function pgps_internal.drop_subscription(bigint) is 'Drops a subscription, and its classes when nobody else is in them';
+
+create or replace function pgps_internal.do_unsubscribe(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s
+    where s.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, 'pgps_admin', 'usage');
+    if not found then
+        v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
+    end if;
+    perform pgps_internal.drop_subscription(v_subscription.subscription_id);
+end
+$$;
+comment on function pgps_internal.do_unsubscribe(name, jsonb) is 'See pgps.unsubscribe';
+
+create or replace function pgps.unsubscribe(name text) returns void
+language sql
+begin atomic
+    select pgps._call('unsubscribe', jsonb_build_object('name', unsubscribe.name));
+end;
+comment on function pgps.unsubscribe(text) is
+'Ends a subscription; what it has not received is not kept for it. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_set_state(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s
+    where s.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, 'pgps_admin', 'usage');
+    if not found then
+        v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
+    end if;
+    update pgps_internal.subscription s set state = args ->> 'state', last_error = case when args ->> 'state' = 'active' then null else s.last_error end
+    where s.subscription_id = v_subscription.subscription_id;
+    if args ->> 'state' = 'active' then
+        perform pgps_internal.resume_class(c, t)
+        from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
+        where m.subscription_id = v_subscription.subscription_id and not c.is_active;
+        perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
+    end if;
+end
+$$;
+comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
+
+create or replace function pgps_internal.resume_class(class pgps_internal.class, event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_read_committed();
+    lock table only pgps_internal.batch in share row exclusive mode;
+    perform pgps_internal.set_class_active((resume_class.class).class_id, true);
+    perform pgps_internal.replay((resume_class.class).class_id, resume_class.event_type, 0, coalesce((resume_class.class).suspended_batch,
+        (pgps_internal.last_batch()).batch_id, 0));
+end
+$$;
+comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type) is
+'Takes a suspended class into matching again and matches what came meanwhile; raises when its filter still does';
+
+create or replace function pgps.pause(name text) returns void
+language sql
+begin atomic
+    select pgps._call('set_state', jsonb_build_object('name', pause.name, 'state', 'paused'));
+end;
+comment on function pgps.pause(text) is
+'Stops delivery to a subscription; its events are matched and wait. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+
+create or replace function pgps.resume(name text) returns void
+language sql
+begin atomic
+    select pgps._call('set_state', jsonb_build_object('name', resume.name, 'state', 'active'));
+end;
+comment on function pgps.resume(text) is
+'Goes on with a paused or suspended subscription, from where it stood; what came meanwhile is matched now if its filter had been
+suspended (then this holds the dispatcher until the transaction ends, and raises what the filter raises if it is not mended).
+Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
+    v_types integer[];
+    v_classes bigint[];
+    v_position pgps_internal.position;
+begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock(1885826165, v_subscription.subscription_id::integer);
+    -- Also read so that reclaim leaves the positions alone until this is committed.
+    v_position := pgps_internal.position_of(v_subscription.subscription_id);
+    with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id returning m.class_id, m.type_id)
+    select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
+    delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
+    delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
+    perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0, v_position.acked_total);
+    perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);
+    perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
+end
+$$;
+comment on function pgps_internal.do_seek(name, jsonb) is 'See pgps.seek';
+
+create or replace function pgps.seek(name text, start text) returns void
+language sql
+begin atomic
+    select pgps._call('seek', jsonb_build_object('name', seek.name, 'start', seek.start));
+end;
+comment on function pgps.seek(text, text) is
+'Moves a subscription: now (skips what waits), earliest, or an event id; what the broker still has from there on comes again.
+Needs to own it. Holds the dispatcher until the transaction ends. Errors: 42704, 42501, 22023.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.unsubscribe(text), pgps.pause(text), pgps.resume(text), pgps.seek(text, text) to public;

@@ -1,0 +1,114 @@
+-- What a role may see: row-level policies come first, then filters. Locks: none.
+
+create or replace function pgps_internal.visible_function(type_id integer, owner regrole) returns regproc
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select p.oid from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proowner = visible_function.owner
+        and p.proname between format('visible_%s_', visible_function.type_id)::name and format('visible_%s_:', visible_function.type_id)::name
+    limit 1
+$$;
+comment on function pgps_internal.visible_function(integer, regrole) is
+'What build_visible has made; known by its owner, since the number of a role is another one in a restored database';
+
+create or replace function pgps_internal.build_visible(type_id integer, owner regrole) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
+    if pgps_internal.visible_function(build_visible.type_id, build_visible.owner) is null then
+        select format('pgps_internal.visible_%s_%s', v_type.type_id, coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1) into v_name
+        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
+        -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
+        execute format('create function %s(pgps_ids int8multirange) returns int8multirange
+            language sql stable security definer set search_path = pg_catalog, pg_temp
+            begin atomic
+                select coalesce(range_agg(int8range(l.event_id, l.event_id, ''[]'')), ''{}'')
+                from (
+                    select l.event_id from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                    union all
+                    select k.event_id from pgps_internal.%I k where k.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                ) l where l.event_id <@ pgps_ids;
+            end', v_name, v_type.log, v_type.name || '_kept');
+        execute format('revoke all on function %s(int8multirange) from public', v_name);
+        execute format('alter function %s(int8multirange) owner to %s', v_name, build_visible.owner);
+    end if;
+end
+$$;
+comment on function pgps_internal.build_visible(integer, regrole) is
+'For an owner of classes of a type a function, owned by that role, that reads the log under row-level security: which of these events may it see?';
+
+create or replace function pgps_internal.visible(event_type pgps_internal.event_type, owner regrole, ids int8multirange) returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ids int8multirange;
+    v_done boolean := false;
+begin
+    if not exists (select from pg_roles r where r.oid = visible.owner)
+        or not has_table_privilege(visible.owner::oid, (visible.event_type).endpoint, 'select') then
+        return '{}';
+    elsif not (visible.event_type).has_policy then
+        return visible.ids;
+    end if;
+    -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
+    begin
+        execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner)) using visible.ids into v_ids;
+        v_done := true;
+        raise exception 'take back' using errcode = 'PS001';
+    exception when sqlstate 'PS001' then
+        if not v_done then
+            raise;
+        end if;
+    end;
+    return v_ids * visible.ids;
+end
+$$;
+comment on function pgps_internal.visible(pgps_internal.event_type, regrole, int8multirange) is
+'The events that a role may receive: none without SELECT on the type, those its policies let through otherwise';
+
+create or replace function pgps_internal.visible_ids(event_type pgps_internal.event_type, owner regrole, ids bigint[]) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_visible int8multirange;
+begin
+    if not (visible_ids.event_type).has_policy and has_table_privilege(visible_ids.owner::oid, (visible_ids.event_type).endpoint, 'select') then
+        return visible_ids.ids;
+    end if;
+    v_visible := pgps_internal.visible(visible_ids.event_type, visible_ids.owner,
+        (select range_agg(int8range(i, i, '[]')) from unnest(visible_ids.ids) i));
+    return array(select i from unnest(visible_ids.ids) with ordinality u(i, place) where i <@ v_visible order by place);
+end
+$$;
+comment on function pgps_internal.visible_ids(pgps_internal.event_type, regrole, bigint[]) is
+'Those of the events that a role may receive, now, when they are handed out: rights may have changed since they were matched';
+
+create or replace function pgps_internal.visible_carefully(batch_id bigint, event_type pgps_internal.event_type, owner regrole, ids int8multirange)
+returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_error text;
+begin
+    return pgps_internal.visible(visible_carefully.event_type, visible_carefully.owner, visible_carefully.ids);
+exception when others or assert_failure then
+    get stacked diagnostics v_error = message_text;
+    perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
+    from pgps_internal.class c
+    where c.type_id = (visible_carefully.event_type).type_id and c.owner = visible_carefully.owner and c.is_active;
+    return '{}';
+end
+$$;
+comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
+'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, and nobody else''s';
+
+revoke all on all functions in schema pgps_internal from public;

@@ -1,0 +1,73 @@
+-- Who dispatches, and how it and the waiting clients are woken. Locks: advisory (1885826163, 2) awake, (1885826163, 3) leader.
+
+create or replace function pgps_internal.wake_subscribers(classes bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_notify(w.channel, '')
+    from (
+        select distinct case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end as channel
+        from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+        where m.class_id = any (wake_subscribers.classes) and s.state = 'active'
+    ) w;
+end
+$$;
+comment on function pgps_internal.wake_subscribers(bigint[]) is
+'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones';
+
+create or replace function pgps.try_lead() returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.objsubid = 2
+            and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid = pg_backend_pid() and l.granted)
+        or pg_try_advisory_lock(1885826163, 3) then
+        return true;
+    end if;
+    perform pgps_internal.evict_impostor(3);
+    return false;
+end
+$$;
+comment on function pgps.try_lead() is 'Makes this session the leader if there is none; true while it is. Held until the session ends.';
+
+create or replace function pgps.stay_awake() returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pg_try_advisory_lock(1885826163, 2) then
+        return true;
+    end if;
+    perform pgps_internal.evict_impostor(2);
+    return false;
+end
+$$;
+comment on function pgps.stay_awake() is
+'Takes the awake lock, so that publishers need not NOTIFY; false when a committing publisher holds it shared: try again later';
+
+create or replace function pgps.fall_asleep() returns pg_snapshot
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_unlock(1885826163, 2)
+    from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 2 and l.objsubid = 2
+        and l.database = (select d.oid from pg_database d where d.datname = current_database())
+        and l.pid = pg_backend_pid() and l.mode = 'ExclusiveLock' and l.granted;
+    return pg_current_snapshot();
+end
+$$;
+comment on function pgps.fall_asleep() is
+'Lets the awake lock go and returns who was still running then: until these have ended, a commit may come without NOTIFY';
+
+create or replace function pgps.all_ended(since pg_snapshot) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_ended.since) $$;
+comment on function pgps.all_ended(pg_snapshot) is 'True when every transaction that ran at that snapshot has ended';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot) from public;
+grant execute on function pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot) to pgps_worker, pgps_admin;
