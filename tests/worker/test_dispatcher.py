@@ -121,3 +121,21 @@ def test_it_takes_the_lead_again_when_a_filter_has_released_the_lock(
     ticks.publish(2)
     wait_until(lambda: ticks.seen("all") == [1, 2], timeout=5)
     wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+
+
+def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    admin.execute(
+        "create function dawdle(n integer) returns boolean language sql volatile as 'select pg_sleep(600) is null'"
+    )
+    ticks.subscribe("all")
+    admin.execute("select pgps.subscribe('slow', 'tick', 'public.dawdle(n)')")
+    workers(own_database, "--dispatch-timeout", "1")
+    ticks.publish(1)
+    wait_until(lambda: ticks.seen("all") == [1], timeout=15)
+    row = admin.execute("select state, last_error from pgps.subscriptions where name = 'slow'").fetchone()
+    assert row is not None
+    assert row[0] == "suspended"
+    assert "timeout" in row[1]

@@ -41,6 +41,12 @@ Concurrency = Annotated[
 CallbackTimeout = Annotated[
     float, typer.Option(envvar="PGPS_WORKER_CALLBACK_TIMEOUT", help="Seconds a batch of callbacks may take.")
 ]
+DispatchTimeout = Annotated[
+    float,
+    typer.Option(
+        envvar="PGPS_WORKER_DISPATCH_TIMEOUT", help="Seconds to match a batch; a filter that takes longer is suspended."
+    ),
+]
 ReclaimEvery = Annotated[
     float, typer.Option(envvar="PGPS_WORKER_RECLAIM_EVERY", help="Seconds between reclaims of space.")
 ]
@@ -61,6 +67,7 @@ def work(
     once: Once = False,
     concurrency: Concurrency = 2,
     callback_timeout: CallbackTimeout = 30.0,
+    dispatch_timeout: DispatchTimeout = 60.0,
     reclaim_every: ReclaimEvery = 5.0,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
@@ -79,6 +86,7 @@ def work(
             name=name or default_name(),
             concurrency=concurrency,
             callback_timeout=callback_timeout,
+            dispatch_timeout=dispatch_timeout,
             reclaim_every=reclaim_every,
             health_host=health_host,
             health_port=health_port,

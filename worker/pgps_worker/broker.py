@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Pending",
     "all_ended_and_dispatch",
+    "blame",
     "dispatch",
     "fail_delivery",
     "fall_asleep_and_dispatch",
@@ -100,6 +101,13 @@ async def fail_delivery(connection: Connection, subscription: str, *, sqlstate: 
     query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s)"
     event = (await _row(connection, query, [subscription, sqlstate, error]))[0]
     return None if event is None else int(event)
+
+
+async def blame(connection: Connection) -> str | None:
+    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none was."""
+    names = (await _row(connection, "select pgps.blame()"))[0]
+    await connection.execute("select pgps.fall_asleep()")
+    return None if names is None else str(names)
 
 
 async def reclaim(connection: Connection) -> int:

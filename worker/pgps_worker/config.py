@@ -40,7 +40,7 @@ class WorkerConfig:
     """The settings of one worker; all times are seconds. Raises ConfigError on a value that cannot work.
 
     `dsn` must reach the server itself, not a transaction pooler: the worker
-    holds session locks and listens. `dispatch_timeout` ends one batch that
+    holds session locks and listens. `dispatch_timeout` suspends a filter that
     hangs, `poll` is how late a lost notification is noticed.
     """
 
@@ -48,7 +48,7 @@ class WorkerConfig:
     name: str = field(default_factory=default_name)
     concurrency: int = 2
     callback_timeout: float = 30.0
-    dispatch_timeout: float = 300.0
+    dispatch_timeout: float = 60.0
     reclaim_every: float = 5.0
     poll: float = 1.0
     health_host: str = "127.0.0.1"

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import errors
+
 from pgps_worker import broker
 from pgps_worker.connection import Connection, connect, notified
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace
@@ -81,9 +83,15 @@ class _Leader:
         self._vitals.leading = True
         log.info("dispatching")
         while not self._stop.requested:
-            # Awake first: who commits now may have seen the last leader awake, and will not notify.
-            await self._awake()
-            await self._asleep()
+            try:
+                # Awake first: who commits now may have seen the last leader awake, and will not notify.
+                await self._awake()
+                await self._asleep()
+            except errors.QueryCanceled:
+                names = await broker.blame(self._connection)
+                if names is None:
+                    raise
+                log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
 
     async def _awake(self) -> None:
         """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
