@@ -104,7 +104,7 @@ async def fail_delivery(connection: Connection, subscription: str, *, sqlstate: 
 
 
 async def blame(connection: Connection) -> str | None:
-    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none was."""
+    """Suspend the subscriptions whose filter a cancelled dispatch was asking; return their names, None when none."""
     names = (await _row(connection, "select pgps.blame()"))[0]
     await connection.execute("select pgps.fall_asleep()")
     return None if names is None else str(names)
