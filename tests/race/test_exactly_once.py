@@ -149,7 +149,7 @@ class World:
                 assert kept == sorted(kept), f"{name}: {producer.number}'s in its order"
 
 
-STEPS = {
+STEPS: dict[Callable[[World], object], int] = {
     World.publish: 10,
     World.savepoint: 2,
     World.leave_savepoint: 2,
