@@ -35,17 +35,20 @@ comment on function pgps.try_lead() is 'Makes this session the leader if there i
 create or replace function pgps.stay_awake() returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '100ms'
 as $$
 begin
-    if pg_try_advisory_lock(1885826163, 2) then
-        return true;
-    end if;
+    -- It waits: among many publishers there is always one that commits with the lock shared, and a mere try would never get it, while a
+    -- request that waits makes their tries fail at once (302 events a second with tries only, 2,731 with the lock, 20 publishers).
+    perform pg_advisory_lock(1885826163, 2);
+    return true;
+exception when lock_not_available then
     perform pgps_internal.evict_impostor(2);
     return false;
 end
 $$;
 comment on function pgps.stay_awake() is
-'Takes the awake lock, so that publishers need not NOTIFY; false when a committing publisher holds it shared: try again later';
+'Takes the awake lock, so that publishers need not NOTIFY; waits up to 0.1 s for those that commit just now, false after that';
 
 create or replace function pgps.fall_asleep() returns pg_snapshot
 language plpgsql security definer
