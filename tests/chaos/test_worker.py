@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-import time
+from functools import partial
 
 import psycopg
 import pytest
@@ -85,15 +85,17 @@ def test_killed_again_and_again_under_load(own_database: str, ticks: Ticks, conn
         for number in range(total):
             publisher.execute("insert into pgps_event.tick (n) values (%s)", [number])
 
+    def has_come_to(goal: int) -> bool:
+        return len(ticks.seen("all")) >= min(goal, total)
+
     thread = threading.Thread(target=publish)
     thread.start()
-    kills = 0
-    while thread.is_alive() or kills < 5:
+    goal = 0
+    while goal < total:
         worker = workers(own_database, ready=False)
-        worker_dies_at = time.monotonic() + chance.uniform(0.3, 1.2)
-        wait_until(lambda at=worker_dies_at: time.monotonic() > at)  # type: ignore[misc]
+        goal += chance.randint(50, 250)
+        wait_until(partial(has_come_to, goal), timeout=30)
         worker.kill9()
-        kills += 1
     thread.join()
     workers(own_database)
     wait_until(lambda: len(ticks.seen("all")) == total, timeout=30)

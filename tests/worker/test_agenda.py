@@ -70,6 +70,14 @@ async def test_a_subscription_with_more_events_waits_its_turn_again(agenda: Agen
     assert await order(agenda, 2) == ["b", "a"]
 
 
+async def test_one_that_had_few_events_waits_until_it_is_offered_again(agenda: Agenda) -> None:
+    offer(agenda, a=0)
+    agenda.done(await take(agenda), Result(Outcome.HANDLED, more=False))
+    assert agenda.idle
+    offer(agenda, a=0)
+    assert (await take(agenda)).subscription == "a"
+
+
 async def test_a_subscription_never_runs_twice_at_once(agenda: Agenda) -> None:
     offer(agenda, a=0)
     turn = await take(agenda)
@@ -126,11 +134,19 @@ async def test_a_session_must_end_twice_with_the_same_event_before_that_is_is_to
     assert blamed == [False, False, True], "first as a batch, then twice alone"
 
 
-async def test_a_verdict_whose_session_is_gone_is_filed_before_anything_runs(agenda: Agenda) -> None:
+async def again(agenda: Agenda, clock: Clock, name: str) -> Turn:
+    """Take a subscription that was put off."""
+    assert agenda.idle, "it is not run at once"
+    clock.now += 60
+    offer(agenda, **{name: 0})
+    return await take(agenda)
+
+
+async def test_a_verdict_whose_session_is_gone_is_filed_before_anything_runs(agenda: Agenda, clock: Clock) -> None:
     await make_suspect(agenda, "a")
     verdict = Result(Outcome.HUNG, sqlstate="57014", error="too long")
     agenda.done(await take(agenda), verdict)
-    turn = await take(agenda)
+    turn = await again(agenda, clock, "a")
     assert turn.verdict == verdict
     assert turn.is_to_blame(verdict.outcome)
     agenda.done(turn, Result(Outcome.UNTOUCHED))
@@ -143,10 +159,8 @@ async def test_a_verdict_whose_session_is_gone_is_filed_before_anything_runs(age
 async def test_a_verdict_is_void_when_another_worker_is_at_the_event(agenda: Agenda, clock: Clock) -> None:
     await make_suspect(agenda, "a")
     agenda.done(await take(agenda), Result(Outcome.HUNG))
-    agenda.done(await take(agenda), Result(Outcome.REFUSED))
-    clock.now += 1
-    offer(agenda, a=0)
-    assert (await take(agenda)).verdict is None
+    agenda.done(await again(agenda, clock, "a"), Result(Outcome.REFUSED))
+    assert (await again(agenda, clock, "a")).verdict is None
 
 
 async def test_success_between_two_deaths_acquits(agenda: Agenda, clock: Clock) -> None:

@@ -47,9 +47,14 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a turn came to: `share` is the part of its time limit it took, the rest says why it hung or died."""
+    """What a turn came to.
+
+    `more`: there may be further events that nobody will be told of. `share` is
+    the part of its time limit it took; the rest says why it hung or died.
+    """
 
     outcome: Outcome
+    more: bool = True
     share: float = 0.0
     sqlstate: str = ""
     error: str = ""
@@ -178,7 +183,7 @@ class Agenda:
         name, outcome = turn.subscription, result.outcome
         if outcome is Outcome.HANDLED:
             self._grow(name, result.share)
-            return True
+            return result.more
         if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED}:
             return outcome is Outcome.UNTOUCHED
         record = self._records.setdefault(name, _Record())
@@ -187,7 +192,8 @@ class Agenda:
         record.deaths = turn.deaths + 1 if outcome is Outcome.DIED and turn.alone else 0
         if outcome is not Outcome.REFUSED:
             record.limit = 1
-        if outcome in {Outcome.REFUSED, Outcome.DIED} and record.verdict is None:
+        # A session that ends holds its locks for a moment longer; they would make the next turn a refused one.
+        if outcome in {Outcome.REFUSED, Outcome.DIED} or record.verdict:
             record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
             record.failures += 1
             return False

@@ -24,6 +24,9 @@ __all__ = ["Runner", "open_agenda"]
 
 log = logging.getLogger(__name__)
 
+# A batch smaller than this was all there was: what is dispatched later is notified, and need not be asked for.
+_FEW = 5
+
 
 def open_agenda(config: WorkerConfig) -> Agenda:
     """Return an empty agenda for as many runners as the worker has."""
@@ -61,6 +64,7 @@ class Runner:
             log.warning("subscription %s: %s", turn.subscription, in_one_line(error))
             await connection.close()
         finally:
+            log.debug("%s of %s: %s", self.name, turn, result)
             self.agenda.done(turn, result)
 
     async def _serve(self, connection: Connection, turn: Turn) -> Result:
@@ -75,7 +79,8 @@ class Runner:
             return result
         if turn.is_to_blame(result.outcome):
             result = await self._file(connection, turn, result)
-        if result.outcome is not Outcome.NOTHING:
+        # Also when nothing ran: the lock on the suspect must go.
+        if turn.alone or result.outcome is not Outcome.NOTHING:
             await broker.wash(connection)
         return result
 
@@ -95,7 +100,8 @@ class Runner:
             return Result(Outcome.NOTHING)
         self.vitals.events_handled += events
         self.vitals.batches_handled += 1
-        return Result(Outcome.HANDLED, share=(time.monotonic() - began) / self.config.callback_timeout)
+        share = (time.monotonic() - began) / self.config.callback_timeout
+        return Result(Outcome.HANDLED, more=events >= min(turn.limit or _FEW, _FEW), share=share)
 
     def _failed(self, connection: Connection, turn: Turn, error: psycopg.Error, *, barked: bool) -> Result:
         text = in_one_line(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ LOOK_LIMIT = 1000
 
 _STATEMENT_TIMEOUT = 30.0
 _FULL_POLL = 0.05
+# With many subscriptions a look takes long; it must not take the processor from those who run them.
+_LONG_LOOK = 0.005
+_REST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,12 @@ class Watcher:
             self.vitals.up(self.name)
             self._warn_of_superuser(connection)
             while not self.stop.requested:
+                began = time.monotonic()
                 pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
                 self.agenda.offer(pending)
+                took = time.monotonic() - began
+                if took > _LONG_LOOK:
+                    await self.stop.sleep(_REST * took)
                 timeout = _FULL_POLL if len(pending) == LOOK_LIMIT else self.config.poll
                 await notified(connection, timeout, stop=self.stop)
 
