@@ -131,7 +131,8 @@ def test_a_grant_whose_line_is_gone_does_not_outlive_it(empty_database: str, rel
     query = "select proacl::text from pg_proc where oid = 'pgps.extra()'::regprocedure"
     row = connect(dsn=empty_database).execute(query).fetchone()
     assert row is not None
-    assert "{=X/" not in row[0] and ",=X/" not in row[0]
+    assert "{=X/" not in row[0]
+    assert ",=X/" not in row[0]
 
 
 def test_a_script_that_fails_leaves_the_database_as_it_was(empty_database: str, release: Path) -> None:
