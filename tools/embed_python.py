@@ -165,12 +165,17 @@ import json
 {"".join(sources)}
 
 def call(*arguments):
+    # Subscribing asks twice, once with the rights of the caller and once with those of the owner.
+    if SD.get("asked") == arguments:
+        return SD["answer"]
     try:
         result = {function.name}(*arguments)
     except SqlTextError as error:
         fields = ("message", "position", "hint", "sqlstate")
         result = {{"error": {{field: getattr(error, field) for field in fields}}}}
-    return json.dumps(result)
+    SD["answer"] = json.dumps(result)
+    SD["asked"] = arguments
+    return SD["answer"]
 
 
 SD["call"] = call

@@ -1455,12 +1455,17 @@ def find_keys(conjuncts: list[list[Token]], scope: Scope) -> list[dict[str, Any]
 
 
 def call(*arguments):
+    # Subscribing asks twice, once with the rights of the caller and once with those of the owner.
+    if SD.get("asked") == arguments:
+        return SD["answer"]
     try:
         result = parse_filter(*arguments)
     except SqlTextError as error:
         fields = ("message", "position", "hint", "sqlstate")
         result = {"error": {field: getattr(error, field) for field in fields}}
-    return json.dumps(result)
+    SD["answer"] = json.dumps(result)
+    SD["asked"] = arguments
+    return SD["answer"]
 
 
 SD["call"] = call
@@ -2618,12 +2623,17 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
 
 
 def call(*arguments):
+    # Subscribing asks twice, once with the rights of the caller and once with those of the owner.
+    if SD.get("asked") == arguments:
+        return SD["answer"]
     try:
         result = parse_statement(*arguments)
     except SqlTextError as error:
         fields = ("message", "position", "hint", "sqlstate")
         result = {"error": {field: getattr(error, field) for field in fields}}
-    return json.dumps(result)
+    SD["answer"] = json.dumps(result)
+    SD["asked"] = arguments
+    return SD["answer"]
 
 
 SD["call"] = call
