@@ -104,7 +104,9 @@ declare
 begin
     if find_class.filter is not null then
         v_parsed := pgps.parse_filter(find_class.filter, (find_class.event_type).name,
-            array(select a.name from pgps_internal.attributes_of((find_class.event_type).endpoint) a));
+            array(select a.attname::text from pg_attribute a
+                where a.attrelid = (find_class.event_type).endpoint and a.attnum > 0 and not a.attisdropped
+                    and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
         -- Beside a smallint or a real a literal is an integer or double precision; a parameter is not.
         v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
                 else t end from unnest(find_class.constant_types) with ordinality c(t, n)

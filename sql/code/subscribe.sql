@@ -45,7 +45,8 @@ declare
 begin
     v_parsed := pgps.parse_filter(check_filter.filter, check_filter.event_type, array(
         select a.attname::text from pg_catalog.pg_attribute a
-        where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped));
+        where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
+            and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
     -- PostgreSQL checks names, types and rights, and says where an error is; nothing is executed.
     execute format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
     if jsonb_array_length(v_parsed -> 'parameters') = 0 then
