@@ -34,9 +34,7 @@ class Broker:
 
     def __init__(self, *, keep: bool = False) -> None:
         self.keep = keep
-        # The views unnest sets of unknown size; compiling such a query takes longer than running it.
-        settings = {"jit": "off"}
-        self.cluster = EmbeddedCluster(KEPT if keep else f"demo-{os.getpid()}", settings=settings, keep=False)
+        self.cluster = EmbeddedCluster(KEPT if keep else f"demo-{os.getpid()}", keep=False)
         self._worker: subprocess.Popen[bytes] | None = None
         self._complete = False
 

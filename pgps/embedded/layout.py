@@ -45,6 +45,8 @@ _DEFAULTS = {
     "listen_addresses": "127.0.0.1",
     "max_connections": "200",
     "max_prepared_transactions": "0",
+    # The estimates for the queue views are high: compiling them takes a second, running them milliseconds.
+    "jit": "off",
     "shared_buffers": "256MB",
     "log_line_prefix": "%m [%p] %q%u@%d %a ",
     "logging_collector": "off",
