@@ -6,6 +6,7 @@
 | name             | --name             | PGPS_WORKER_NAME             | host name and process id         |
 | concurrency      | --concurrency      | PGPS_WORKER_CONCURRENCY      | 2 subscriptions at once          |
 | callback_timeout | --callback-timeout | PGPS_WORKER_CALLBACK_TIMEOUT | 30 s                             |
+| dispatch_timeout | --dispatch-timeout | PGPS_WORKER_DISPATCH_TIMEOUT | 60 s                             |
 | reclaim_every    | --reclaim-every    | PGPS_WORKER_RECLAIM_EVERY    | 5 s                              |
 | health_port      | --health-port      | PGPS_WORKER_HEALTH_PORT      | none: no HTTP                    |
 | health_host      | --health-host      | PGPS_WORKER_HEALTH_HOST      | 127.0.0.1                        |
