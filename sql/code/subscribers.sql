@@ -75,6 +75,7 @@ as $$
 declare
     v_settings text := pgps_internal.session_settings();
     v_prepared text := pgps_internal.prepared();
+    v_cursors text[] := array(select c.name || c.creation_time from pg_cursors c where c.is_holdable);
     v_ids bigint[] := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
         from pgps_internal.event_type t where t.type_id = call_back.type_id);
 begin
@@ -89,6 +90,11 @@ begin
     if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
         raise exception 'the callback changed a setting of the session' using errcode = '55000',
             hint = 'Attach it to the function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
+    end if;
+    -- A cursor with hold is run to its end at commit, with the rights of whoever runs the callbacks; the error takes it away.
+    if exists (select from pg_catalog.pg_cursors c where c.is_holdable
+            and (c.name operator(pg_catalog.||) c.creation_time::pg_catalog.text) operator(pg_catalog.<>) all (v_cursors)) then
+        raise exception 'the callback left a cursor with hold open' using errcode = '0A000', hint = 'Close it, or leave WITH HOLD away.';
     end if;
     perform pgps_internal.forget_prepared(v_prepared);
     perform pgps_internal.refuse_deferred((call_back.subscription).owner);

@@ -28,6 +28,26 @@ def test_a_statement_prepared_by_a_callback_is_forgotten(mallory: Mallory, name:
     assert not mallory.has_won()
 
 
+@pytest.mark.parametrize("where", ["callback", "filter"])
+def test_a_cursor_with_hold_is_not_run_with_the_rights_of_the_broker(
+    mallory: Mallory, name: Callable[..., str], where: str
+) -> None:
+    mallory.define("win()", "integer", "1")
+    opens = f"execute 'declare c cursor with hold for select {mallory.schema}.win()';"
+    if where == "callback":
+        mallory.subscribe(name("s"), execute=mallory.callback("f", opens), max_attempts=1)
+    else:
+        function = mallory.define("f(integer)", "boolean", "true", before=opens)
+        mallory.subscribe(name("s"), filter=f"{function}(n)")
+    publish(mallory.admin, mallory.event_type, 1)
+    rows(mallory.admin, "select pgps.dispatch()")
+    rows(mallory.admin, "call pgps.run_subscribers()")
+    assert rows(mallory.admin, "select name from pg_cursors where is_holdable") == []
+    assert not mallory.has_won()
+    failed = column(mallory.admin, "select sqlstate from pgps.exceptions where event_type = %s", [mallory.event_type])
+    assert failed == (["0A000"] if where == "callback" else [])
+
+
 def test_a_statement_prepared_by_a_filter_is_forgotten(mallory: Mallory, name: Callable[..., str]) -> None:
     function = mallory.define("f(integer)", "boolean", "true", before=prepares(mallory, "_pg3_0"))
     found = mallory.subscribe(name("s"), filter=f"{function}(n)")
