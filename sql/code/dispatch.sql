@@ -284,6 +284,8 @@ declare
     v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);
     v_events bigint;
     v_total bigint := 0;
+    v_until xid8 := pg_snapshot_xmax(pg_current_snapshot());
+    v_last pgps_internal.batch;
 begin
     if v_cap <= 0 then
         raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
@@ -295,6 +297,9 @@ begin
         exit when v_events < 0;
         v_total := v_total + v_events;
         exit when dispatch.max_events is not null and v_total > 0;
+        -- Not for as long as events keep coming: what had been committed when the call began.
+        v_last := pgps_internal.last_batch();
+        exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
     return v_total;
 end
