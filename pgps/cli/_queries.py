@@ -281,8 +281,9 @@ OLDEST_TRANSACTION = """
 STOPPED = "select name, state, last_error, depth from pgps.subscriptions where state <> 'active' order by name"
 
 TEMP_PRIVILEGE = """
-    select distinct owner::text as role from pgps.subscriptions
-    where not has_database_privilege(owner, current_database(), 'TEMP') order by 1
+    select distinct r.rolname::text as role
+    from pgps.subscriptions s join pg_roles r on r.rolname = s.owner
+    where not has_database_privilege(r.oid, current_database(), 'TEMP') order by 1
 """
 
 SUMMARY = """

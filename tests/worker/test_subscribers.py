@@ -153,13 +153,12 @@ def test_a_session_is_clean_for_the_next_callback(own_database: str, ticks: Tick
     assert ticks.seen("next") == [0, 1, 2]
 
 
-def test_temporary_tables_cursors_and_prepared_statements_of_a_callback_are_gone(
+def test_temporary_tables_and_prepared_statements_of_a_callback_are_gone(
     own_database: str, ticks: Ticks, workers: Workers
 ) -> None:
     body = """
         execute 'create temporary table leftover (a integer)';
         execute 'prepare leftover as select 1';
-        execute 'declare leftover cursor with hold for select 1';
         execute 'listen leftover'
     """
     # Each of these fails when the name is taken.
