@@ -171,15 +171,18 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Into variables first: as a part of a join with an empty table, the check of rights in it need not run.
+    v_chosen bigint[];
+    v_events bigint[];
     v_count bigint;
     v_subscriptions bigint[];
 begin
-    with chosen as materialized (
-        select c.* from pgps_internal.choose_failures(caller, args) c where pgps_internal.still_wanted(c.subscription_id, c.event_id)
-    ),
-    back as (
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from pgps_internal.choose_failures(caller, args) c
+    where pgps_internal.still_wanted(c.subscription_id, c.event_id);
+    with back as (
         update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = clock_timestamp()
-        from chosen c where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
+        from unnest(v_chosen, v_events) c(subscription_id, event_id)
+        where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
     ),
     shared as (
         insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
@@ -209,9 +212,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_chosen pgps_internal.failure[] := array(select f from pgps_internal.choose_failures(caller, args) c
-        join pgps_internal.failure f using (subscription_id, event_id));
+    v_subscriptions bigint[];
+    v_events bigint[];
+    v_chosen pgps_internal.failure[];
 begin
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_subscriptions, v_events from pgps_internal.choose_failures(caller, args) c;
+    v_chosen := array(select f from unnest(v_subscriptions, v_events) c(subscription_id, event_id)
+        join pgps_internal.failure f using (subscription_id, event_id));
     insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
     select g.type_id, s.name, g.event_id, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
     from unnest(v_chosen) g join pgps_internal.subscription s using (subscription_id)

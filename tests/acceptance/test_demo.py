@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,16 @@ from tests.fix_db import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 _DEMO = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
+
+
+@pytest.fixture
+def embedded_home(embedded_home: Path) -> Iterator[Path]:
+    """A home of the test's own: another process of the run may run a demonstration in the shared one."""
+    home = Path(tempfile.mkdtemp(prefix="d", dir=embedded_home))
+    home.chmod(embedded_home.stat().st_mode)
+    yield home
+    for status in list_clusters(home=home):
+        EmbeddedCluster(status.name, home=home).destroy()
 
 
 def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> None:
@@ -59,7 +72,13 @@ def test_it_fails_when_a_subscriber_has_an_event_too_many(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_removes_its_server_and_worker(embedded_home: Path, number: signal.Signals) -> None:
-    demo = subprocess.Popen([*_DEMO, "--speed", "100"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Started in the background of a shell, the tests ignore SIGINT, and so would what they start.
+    demo = subprocess.Popen(
+        [*_DEMO, "--speed", "100"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
     name = f"demo-{demo.pid}"
     log = embedded_home / "clusters" / name / "worker.log"
     try:

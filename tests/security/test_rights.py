@@ -172,3 +172,15 @@ def test_a_queue_says_nothing_to_who_may_not_subscribe(
             assert people["t"] not in column(connection, "select event_type from pgps.activity")
         assert people["s"] not in column(connection, "select name from pgps.subscriptions")
     assert quoted(people["t"])
+
+
+@pytest.mark.parametrize("verb", ["retry_exception", "discard_exception"])
+def test_rights_on_exceptions_are_checked_whatever_plan_is_chosen(
+    people: dict[str, str], connect: Connect, verb: str
+) -> None:
+    connection = connect(people["publisher"])
+    for joins in ("enable_hashjoin", "enable_mergejoin", "enable_nestloop", "enable_bitmapscan", "enable_seqscan"):
+        # One after the other goes, so that each has its turn on a table without a row.
+        rows(connection, f"set {joins} = off")
+        with refused("42501", people["t"]):
+            call(connection, verb, people["t"])
