@@ -60,7 +60,7 @@ def _check(connection: psycopg.Connection, event_type: str, rounds: int) -> None
     ).fetchone()
     connection.execute(f"select count(*) from pgps_queue.{event_type}_in".encode())
     total = connection.execute(
-        "select count(*) from pgps_internal.delivery d, unnest(d.event_ids) where d.type_id ="
+        "select coalesce(sum(d.events), 0) from pgps_internal.delivery d where d.type_id ="
         " (select type_id from pgps_internal.event_type where name = %s)",
         [event_type],
     ).fetchone()

@@ -163,13 +163,13 @@ begin
                     from generate_series(1, v_count) n), v_signature.signature_id);
         end if;
         perform pgps_internal.create_function(format(
-            'pgps_internal.match_%s(pgps_ids int8multirange, pgps_only bigint = null) returns table (pgps_class bigint, pgps_events bigint[])',
+            'pgps_internal.match_%s(pgps_ids int8multirange, pgps_only bigint = null) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)',
             v_signature.signature_id), format('language plpgsql stable %s as %L', pgps_internal.environment_clause(v_signature.environment),
             format($body$
             #variable_conflict use_column
             begin
                 return query
-                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id)
+                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id), pg_catalog.min(%1$I.event_id), pg_catalog.max(%1$I.event_id)
                 from %2$s as %1$I, %3$s as pgps_c
                 where %1$I.event_id between pg_catalog.lower(pgps_ids) and pg_catalog.upper(pgps_ids) - 1 and %1$I.event_id <@ pgps_ids
                     and (pgps_only is null or pgps_c.pgps_class = pgps_only)
@@ -196,13 +196,13 @@ declare
 begin
     v_arguments := format('pgps_ids bigint[], pgps_rows pgps_event.%I[], pgps_classes bigint[]%s', (build_owner_match.event_type).name,
         (select coalesce(string_agg(format(', pgps_p%s %s[]', n, v_types[n]), '' order by n), '') from generate_series(1, v_count) n));
-    perform pgps_internal.create_function(format('%s(%s) returns table (pgps_class bigint, pgps_events bigint[])', v_name, v_arguments),
+    perform pgps_internal.create_function(format('%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
         format('language plpgsql volatile security definer %s as %L',
             pgps_internal.environment_clause((build_owner_match.signature).environment), format($body$
             #variable_conflict use_column
             begin
                 return query
-                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.pgps_id)
+                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.pgps_id), pg_catalog.min(%1$I.pgps_id), pg_catalog.max(%1$I.pgps_id)
                 from rows from (pg_catalog.unnest(pgps_ids), pg_catalog.unnest(pgps_rows)) as %1$I(pgps_id, %2$s),
                     rows from (pg_catalog.unnest(pgps_classes)%3$s) as pgps_c(pgps_class%4$s)
                 where (%5$s

@@ -145,8 +145,11 @@ begin
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
     perform pg_advisory_lock(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
-        execute format('with d as (insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-            select $1, m.pgps_class, $2, cardinality(m.pgps_events), m.pgps_events from pgps_internal.match_%s($3, $4) m returning class_id)
+        execute format('with d as (insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
+            select $1, m.pgps_class, $2, cardinality(m.pgps_events), case when not m.contiguous then m.pgps_events end,
+                case when m.contiguous then int8multirange(int8range(m.pgps_lowest, m.pgps_highest, ''[]'')) end
+            from (select m.*, m.pgps_highest > m.pgps_lowest and m.pgps_highest - m.pgps_lowest + 1 = cardinality(m.pgps_events) as contiguous
+                from pgps_internal.match_%s($3, $4) m) m returning class_id)
             select array_agg(d.class_id) from d', v_id)
         using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class into v_matched;
         perform pg_advisory_unlock(1885826164, v_id::integer);
@@ -167,7 +170,7 @@ begin
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
     -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
     begin
-        execute format('select array_agg(((m.pgps_class, m.pgps_events)::pgps_internal.found))
+        execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, m.pgps_highest)::pgps_internal.found))
             from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
             (match_signature.signature).type_id, v_id, v_classes, v_constants)
         using match_signature.ids into v_found;
@@ -180,9 +183,12 @@ begin
     end;
     perform pgps_internal.forget_prepared(v_prepared);
     with d as (
-        insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-        select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids), f.event_ids
-        from unnest(v_found) f where f.class_id = any (v_classes::bigint[]) returning class_id
+        insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
+        select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids),
+            case when not f.contiguous then f.event_ids end,
+            case when f.contiguous then int8multirange(int8range(f.lowest, f.highest, '[]')) end
+        from (select f.*, f.highest > f.lowest and f.highest - f.lowest + 1 = cardinality(f.event_ids) as contiguous from unnest(v_found) f) f
+        where f.class_id = any (v_classes::bigint[]) returning class_id
     )
     select array_agg(d.class_id) into v_matched from d;
     perform pg_advisory_unlock(1885826164, v_id::integer);

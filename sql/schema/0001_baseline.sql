@@ -213,7 +213,7 @@ create table pgps_internal.batch_type (
 ) partition by list (((batch_id / 4096) % 4));
 create index batch_type_idx on pgps_internal.batch_type (type_id, batch_id);
 
--- A delivery: the events of a batch that a class wants, as a list or, without a filter, as ranges.
+-- A delivery: the events of a batch that a class wants, as a list or, where they are contiguous, as ranges.
 create table pgps_internal.delivery (
     batch_id bigint not null,
     class_id bigint not null,
@@ -222,6 +222,8 @@ create table pgps_internal.delivery (
     event_ids bigint[],
     ids int8multirange
 ) partition by list (((batch_id / 4096) % 4));
+-- Compressing the ids of 1,000 events takes 0.8 ms, longer than finding them.
+alter table pgps_internal.delivery alter column event_ids set storage external, alter column ids set storage external;
 create index delivery_class_idx on pgps_internal.delivery (class_id, batch_id);
 
 -- How far a subscription is: the newest row counts.
@@ -340,7 +342,9 @@ create index member_share_idx on pgps_internal.member (type_id) where takes_batc
 -- What a filter found, kept over a rolled-back subtransaction.
 create type pgps_internal.found as (
     class_id bigint,
-    event_ids bigint[]
+    event_ids bigint[],
+    lowest bigint,
+    highest bigint
 );
 
 -- An event handed out, and the same with its payload.
