@@ -123,6 +123,9 @@ begin
         delete from pgps_internal.failure f using settled s where f.subscription_id = v_id and f.event_id = s.event_id
     )
     select count(*) into v_acked from settled;
+    if v_acked > 0 then
+        perform pgps_internal.move(v_id, -1, 0, -1, 0, v_acked);
+    end if;
     return v_acked;
 end
 $$;

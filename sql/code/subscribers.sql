@@ -296,45 +296,74 @@ as $$
 $$;
 comment on function pgps._run(text, boolean) is 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
 
-create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text) returns bigint
+create or replace function pgps_internal.next_delivery(subscription_id bigint) returns pgps_internal.received
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_position pgps_internal.position := pgps_internal.position_of(next_delivery.subscription_id);
+    v_next pgps_internal.received;
+begin
+    select 0, f.event_id, f.type_id, f.attempts + 1 into v_next from pgps_internal.failure f
+    where f.subscription_id = next_delivery.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp()
+    order by f.event_id limit 1;
+    if not found then
+        select n.batch_id, n.event_id, n.type_id, 1 into v_next
+        from pgps_internal.next_events(next_delivery.subscription_id, v_position.acked_batch, v_position.acked_event, 1) n;
+    end if;
+    return v_next;
+end
+$$;
+comment on function pgps_internal.next_delivery(bigint) is
+'The event that an internal subscription is given next: a retry that is due (of batch 0) or the next one; null when there is none';
+
+create or replace function pgps.next_delivery(subscription text) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+    select (pgps_internal.next_delivery((pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
+$$;
+comment on function pgps.next_delivery(text) is
+'The id of the event that pgps.run_subscriber(subscription, 1) would run now, null when none waits: for a worker that may have to name it
+to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704.';
+
+create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_internal(fail_delivery.subscription);
     v_id bigint := v_subscription.subscription_id;
-    v_position pgps_internal.position;
-    v_failure pgps_internal.failure;
-    v_next record;
+    v_next pgps_internal.received;
 begin
+    perform pgps_internal.require_read_committed();
     if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
         return null;
     end if;
-    v_position := pgps_internal.position_of(v_id);
-    select f.* into v_failure from pgps_internal.failure f
-    where f.subscription_id = v_id and f.state = 'retrying' and f.due_at <= clock_timestamp() order by f.event_id limit 1;
-    if found then
-        perform pgps_internal.note_failure(v_subscription, v_failure.type_id, v_failure.event_id, 'callback', fail_delivery.sqlstate,
-            fail_delivery.error, v_failure.attempts + 1, null);
-        return v_failure.event_id;
-    end if;
-    select n.* into v_next from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, 1) n;
-    if not found then
+    v_next := pgps_internal.next_delivery(v_id);
+    if v_next.event_id is null or v_next.event_id <> fail_delivery.event_id then
         return null;
     end if;
-    perform pgps_internal.note_failure(v_subscription, v_next.type_id, v_next.event_id, 'callback', fail_delivery.sqlstate, fail_delivery.error, 1, null);
-    perform pgps_internal.move(v_id, v_next.batch_id, v_next.event_id, v_next.batch_id, v_next.event_id, v_position.acked_total);
+    perform pgps_internal.note_failure(v_subscription, v_next.type_id, v_next.event_id, 'callback', fail_delivery.sqlstate,
+        fail_delivery.error, v_next.attempt, null);
+    if v_next.batch_id > 0 then
+        perform pgps_internal.move(v_id, v_next.batch_id, v_next.event_id, v_next.batch_id, v_next.event_id,
+            (pgps_internal.position_of(v_id)).acked_total);
+    end if;
     return v_next.event_id;
 end
 $$;
-comment on function pgps.fail_delivery(text, text, text) is
+comment on function pgps.fail_delivery(text, text, text, bigint) is
 'Files the failure of a subscription''s next event and moves on: for a worker whose callback was cancelled or took its backend down.
-Returns the event id, null when there is none. Needs pgps_worker or pgps_admin. Errors: 42704.';
+event_id: only if that is the next one still, since another worker may have done it meanwhile; null = whichever is next.
+Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
-    pgps.fail_delivery(text, text, text) from public;
+    pgps.next_delivery(text),
+    pgps.fail_delivery(text, text, text, bigint) from public;
 revoke all on procedure pgps.run_subscribers() from public;
 grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
-    pgps.fail_delivery(text, text, text) to pgps_worker, pgps_admin;
+    pgps.next_delivery(text),
+    pgps.fail_delivery(text, text, text, bigint) to pgps_worker, pgps_admin;
 grant execute on procedure pgps.run_subscribers() to pgps_worker, pgps_admin;

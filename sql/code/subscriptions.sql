@@ -153,7 +153,8 @@ begin
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
-    perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0, v_position.acked_total);
+    perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0,
+        case when v_subscription.handler = 'any' and v_subscription.callback is null then 0 else v_position.acked_total end);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);
     perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
     perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');

@@ -21,7 +21,11 @@ comment on view pgps_internal.undispatched is 'Statements whose events no batch 
 
 create or replace view pgps_internal.standing as
 select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p.acked_event, 0) as acked_event,
-    coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event, coalesce(p.acked_total, 0) as acked_total
+    coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event,
+    -- Competing consumers do not wait for each other: each row has what one ack settled, and their sum counts.
+    case when s.handler = 'any' and s.callback is null
+        then coalesce((select sum(t.acked_total) from pgps_internal.position t where t.subscription_id = s.subscription_id), 0)::bigint
+        else coalesce(p.acked_total, 0) end as acked_total
 from pgps_internal.subscription s
 left join lateral (select p.* from pgps_internal.position p where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true;
 comment on view pgps_internal.standing is 'The newest position of each subscription; see pgps_internal.position_of';
@@ -268,7 +272,8 @@ cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.old
     from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
 cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
     count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
-cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
+cross join lateral (select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
+            else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
     from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
     where h.moved_at > clock_timestamp() - interval '1 minute') r
 where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');

@@ -226,7 +226,7 @@ create table pgps_internal.delivery (
 alter table pgps_internal.delivery alter column event_ids set storage external, alter column ids set storage external;
 create index delivery_class_idx on pgps_internal.delivery (class_id, batch_id);
 
--- How far a subscription is: the newest row counts.
+-- How far a subscription is: the newest row counts. Of competing consumers (handler any) the sum of acked_total counts.
 create sequence pgps_internal.position_id_seq as bigint;
 create table pgps_internal.position (
     position_id bigint not null default nextval('pgps_internal.position_id_seq'),

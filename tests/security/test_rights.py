@@ -30,6 +30,7 @@ MATRIX = {
     "select pgps.run_subscriber('{i}')": {"worker", "admin"},
     "select * from pgps.pending_subscribers()": {"worker", "admin"},
     "select pgps.fail_delivery('{i}', '00000', 'x')": {"worker", "admin"},
+    "select pgps.next_delivery('{i}')": {"worker", "admin"},
     "select pgps.reclaim()": {"worker", "admin"},
     "select pgps.blame()": {"worker", "admin"},
     "select pgps.unsubscribe('{s}')": {"admin"},

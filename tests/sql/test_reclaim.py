@@ -53,6 +53,31 @@ def test_a_delivered_segment_is_given_back(broker: psycopg.Connection) -> None:
     assert take(broker, "s") == [3]
 
 
+def test_what_competing_consumers_have_settled_stays_counted(
+    broker: psycopg.Connection, own_database: str, connect: Connect
+) -> None:
+    delivered = "select delivered from pgps.subscriptions where name = 's'"
+    call(broker, "subscribe", "s", "tick", handler="any")
+    first, second = (connect(dsn=own_database, autocommit=False) for _ in range(2))
+    publish(broker, "tick", *range(6))
+    rows(broker, "select pgps.dispatch()")
+    for consumer in (first, second, second):
+        assert len(numbers(consumer, "s", 2)) == 2
+        assert call(consumer, "ack", "s") == 2, "none waits for another"
+    first.rollback()
+    second.commit()
+    assert value(broker, delivered) == 4
+    assert value(broker, "select rate > 0 from pgps.subscriptions")
+    assert len(take(broker, "s")) == 2
+    for _ in range(5):
+        roll(broker)
+        reclaim(broker)
+        assert value(broker, delivered) == 6
+        assert kept(broker, "position") == 1, "added up"
+    call(broker, "seek", "s", "earliest")
+    assert value(broker, delivered) == 6
+
+
 @pytest.mark.parametrize("state", ["waiting", "dispatched", "received", "paused", "shared", "internal"])
 def test_an_event_that_somebody_waits_for_stays(broker: psycopg.Connection, state: str) -> None:
     table = sink(broker, "tick")

@@ -198,3 +198,23 @@ def test_a_filter_that_keeps_failing_is_suspended_and_resumes_without_loss(
     call(admin, "retry_exception", tick)
     assert sorted(take(admin, tick)) == [1, 2, 3, 4]
     assert take(admin, tick) == []
+
+
+def test_a_failure_is_filed_for_the_event_it_names_and_for_no_successor(admin: psycopg.Connection, tick: str) -> None:
+    table = sink(admin, tick)
+    call(admin, "subscribe", tick, tick, execute=table, max_attempts=1)
+    publish(admin, tick, 1, 2, 3)
+    rows(admin, "select pgps.dispatch()")
+    first = call(admin, "next_delivery", tick)
+    assert call(admin, "run_subscriber", tick, 1) == 1, "another worker has done it meanwhile"
+    assert call(admin, "fail_delivery", tick, "57014", "too long", event_id=first) is None
+    second = call(admin, "next_delivery", tick)
+    assert call(admin, "fail_delivery", tick, "57014", "too long", event_id=second) == second
+    assert call(admin, "fail_delivery", tick, "57014", "too long", event_id=second) is None
+    run(admin)
+    assert sunk(admin, table) == [1, 3]
+    assert call(admin, "next_delivery", tick) is None
+    assert rows(admin, f"select event_id, sqlstate from pgps_queue.{tick}_exception") == [(second, "57014")]
+    for function, args in (("next_delivery", ()), ("fail_delivery", ("57014", "too long"))):
+        with refused("42704", "no_such"):
+            call(admin, function, "no_such", *args)

@@ -50,7 +50,8 @@ class Result:
     """What a turn came to.
 
     `more`: there may be further events that nobody will be told of. `share` is
-    the part of its time limit it took; the rest says why it hung or died.
+    the part of its time limit it took; the rest says why it hung or died, and
+    with which event when there was only one.
     """
 
     outcome: Outcome
@@ -58,6 +59,7 @@ class Result:
     share: float = 0.0
     sqlstate: str = ""
     error: str = ""
+    event: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ __all__ = [
     "dispatch",
     "fail_delivery",
     "fall_asleep_and_dispatch",
+    "next_delivery",
     "pending_subscribers",
     "reclaim",
     "run_subscriber",
@@ -96,11 +97,19 @@ async def run_subscriber(connection: Connection, subscription: str, max_events: 
     return int((await _row(connection, query, [subscription, max_events]))[0])
 
 
-async def fail_delivery(connection: Connection, subscription: str, *, sqlstate: str, error: str) -> int | None:
-    """File the next event as failed and move on; return its id, None when there was none."""
-    query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s)"
-    event = (await _row(connection, query, [subscription, sqlstate, error]))[0]
+async def next_delivery(connection: Connection, subscription: str) -> int | None:
+    """Return the id of the event that the subscription is given next, None when there is none."""
+    event = (await _row(connection, "select pgps.next_delivery(%s)", [subscription]))[0]
     return None if event is None else int(event)
+
+
+async def fail_delivery(
+    connection: Connection, subscription: str, *, sqlstate: str, error: str, event: int
+) -> int | None:
+    """File an event as failed and move on; return its id, None when it is not the next one any more."""
+    query: LiteralString = "select pgps.fail_delivery(%s, sqlstate => %s, error => %s, event_id => %s)"
+    filed = (await _row(connection, query, [subscription, sqlstate, error, event]))[0]
+    return None if filed is None else int(filed)
 
 
 async def blame(connection: Connection) -> str | None:

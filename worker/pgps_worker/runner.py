@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -85,6 +85,12 @@ class Runner:
         return result
 
     async def _call(self, connection: Connection, turn: Turn) -> Result:
+        event: int | None = None
+        if turn.alone:
+            # To be named if it must be filed: by then another worker may have done it, and gone on to the next.
+            event = await broker.next_delivery(connection, turn.subscription)
+            if event is None:
+                return Result(Outcome.NOTHING)
         began = time.monotonic()
         with Watchdog(self.config, self.name, connection) as watchdog:
             try:
@@ -95,7 +101,8 @@ class Runner:
                 log.error("the callback of subscription %s cannot be ended; left alone", turn.subscription)
                 return Result(Outcome.REFUSED)
             except psycopg.Error as error:
-                return self._failed(connection, turn, error, barked=watchdog.barked)
+                failed = self._failed(connection, turn, error, barked=watchdog.barked)
+                return replace(failed, event=event)
         if events == 0:
             return Result(Outcome.NOTHING)
         self.vitals.events_handled += events
@@ -116,9 +123,11 @@ class Runner:
         return Result(Outcome.NOTHING if isinstance(error, errors.UndefinedObject) else Outcome.REFUSED)
 
     async def _file(self, connection: Connection, turn: Turn, result: Result) -> Result:
-        event = await broker.fail_delivery(connection, turn.subscription, sqlstate=result.sqlstate, error=result.error)
-        if event is None:
+        filed = result.event is not None and await broker.fail_delivery(
+            connection, turn.subscription, sqlstate=result.sqlstate, error=result.error, event=result.event
+        )
+        if not filed:
             return Result(Outcome.NOTHING)
         self.vitals.events_filed += 1
-        log.warning("event %d of subscription %s is filed as failed", event, turn.subscription)
+        log.warning("event %d of subscription %s is filed as failed", filed, turn.subscription)
         return Result(Outcome.FILED)
