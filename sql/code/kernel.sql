@@ -16,6 +16,7 @@ begin
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
         when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
         when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
+        when 'types_for' then new.result := pgps_internal.do_types_for(new.caller, new.args);
         else
             execute format('select to_jsonb(pgps_internal.%I($1, $2))', 'do_' || new.verb) using new.caller, new.args into new.result;
     end case;
@@ -153,9 +154,10 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_name text := pgps_internal.fold(find_type.name);
     v_type pgps_internal.event_type;
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.name = pgps_internal.fold(find_type.name);
+    select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     if not found then
         raise exception 'event type "%" does not exist', find_type.name
         using errcode = '42704', hint = 'See pgps.event_types, or create it with pgps.create_event_type(name, attributes).';
@@ -188,15 +190,17 @@ comment on function pgps_internal.find_subscription(name, text) is
 'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
 
 create or replace function pgps_internal.clean_path(schemas jsonb) returns text
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- pg_temp is named, and last: else temporary tables and types, which callbacks of others may have left, would come first.
-    select coalesce((
+    return coalesce((
         select string_agg(quote_ident(s.name), ', ' order by s.place)
         from jsonb_array_elements_text(case jsonb_typeof(clean_path.schemas) when 'array' then clean_path.schemas else '[]' end)
             with ordinality s(name, place)
-        where s.name <> '' and s.name !~ '^pg_temp'), 'pg_catalog') || ', pg_temp'
+        where s.name <> '' and s.name !~ '^pg_temp'), 'pg_catalog') || ', pg_temp';
+end
 $$;
 comment on function pgps_internal.clean_path(jsonb) is
 'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects last';

@@ -152,10 +152,6 @@ declare
         || case when (args -> 'types' ->> 'pattern')::boolean then '{}' else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
     v_type pgps_internal.event_type;
 begin
-    if exists (select from pgps_internal.subscription s where s.name = v_name) then
-        raise exception 'subscription "%" exists already', v_name
-        using errcode = '42710', hint = format('Choose another name, or first: select pgps.unsubscribe(%L)', quote_ident(v_name));
-    end if;
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, scope, callback, priority,
         max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
@@ -166,7 +162,12 @@ begin
         (args ->> 'max_attempts')::integer,
         coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
             where t.name = args -> 'types' ->> 'event_type'), 'all'))
+    on conflict do nothing
     returning * into v_subscription;
+    if not found then
+        raise exception 'subscription "%" exists already', v_name
+        using errcode = '42710', hint = format('Choose another name, or first: select pgps.unsubscribe(%L)', quote_ident(v_name));
+    end if;
     for v_type in select t.* from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(v_types -> 'types')) loop
         perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
     end loop;
