@@ -129,6 +129,7 @@ declare
     v_matches boolean;
     v_state text;
     v_error text;
+    v_context text;
 begin
     select f.* into v_failure from pgps_internal.failure f
     where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
@@ -148,9 +149,12 @@ begin
     perform set_config('session_replication_role', 'origin', true);
     begin
         perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids), v_class.class_id);
-    exception when others then
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
         perform pgps_internal.clear_blame();
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
         update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = clock_timestamp()
         where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
         return false;

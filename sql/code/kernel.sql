@@ -98,6 +98,20 @@ $$;
 comment on function pgps_internal.require_read_committed() is
 'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, nothing would conflict';
 
+create or replace function pgps_internal.is_cancelled(sqlstate text, context text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A server process that is told to stop says so wherever it is; a RAISE says that it is one, in every language of messages. What
+    -- turns a cancellation into a RAISE of its own is seen by the time.
+    select is_cancelled.sqlstate = '57014' and (split_part(is_cancelled.context, E'\n', 1) !~ ' RAISE$'
+        or current_setting('statement_timeout')::interval > '0'
+            and clock_timestamp() - statement_timestamp() >= current_setting('statement_timeout')::interval)
+$$;
+comment on function pgps_internal.is_cancelled(text, text) is
+'True when an error that was caught is this session''s own cancellation, by a person or the statement timeout, which must go on; false when
+code of a user raised query_canceled (57014): that is an error like any other. context: of the error, innermost line first';
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Look-ups
 -- ---------------------------------------------------------------------------------------------------------------------

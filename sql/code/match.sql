@@ -14,12 +14,18 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_classes bigint[];
+    v_state text;
+    v_context text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match.type_id;
     perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true);
     begin
         v_classes := pgps_internal.match_type(match.batch_id, v_type, match.ids, false);
-    exception when others or assert_failure then
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
         -- One bad filter or event hurts nobody else: again, each signature on its own, then class by class, event by event.
         perform pgps_internal.clear_blame();
         perform pgps_internal.match_type(match.batch_id, v_type, match.ids, true);
@@ -142,8 +148,8 @@ declare
     v_done boolean := false;
     v_matched bigint[];
 begin
-    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was.
-    perform pg_advisory_lock(1885826164, v_id::integer);
+    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
+    perform pg_try_advisory_lock_shared(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
         execute format('with d as (insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
             select $1, m.pgps_class, $2, cardinality(m.pgps_events), case when not m.contiguous then m.pgps_events end,
@@ -152,14 +158,14 @@ begin
                 from pgps_internal.match_%s($3, $4) m) m returning class_id)
             select array_agg(d.class_id) from d', v_id)
         using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class into v_matched;
-        perform pg_advisory_unlock(1885826164, v_id::integer);
+        perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return v_matched;
     end if;
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
     where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class);
     if v_classes is null then
-        perform pg_advisory_unlock(1885826164, v_id::integer);
+        perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return null;
     end if;
     select coalesce(string_agg(format(', %L::%s[]', (
@@ -191,7 +197,7 @@ begin
         where f.class_id = any (v_classes::bigint[]) returning class_id
     )
     select array_agg(d.class_id) into v_matched from d;
-    perform pg_advisory_unlock(1885826164, v_id::integer);
+    perform pg_advisory_unlock_shared(1885826164, v_id::integer);
     return v_matched;
 end
 $$;
@@ -207,11 +213,16 @@ declare
     v_event bigint;
     v_state text;
     v_error text;
+    v_context text;
 begin
     begin
         perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
         return;
-    exception when others or assert_failure then
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
         perform pgps_internal.clear_blame();
     end;
     for v_class in select c.class_id from pgps_internal.class c
@@ -220,15 +231,22 @@ begin
             perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, v_class);
             update pgps_internal.class c set failures = 0 where c.class_id = v_class and c.failures > 0;
             continue;
-        exception when others or assert_failure then
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
             perform pgps_internal.clear_blame();
         end;
         for v_event in select generate_series(lower(r), upper(r) - 1) from unnest(match_carefully.ids) r loop
             begin
                 perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature,
                     int8multirange(int8range(v_event, v_event, '[]')), v_class);
-            exception when others or assert_failure then
-                get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+            exception when others or assert_failure or query_canceled then
+                get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+                if pgps_internal.is_cancelled(v_state, v_context) then
+                    raise;
+                end if;
                 perform pgps_internal.clear_blame();
                 exit when pgps_internal.note_filter_failure(v_class, v_event, match_carefully.batch_id, v_state, v_error);
             end;
@@ -285,8 +303,8 @@ create or replace function pgps_internal.clear_blame() returns void
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_advisory_unlock(1885826164, l.objid::integer) from pg_locks l
-    where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted
+    select pg_advisory_unlock_shared(1885826164, l.objid::integer) from pg_locks l
+    where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
         and l.database = (select d.oid from pg_database d where d.datname = current_database())
 $$;
 comment on function pgps_internal.clear_blame() is 'Forgets which signature was being evaluated; see pgps.blame';
@@ -300,12 +318,12 @@ declare
     v_names text;
 begin
     for v_signature in
-        select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted
+        select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
             and l.database = (select d.oid from pg_database d where d.datname = current_database())
     loop
         perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
         from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
-        perform pg_advisory_unlock(1885826164, v_signature::integer);
+        perform pg_advisory_unlock_shared(1885826164, v_signature::integer);
         select concat_ws(', ', v_names, string_agg(s.name, ', ')) into v_names
         from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
         where c.signature_id = v_signature;

@@ -286,7 +286,9 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_subscription pgps_internal.subscription;
+    v_state text;
     v_error text;
+    v_context text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match_pattern_subscriptions.type_id;
     for v_subscription in
@@ -301,8 +303,11 @@ begin
             perform pgps_internal.match_signature(0, g, '{}', m.class_id)
             from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.signature g using (signature_id)
             where m.subscription_id = v_subscription.subscription_id and m.type_id = v_type.type_id;
-        exception when others then
-            get stacked diagnostics v_error = message_text;
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
             perform pgps_internal.clear_blame();
             update pgps_internal.subscription s set last_error = format('event type "%s": %s', v_type.name, v_error)
             where s.subscription_id = v_subscription.subscription_id;

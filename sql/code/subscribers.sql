@@ -111,6 +111,7 @@ declare
     v_one pgps_internal.received;
     v_state text;
     v_error text;
+    v_context text;
 begin
     begin
         -- Runs of one type, in order.
@@ -123,8 +124,11 @@ begin
             perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids);
         end loop;
         return;
-    exception when others or assert_failure then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
     end;
     if cardinality(try_events.taken) = 1 then
         v_one := try_events.taken[1];
@@ -134,8 +138,11 @@ begin
     foreach v_one in array try_events.taken loop
         begin
             perform pgps_internal.call_back(try_events.subscription, v_one.type_id, array[v_one.event_id]);
-        exception when others or assert_failure then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
             perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
             exit when exists (select from pgps_internal.subscription s
                 where s.subscription_id = (try_events.subscription).subscription_id and s.state = 'suspended');

@@ -97,11 +97,16 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_state text;
     v_error text;
+    v_context text;
 begin
     return pgps_internal.visible(visible_carefully.event_type, visible_carefully.owner, visible_carefully.ids);
-exception when others or assert_failure then
-    get stacked diagnostics v_error = message_text;
+exception when others or assert_failure or query_canceled then
+    get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+    if pgps_internal.is_cancelled(v_state, v_context) then
+        raise;
+    end if;
     perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
     from pgps_internal.class c
     where c.type_id = (visible_carefully.event_type).type_id and c.owner = visible_carefully.owner and c.is_active;

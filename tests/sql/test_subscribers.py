@@ -14,6 +14,7 @@ from tests.fix_db import Connect
 Name = Callable[..., str]
 FAILURES = {
     "raise exception 'no three'": "P0001",
+    "raise exception 'no three' using errcode = 'query_canceled'": "57014",
     "perform 1 / 0": "22012",
     "assert false, 'no three'": "P0004",
     "commit": "2D000",

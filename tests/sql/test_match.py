@@ -1,0 +1,149 @@
+"""Matching: what a filter that raises, hangs or is cancelled does to its own events, and to nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, meanwhile, numbers, publish, rows, take, value
+from tests.fix_db import Connect
+
+# Of the kinds plpgsql's "when others" does not catch, too.
+ERRORS = {
+    "raise exception 'not 2'": "P0001",
+    "raise exception 'not 2' using errcode = 'query_canceled'": "57014",
+    "raise exception 'canceling statement due to user request' using errcode = '57014'": "57014",
+    "assert false": "P0004",
+    "perform 1 / 0": "22012",
+}
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Connect) -> psycopg.Connection:
+    """A type tick, a subscription to all of it, and the function of a filter to be made."""
+    connection = connect(dsn=own_database)
+    make_type(connection, "tick")
+    call(connection, "subscribe", "all", "tick")
+    return connection
+
+
+def make_filter(broker: psycopg.Connection, body: str) -> None:
+    rows(
+        broker,
+        "create or replace function public.good(n integer) returns boolean language plpgsql as "
+        f"$$ begin {body}; return true; end $$",
+    )
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_filter_that_raises_fails_for_its_event_only(broker: psycopg.Connection, error: str) -> None:
+    make_filter(broker, f"if n = 2 then {error}; end if")
+    call(broker, "subscribe", "picky", "tick", "public.good(n)")
+    publish(broker, "tick", 1, 2, 3)
+    rows(broker, "set statement_timeout = '1min'")
+    assert call(broker, "dispatch") == 3
+    assert numbers(broker, "picky") == [1, 3]
+    assert numbers(broker, "all") == [1, 2, 3]
+    failed = "select n, subscription, sqlstate, state from pgps_queue.tick_exception"
+    assert rows(broker, failed) == [(2, "picky", ERRORS[error], "failed")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_failed_event_is_asked_again_when_it_is_retried(broker: psycopg.Connection, error: str) -> None:
+    make_filter(broker, error)
+    call(broker, "subscribe", "picky", "tick", "public.good(n)")
+    publish(broker, "tick", 1, 2)
+    assert take(broker, "picky") == []
+    assert call(broker, "retry_exception", "tick") == 0
+    assert column(broker, "select attempts from pgps_queue.tick_exception") == [2, 2]
+    make_filter(broker, "if n = 1 then return false; end if")
+    assert call(broker, "retry_exception", "tick") == 1
+    assert take(broker, "picky") == [2]
+    assert rows(broker, "select * from pgps_queue.tick_exception") == []
+
+
+def test_a_filter_that_keeps_failing_is_suspended(broker: psycopg.Connection) -> None:
+    call(broker, "configure", "filter_failures", "3")
+    make_filter(broker, "raise exception 'never' using errcode = '57014'")
+    call(broker, "subscribe", "picky", "tick", "public.good(n)")
+    publish(broker, "tick", *range(10))
+    rows(broker, "select pgps.dispatch()")
+    state = "select state, last_error from pgps.subscriptions where name = 'picky'"
+    assert rows(broker, state) == [("suspended", "filter: never")]
+    assert value(broker, "select count(*) from pgps_queue.tick_exception") == 3
+    make_filter(broker, "null")
+    call(broker, "resume", "picky")
+    publish(broker, "tick", 10)
+    assert take(broker, "picky")[-1] == 10
+    assert take(broker, "all") == [*range(11)]
+
+
+def test_a_dispatch_that_is_cancelled_ends_and_has_done_nothing(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    make_filter(broker, "perform pg_advisory_xact_lock(4711)")
+    call(broker, "subscribe", "waits", "tick", "public.good(n)")
+    publish(broker, "tick", 1)
+    blocker, dispatcher = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
+    rows(blocker, "select pg_advisory_xact_lock(4711)")
+    with (
+        refused_by_cancel(),
+        meanwhile(broker, dispatcher, lambda: rows(dispatcher, "select pgps.dispatch()")),
+    ):
+        rows(broker, "select pg_cancel_backend(%s)", [dispatcher.info.backend_pid])
+    blocker.rollback()
+    assert rows(broker, "select * from pgps_queue.tick_exception") == []
+    assert take(broker, "waits") == [1]
+
+
+@pytest.mark.parametrize("caught", ["", "exception when query_canceled then raise;", "exception when query_canceled then raise exception 'mine' using errcode = '57014';"])
+def test_the_statement_timeout_ends_a_dispatch_whatever_the_filter_makes_of_it(
+    broker: psycopg.Connection, caught: str
+) -> None:
+    make_filter(broker, f"begin perform pg_sleep(10); {caught} end")
+    call(broker, "subscribe", "sleeps", "tick", "public.good(n)")
+    publish(broker, "tick", 1)
+    rows(broker, "set statement_timeout = '200ms'")
+    with refused_by_cancel():
+        rows(broker, "select pgps.dispatch()")
+    rows(broker, "reset statement_timeout")
+    assert call(broker, "blame") == "sleeps"
+    assert take(broker, "all") == [1]
+    assert value(broker, "select state from pgps.subscriptions where name = 'sleeps'") == "suspended"
+
+
+def refused_by_cancel() -> pytest.RaisesExc[psycopg.errors.QueryCanceled]:
+    return pytest.raises(psycopg.errors.QueryCanceled)
+
+
+def test_a_null_result_is_no_match(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "some", "tick", "n > 1")
+    publish(broker, "tick", 1, None, 2)
+    assert take(broker, "some") == [2]
+
+
+def test_one_class_serves_all_with_the_same_filter_and_one_statement_all_constants(broker: psycopg.Connection) -> None:
+    for at in range(5):
+        call(broker, "subscribe", f"a{at}", "tick", "n = 1")
+        call(broker, "subscribe", f"b{at}", "tick", f"n = {at}")
+    assert value(broker, "select count(*) from pgps_internal.signature") == 1
+    assert value(broker, "select count(*) from pgps_internal.class where signature_id is not null") == 5
+    publish(broker, "tick", *range(5))
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select count(*) from pgps_internal.delivery") == 6
+    assert [numbers(broker, f"b{at}") for at in range(5)] == [[at] for at in range(5)]
+    assert [numbers(broker, f"a{at}") for at in range(5)] == [[1]] * 5
+
+
+def test_nobody_but_workers_and_administrators_assigns_blame(
+    broker: psycopg.Connection, connect: Connect, role: Callable[..., str], own_database: str
+) -> None:
+    assert call(connect(role("w", "pgps_worker"), dsn=own_database), "blame") is None
+    with refused_by_rights():
+        call(connect(role("stranger"), dsn=own_database), "blame")
+
+
+def refused_by_rights() -> pytest.RaisesExc[psycopg.errors.InsufficientPrivilege]:
+    return pytest.raises(psycopg.errors.InsufficientPrivilege)
