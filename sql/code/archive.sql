@@ -5,10 +5,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('insert into pgps_internal.%1$I (event_id, xid, publisher, published_at, %2$s)
+    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
         select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
         cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
-            where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $1 order by c.hi limit 1) c
+            where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $1 order by c.hi limit 1) c
         where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
         order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
         pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment)
@@ -35,8 +35,8 @@ begin
     perform set_config('session_replication_role', 'replica', true);
     execute format('insert into %s (event_id, xid, %2$s) select a.event_id, a.xid, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
         (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    execute format('insert into pgps_internal.%I (event_id, xid, publisher, published_at, %2$s)
-        select a.event_id, a.xid, a.publisher, a.published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
+    execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
+        select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
         (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
     perform set_config('session_replication_role', 'origin', true);
     insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
@@ -48,6 +48,35 @@ end
 $$;
 comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint) is
 'Brings archived events back into the log for a subscription that wants to see them again';
+
+create or replace function pgps_internal.retire(subscription pgps_internal.subscription, ended boolean) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (retire.subscription).subscription_id;
+begin
+    insert into pgps_internal.former (type_id, subscription, class_id, from_batch, skip, upto_batch, upto_event, missed)
+    select m.type_id, (retire.subscription).name, m.class_id, m.from_batch, m.skip,
+        case when m.takes_batch then coalesce((pgps_internal.last_batch()).batch_id, 0) else p.acked_batch end,
+        case when m.takes_batch then 9223372036854775807 else p.acked_event end,
+        coalesce((select range_agg(int8range(w.event_id, w.event_id, '[]')) from (
+            select s.event_id from pgps_internal.share s where s.subscription_id = v_id and s.type_id = m.type_id
+            union all
+            select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id and f.state <> 'settled') w), '{}')
+    from pgps_internal.member m
+    join pgps_internal.queue q on q.type_id = m.type_id and q.kind = 'out' and q.auditable
+    cross join pgps_internal.position_of(v_id) p
+    where m.subscription_id = v_id;
+    insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
+    select f.type_id, (retire.subscription).name, f.event_id, f.attempts, f.sqlstate, f.error, f.failed_at, 'discarded'
+    from pgps_internal.failure f
+    join pgps_internal.queue q on q.type_id = f.type_id and q.kind = 'exception' and q.auditable
+    where retire.ended and f.subscription_id = v_id and f.state = 'failed';
+end
+$$;
+comment on function pgps_internal.retire(pgps_internal.subscription, boolean) is
+'Before a subscription loses its place: notes what auditable queues go on to show of it, what was delivered and, if it has ended, what failed';
 
 create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -67,12 +96,13 @@ begin
                 from %1$s o join pgps_internal.subscription s using (subscription_id)
                 where s.handler = ''any'' and s.callback is null group by o.subscription_id', carry_over.segment, carry_over.segment::oid);
         when 'producer' then
-            execute format('insert into pgps_internal.producer (batch_id, type_id, producer, taken, seen_at)
-                select distinct on (o.type_id, o.producer) %s, o.type_id, o.producer, o.taken, o.seen_at
+            execute format('insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken, seen_at)
+                select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, o.seen_at
                 from %s o join pgps_internal.event_type t using (type_id)
                 where (t.dedupe_retention is null or o.seen_at > clock_timestamp() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
-                    where n.type_id = o.type_id and n.producer = o.producer and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
-                order by o.type_id, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
+                    where n.type_id = o.type_id and n.publisher = o.publisher and n.producer = o.producer and n.batch_id > o.batch_id
+                        and n.tableoid <> %s::oid)
+                order by o.type_id, o.publisher, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
         when 'batch_type' then
             execute format('insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
                 select distinct on (o.type_id) %s, o.type_id, ''{}'', 0, o.total, o.repeats

@@ -218,7 +218,7 @@ begin
     using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_ids, v_events, v_numbered;
     v_all := v_events;
     if v_numbered then
-        select r.ids, r.events into v_ids, v_events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type_id, v_ids) r;
+        select r.ids, r.events into v_ids, v_events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type_id, v_ids, (dispatch_part.part).xids) r;
     end if;
     if v_all > 0 then
         insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
@@ -235,45 +235,53 @@ end
 $$;
 comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is 'Takes the events of one type into a batch: cut, drop repeats, match';
 
-create or replace function pgps_internal.drop_repeats(batch_id bigint, type_id integer, cut_ids int8multirange, out ids int8multirange, out events bigint)
-returns record
+create or replace function pgps_internal.drop_repeats(
+    batch_id bigint, type_id integer, cut_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
+) returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_log regclass := (select t.log from pgps_internal.event_type t where t.type_id = drop_repeats.type_id);
+    v_publishers regrole[] := array(select distinct c.publisher from pgps_internal.control c
+        where c.xid = any (drop_repeats.xids) and c.type_id = drop_repeats.type_id);
     v_repeats int8multirange;
 begin
     execute format($sql$
         with numbered as materialized (
-            select l.event_id, l._producer as producer, l._producer_seq as number,
-                row_number() over (partition by l._producer, l._producer_seq order by l.event_id) as place
+            select l.event_id, p.publisher, l._producer as producer, l._producer_seq as number,
+                row_number() over (partition by p.publisher, l._producer, l._producer_seq order by l.event_id) as place
             from %s l
+            -- Mostly all are one role's; to look the statement of each event up would be half as dear again.
+            cross join lateral (select coalesce($4, (select c.publisher from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1)) as publisher) p
             where l.event_id between lower($1) and upper($1) - 1 and l.event_id <@ $1
                 and l._producer is not null and l._producer_seq is not null
         ),
         known as materialized (
-            select p.producer, p.taken
-            from (select distinct n.producer from numbered n) n
-            cross join lateral (select k.producer, k.taken from pgps_internal.producer k
-                where k.type_id = $2 and k.producer = n.producer order by k.batch_id desc limit 1) p
+            select n.publisher, n.producer, k.taken
+            from (select distinct n.publisher, n.producer from numbered n) n
+            cross join lateral (select k.taken from pgps_internal.producer k
+                where k.type_id = $2 and k.producer = n.producer and k.publisher = n.publisher order by k.batch_id desc limit 1) k
         ),
         added as (
-            insert into pgps_internal.producer (batch_id, type_id, producer, taken)
-            select $3, $2, n.producer, coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
-            from numbered n left join known k using (producer)
-            group by n.producer
+            insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken)
+            select $3, $2, n.publisher, n.producer,
+                coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
+            from numbered n left join known k using (publisher, producer)
+            group by n.publisher, n.producer
         )
         select coalesce(range_agg(int8range(n.event_id, n.event_id, '[]')), '{}')
-        from numbered n left join known k using (producer)
+        from numbered n left join known k using (publisher, producer)
         where n.place > 1 or n.number <@ k.taken$sql$, v_log)
-    using drop_repeats.cut_ids, drop_repeats.type_id, drop_repeats.batch_id into v_repeats;
+    using drop_repeats.cut_ids, drop_repeats.type_id, drop_repeats.batch_id,
+        case when cardinality(v_publishers) = 1 then v_publishers[1] end into v_repeats;
     drop_repeats.ids := drop_repeats.cut_ids - v_repeats;
     drop_repeats.events := (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(drop_repeats.ids) r);
 end
 $$;
-comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange) is
-'Drops events whose (producer, number) has been taken, as a set, and notes the new numbers: one multirange a producer, so that
+comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange, xid8[]) is
+'Drops events whose (producer, number) their publisher has taken before, as a set, and notes the new numbers: one multirange a producer, so that
 contiguous numbers cost nothing and gaps and any order are right (a high-water mark would lose good events)';
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint

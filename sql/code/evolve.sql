@@ -84,10 +84,10 @@ begin
     for v_column in select * from pgps_internal.attributes_of(insert_columns.source) loop
         execute format('alter table %s rename column _producer to %I', insert_columns.endpoint, v_column.name);
         execute format('alter table %s rename column _producer_seq to _producer', insert_columns.endpoint);
-        execute format('alter table %1$s alter column %2$I type %3$s using null, alter column _producer type text using null,
+        execute format('alter table %1$s alter column %2$I type %3$s %6$s using null, alter column _producer type text using null,
             add column _producer_seq bigint %4$s %5$s', insert_columns.endpoint, v_column.name, v_column.type,
             case when v_column.default_value is not null then format(', alter column %I set default %s', v_column.name, v_column.default_value) else '' end,
-            case when v_column.not_null then format(', alter column %I set not null', v_column.name) else '' end);
+            case when v_column.not_null then format(', alter column %I set not null', v_column.name) else '' end, v_column.collate_clause);
     end loop;
     for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
         where c.conrelid = insert_columns.source and c.contype = 'c' loop
@@ -106,7 +106,7 @@ declare
     v_check record;
 begin
     for v_column in select * from pgps_internal.attributes_of(copy_column.source) loop
-        execute format('alter table %s add column %I %s %s %s', copy_column.target, v_column.name, v_column.type,
+        execute format('alter table %s add column %I %s %s %s %s', copy_column.target, v_column.name, v_column.type, v_column.collate_clause,
             case when v_column.default_value is not null then 'default ' || v_column.default_value else '' end,
             case when v_column.not_null and copy_column.checked then 'not null' else '' end);
     end loop;

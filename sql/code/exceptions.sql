@@ -60,7 +60,7 @@ begin
     if v_type.reliability = 'non-guaranteed' then
         return true;
     end if;
-    execute format('select c.volatile from %s l join pgps_internal.control c on c.xid = l.xid and c.hi >= l.event_id and c.type_id = $2
+    execute format('select c.volatile from %s l join pgps_internal.control c on c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2
         where l.event_id = $1 order by c.hi limit 1', v_type.log) using is_volatile.event_id, is_volatile.type_id into v_volatile;
     return coalesce(v_volatile, false);
 end
@@ -75,10 +75,10 @@ declare
     v_type pgps_internal.event_type;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_event.type_id;
-    execute format('insert into pgps_internal.%1$I (event_id, xid, publisher, published_at, %2$s)
+    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
         select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
         cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
-            where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $2 order by c.hi limit 1) c
+            where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c
         where l.event_id = $1 on conflict do nothing', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
         pgps_internal.column_list(v_type.endpoint, 'l.'), v_type.log)
     using keep_event.event_id, keep_event.type_id;

@@ -69,11 +69,11 @@ begin
             select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at, pg_get_userbyid(c.publisher), l.xid
             from %2$s l
             left join lateral (select c.published_at, c.publisher from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
             where l.event_id = any (pgps_ids);
             if (select count(*) from unnest(pgps_ids)) > 0 and exists (select from pgps_internal.%3$I) then
                 return query
-                select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.published_at, pg_get_userbyid(l.publisher), l.xid
+                select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), l.xid
                 from pgps_internal.%3$I l
                 where l.event_id = any (pgps_ids) and not exists (select from %2$s x where x.event_id = l.event_id);
             end if;

@@ -146,12 +146,12 @@ begin
     end if;
     if args ->> 'producer' is not null then
         -- A concurrent publication of the same number makes this one wait until it commits or rolls back.
-        insert into pgps_internal.receipt (type_id, producer, producer_seq)
-        values (v_type.type_id, args ->> 'producer', (args ->> 'producer_seq')::bigint) on conflict do nothing;
+        insert into pgps_internal.receipt (type_id, publisher, producer, producer_seq)
+        values (v_type.type_id, quote_ident(caller)::regrole, args ->> 'producer', (args ->> 'producer_seq')::bigint) on conflict do nothing;
         v_taken := not found;
         if v_taken then
             select r.event_id into v_first from pgps_internal.receipt r
-            where r.type_id = v_type.type_id and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
+            where r.type_id = v_type.type_id and r.publisher = quote_ident(caller)::regrole and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
         end if;
     end if;
     return jsonb_build_object('name', v_type.name, 'visibility', v_type.visibility, 'taken', coalesce(v_taken, false), 'event_id', v_first);
@@ -170,7 +170,8 @@ begin
         using errcode = '42501', hint = format('Ask for INSERT on pgps_event.%s.', args ->> 'event_type');
     end if;
     update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
-    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id and r.producer = args ->> 'producer'
+    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id and r.publisher = quote_ident(caller)::regrole
+        and r.producer = args ->> 'producer'
         and r.producer_seq = (args ->> 'producer_seq')::bigint and r.event_id is null;
     return currval('pgps_internal.event_id_seq');
 end

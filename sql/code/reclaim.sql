@@ -212,10 +212,13 @@ begin
         select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
         from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
         if v_retention is not null then
-            execute format('delete from pgps_internal.%I a where a.published_at < clock_timestamp() - $1', v_type.name || '_audit') using v_retention;
+            execute format('delete from pgps_internal.%I a where a.pgps_published_at < clock_timestamp() - $1', v_type.name || '_audit') using v_retention;
         end if;
         delete from pgps_internal.delivered d using pgps_internal.queue q
         where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id and d.matched_at < clock_timestamp() - q.retention;
+        delete from pgps_internal.former f using pgps_internal.queue q
+        where q.type_id = v_type.type_id and q.kind = 'out' and f.type_id = q.type_id
+            and (not q.auditable or f.ended_at < clock_timestamp() - q.retention);
         delete from pgps_internal.discarded d using pgps_internal.queue q
         where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id and d.settled_at < clock_timestamp() - q.retention;
         v_stage := to_regclass(format('pgps_internal.%I', v_type.name || '_stage'));

@@ -37,7 +37,7 @@ declare
     v_classes bigint[];
     v_class bigint;
 begin
-    perform pg_advisory_xact_lock(1885826166, s.owner::oid::integer) from pgps_internal.subscription s
+    perform pg_advisory_xact_lock(1885826166, s.owner::oid::integer), pgps_internal.retire(s, true) from pgps_internal.subscription s
     where s.subscription_id = drop_subscription.subscription_id;
     for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
         and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id) loop
@@ -149,6 +149,7 @@ begin
     perform pg_advisory_xact_lock(1885826165, v_subscription.subscription_id::integer);
     -- Also read so that reclaim leaves the positions alone until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
+    perform pgps_internal.retire(v_subscription, false);
     with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;

@@ -6,16 +6,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_reserved text := (select a.name from pgps_internal.attributes_of(check_attribute_names.definition) a
-        where a.name ~ '^pgps_' or a.name in ('event', 'event_id', 'xid', 'published_at', 'enqueued_at', 'publisher', 'origin', 'state',
-            'subscription', 'matched_at', 'failed_at', 'attempts', 'sqlstate', 'error') limit 1);
+        where a.name ~ '^pgps_' or a.name in ('event_id', 'xid') limit 1);
 begin
     if v_reserved is not null then
         raise exception 'event type "%" has an attribute of the reserved name "%"', check_attribute_names.name, v_reserved
-        using errcode = '42939', hint = 'The queues have columns of their own of that name, and names that begin with pgps_ belong to pgps: choose another.';
+        using errcode = '42939', hint = 'Every event has an event_id and an xid already, and names that begin with pgps_ belong to pgps: choose another.';
     end if;
 end
 $$;
-comment on function pgps_internal.check_attribute_names(regclass, text) is 'Raises 42939 when an attribute has the name of a column of the queues';
+comment on function pgps_internal.check_attribute_names(regclass, text) is 'Raises 42939 when an attribute has a name that belongs to pgps';
 
 create or replace function pgps_internal.require_plain(caller name, relation regclass) returns void
 language plpgsql

@@ -1,11 +1,15 @@
 -- Event types and their queues: create, alter, drop. Locks: the event type's relations, then catalogue rows.
 
-create or replace function pgps_internal.attributes_of(endpoint regclass) returns table (name text, type text, not_null boolean, default_value text)
+create or replace function pgps_internal.attributes_of(endpoint regclass)
+returns table (name text, type text, not_null boolean, default_value text, collate_clause text)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)
+    select a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
+        coalesce((select format('collate %I.%I', n.nspname, c.collname) from pg_collation c join pg_namespace n on n.oid = c.collnamespace
+            where c.oid = a.attcollation and c.oid <> t.typcollation), '')
     from pg_attribute a
+    join pg_type t on t.oid = a.atttypid
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     where a.attrelid = attributes_of.endpoint and a.attnum > 0 and not a.attisdropped
         and a.attname not in ('_producer', '_producer_seq')
@@ -99,13 +103,13 @@ begin
     end loop;
     execute format('create index on %s (event_id)', v_log);
     execute format($sql$
-        create table %s (event_id bigint primary key, xid xid8 not null, publisher regrole not null, published_at timestamptz not null,
+        create table %s (event_id bigint primary key, xid xid8 not null, pgps_publisher regrole not null, pgps_published_at timestamptz not null,
             like %s including storage)$sql$, v_kept, v_endpoint);
     execute format($sql$
-        create table pgps_internal.%I (event_id bigint not null, xid xid8 not null, publisher regrole not null,
-            published_at timestamptz not null, like %s including storage)$sql$, v_name || '_audit', v_endpoint);
+        create table pgps_internal.%I (event_id bigint not null, xid xid8 not null, pgps_publisher regrole not null,
+            pgps_published_at timestamptz not null, like %s including storage)$sql$, v_name || '_audit', v_endpoint);
     execute format('create index on pgps_internal.%I (event_id)', v_name || '_audit');
-    execute format('create index on pgps_internal.%I (published_at)', v_name || '_audit');
+    execute format('create index on pgps_internal.%I (pgps_published_at)', v_name || '_audit');
     update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id returning * into v_type;
     -- Everybody reads events through the rights on the endpoint; policies come on top (see rights.sql).
     for v_relation in select r from pgps_internal.guarded(v_type) r loop
@@ -191,7 +195,7 @@ comment on function pgps.create_event_type(text, text, text, text, boolean, bool
 'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint pgps_event.<name>.
 attributes: a column list as in CREATE TABLE. visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then unlogged).
 persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser.
-Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named as a column of the queues, 22023 bad argument,
+Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 22023 bad argument,
 42501, and those of CREATE TABLE.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text

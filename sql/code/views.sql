@@ -125,7 +125,25 @@ join pgps_internal.event_type t using (type_id)
 join pgps_internal.member m on m.class_id = d.class_id and d.batch_id > m.from_batch
 join pgps_internal.subscription s using (subscription_id)
 cross join lateral unnest(d.event_ids) e(event_id)
-where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip;
+where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip
+union all
+select d.type_id, e.event_id, f.subscription, d.matched_at, 1, 'delivered'
+from pgps_internal.former f
+join pgps_internal.event_type t using (type_id)
+cross join lateral (
+    select d.batch_id, d.type_id, d.event_ids, d.ids, b.created_at as matched_at
+    from pgps_internal.delivery d join pgps_internal.batch b using (batch_id) where d.class_id = f.class_id
+    union all
+    select d.batch_id, d.type_id, d.event_ids, null, d.matched_at from pgps_internal.delivered d
+    where d.class_id = f.class_id and d.type_id = f.type_id
+) d
+cross join lateral (
+    select unnest(d.event_ids) as event_id
+    union all
+    select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
+) e
+where has_table_privilege(current_user, t.endpoint, 'select') and d.batch_id > f.from_batch
+    and (d.batch_id, e.event_id) <= (f.upto_batch, f.upto_event) and not e.event_id <@ (f.skip + f.missed);
 comment on view pgps_internal.outgoing is 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
 
 create or replace view pgps_internal.failed with (security_barrier) as
@@ -147,6 +165,20 @@ comment on view pgps_internal.failed is 'Failed steps; the exception queues join
 grant select on pgps_internal.statement, pgps_internal.progress, pgps_internal.pending, pgps_internal.queue_audit,
     pgps_internal.outgoing, pgps_internal.failed to public;
 
+create or replace function pgps_internal.shown_attributes(endpoint regclass, own text[]) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(string_agg(format('l.%I as %I, ', a.name, case
+        when a.name <> all (shown_attributes.own) then a.name
+        when not exists (select from pgps_internal.attributes_of(shown_attributes.endpoint) b where b.name = 'attribute_' || a.name)
+            then 'attribute_' || a.name
+        else 'attribute_' || a.name || '_' end), ''), '')
+    from pgps_internal.attributes_of(shown_attributes.endpoint) a
+$$;
+comment on function pgps_internal.shown_attributes(regclass, text[]) is
+'The attributes of a type as the first columns of a queue; one that is named as a column of the queue''s own is shown as attribute_<name>';
+
 create or replace function pgps_internal.build_views(event_type pgps_internal.event_type) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -154,10 +186,11 @@ as $$
 declare
     v_id integer := (build_views.event_type).type_id;
     v_name text := (build_views.event_type).name;
+    v_endpoint regclass := (build_views.event_type).endpoint;
     v_attributes text := coalesce((select string_agg('l.' || quote_ident(a.name) || ', ', '')
-        from pgps_internal.attributes_of((build_views.event_type).endpoint) a), '');
+        from pgps_internal.attributes_of(v_endpoint) a), '');
     v_plain text := coalesce((select string_agg(quote_ident(a.name) || ', ', '')
-        from pgps_internal.attributes_of((build_views.event_type).endpoint) a), '');
+        from pgps_internal.attributes_of(v_endpoint) a), '');
     v_log text := (build_views.event_type).log::text;
     v_kept text := format('pgps_internal.%I', v_name || '_kept');
     v_audit text := format('pgps_internal.%I', v_name || '_audit');
@@ -170,24 +203,25 @@ declare
 begin
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
-        select %s l.event_id, l.published_at as enqueued_at, l.xid, l.publisher, p.broker as origin, l.state
+        select %s l.event_id, l.pgps_published_at as enqueued_at, l.xid, l.pgps_publisher as publisher, p.broker as origin, l.pgps_state as state
         from (
-            select %s l.event_id, l.xid, c.published_at, c.publisher,
+            select %s l.event_id, l.xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher,
                 case when coalesce(pg_visible_in_snapshot(l.xid, p.previous) or l.event_id <= p.base_hi
                     or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
-                    then 'dispatched' else 'waiting' end as state
+                    then 'dispatched' else 'waiting' end as pgps_state
             from %s l cross join pgps_internal.progress p
             left join lateral (select c.published_at, c.publisher from pgps_internal.statement c
-                where c.xid = l.xid and c.hi >= l.event_id and c.type_id = %s order by c.hi limit 1) c on true
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %s order by c.hi limit 1) c on true
             union all
-            select %s l.event_id, l.xid, l.published_at, l.publisher::name, 'archived' from (select a.*, pg_get_userbyid(a.publisher) from %s a) l
+            select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), 'archived' from %s l
             where not exists (select from %s x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
-        where l.state = 'waiting'
-            or l.published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
+        where l.pgps_state = 'waiting'
+            or l.pgps_published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
                 from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in')
             or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = %s)$sql$,
-        v_name || '_in', v_attributes, v_attributes, v_log, v_id, v_attributes, v_audit, v_log, v_id, v_id);
+        v_name || '_in', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'enqueued_at', 'xid', 'publisher', 'origin', 'state']),
+        v_attributes, v_log, v_id, v_attributes, v_audit, v_log, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
@@ -195,14 +229,15 @@ begin
         join (%s) l using (event_id)
         where o.type_id = %s and (o.state not in ('delivered', 'failed')
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))$sql$,
-        v_name || '_out', v_attributes, v_events, v_id, v_id);
+        v_name || '_out', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'subscription', 'matched_at', 'attempts', 'state']), v_events, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
         select %s f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
         join (%s) l using (event_id)
         where f.type_id = %s$sql$,
-        v_name || '_exception', v_attributes, v_events, v_id);
+        v_name || '_exception', pgps_internal.shown_attributes(v_endpoint,
+            array['event_id', 'subscription', 'failed_at', 'attempts', 'sqlstate', 'error', 'state']), v_events, v_id);
     foreach v_relation in array array['_in', '_out', '_exception'] loop
         execute format('grant select on pgps_queue.%I to public', v_name || v_relation);
     end loop;

@@ -241,15 +241,16 @@ create table pgps_internal.position (
 ) partition by list (((position_id / 262144) % 4));
 create index position_subscription_idx on pgps_internal.position (subscription_id, position_id desc);
 
--- Numbers of a producer that have been taken: the newest row counts.
+-- Numbers of a producer that have been taken: the newest row counts. A producer's name means something for each role that publishes.
 create table pgps_internal.producer (
     batch_id bigint not null,
     type_id integer not null,
+    publisher regrole not null,
     producer text not null,
     taken int8multirange not null,
     seen_at timestamptz not null default clock_timestamp()
 ) partition by list (((batch_id / 4096) % 4));
-create index producer_idx on pgps_internal.producer (type_id, producer, batch_id desc);
+create index producer_idx on pgps_internal.producer (type_id, producer, publisher, batch_id desc);
 
 do $$
 declare
@@ -298,14 +299,15 @@ create table pgps_internal.share (
     primary key (subscription_id, batch_id, event_id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200, fillfactor = 80);
 
--- The id that pgps.publish gave for (producer, number).
+-- The id that pgps.publish gave a role for (producer, number).
 create table pgps_internal.receipt (
     type_id integer not null references pgps_internal.event_type on delete cascade,
+    publisher regrole not null,
     producer text not null,
     producer_seq bigint not null,
     event_id bigint,
     published_at timestamptz not null default clock_timestamp(),
-    primary key (type_id, producer, producer_seq)
+    primary key (type_id, producer, producer_seq, publisher)
 );
 
 -- Deliveries kept for audit after their segment was reclaimed.
@@ -317,6 +319,21 @@ create table pgps_internal.delivered (
     matched_at timestamptz not null
 );
 create index delivered_idx on pgps_internal.delivered (type_id, matched_at);
+
+-- Of subscriptions that have ended or moved, what an auditable out queue still shows: the deliveries of a class up to where they were.
+create table pgps_internal.former (
+    type_id integer not null references pgps_internal.event_type on delete cascade,
+    subscription text not null,
+    class_id bigint not null,
+    from_batch bigint not null,
+    skip int8multirange not null,
+    upto_batch bigint not null,
+    upto_event bigint not null,
+    missed int8multirange not null,
+    ended_at timestamptz not null default clock_timestamp()
+);
+create index former_class_idx on pgps_internal.former (class_id);
+create index former_type_idx on pgps_internal.former (type_id, ended_at);
 
 create table pgps_internal.discarded (
     type_id integer not null references pgps_internal.event_type on delete cascade,

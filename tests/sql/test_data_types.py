@@ -217,10 +217,62 @@ def test_attributes_may_be_named_as_the_broker_names_things(typed: psycopg.Conne
         )
 
 
-def test_an_attribute_named_as_a_queue_column_is_refused_by_name(typed: psycopg.Connection) -> None:
+QUEUE_COLUMNS = {
+    "in": {"enqueued_at", "publisher", "origin", "state"},
+    "out": {"subscription", "matched_at", "attempts", "state"},
+    "exception": {"subscription", "failed_at", "attempts", "sqlstate", "error", "state"},
+}
+
+
+def test_attributes_may_have_the_names_of_a_queues_own_columns(typed: psycopg.Connection) -> None:
+    names = sorted({*QUEUE_COLUMNS["in"], *QUEUE_COLUMNS["out"], *QUEUE_COLUMNS["exception"], "event", "published_at"})
+    make_type(typed, "one", ", ".join(f"{each} text" for each in names[1:]), auditable=True)
+    call(typed, "alter_event_type", "one", f"{names[0]} text")
+    sent = {each: f"my {each}" for each in names}
+    call(typed, "subscribe", "found", "one", filter="state like 'my %' and origin in ('my origin')", max_attempts=1)
+    call(typed, "subscribe", "failing", "one", filter="state = error or 1 / (length(attempts) - 11) > 0")
+    call(typed, "publish", "one", json.dumps(sent))
+    rows(typed, "select pgps.dispatch()")
+    assert receive(typed, "found") == [sent]
+    call(typed, "nack", "found", value(typed, "select event_id from pgps.receive('found')"), "no")
+    for kind, own in QUEUE_COLUMNS.items():
+        shown = value(typed, f"select to_jsonb(q) from pgps_queue.one_{kind} q order by q limit 1")
+        for each in names:
+            assert shown[f"attribute_{each}" if each in own else each] == f"my {each}", (kind, each)
+        assert all(shown[each] != f"my {each}" for each in own)
+    call(typed, "retry_exception", "one", subscription="found")
+    assert receive(typed, "found") == [sent]
+    assert value(typed, "select state from pgps_queue.one_exception") == "failed"
+
+
+def test_an_attribute_that_has_the_name_of_another_ones_column_has_a_column_too(typed: psycopg.Connection) -> None:
+    make_type(typed, "one", "state text, attribute_state text")
+    call(typed, "publish", "one", '{"state": "a", "attribute_state": "b"}')
+    query = "select attribute_state, attribute_state_, state from pgps_queue.one_in"
+    assert rows(typed, query) == [("b", "a", "waiting")]
+
+
+def test_an_attribute_of_a_reserved_name_is_refused(typed: psycopg.Connection) -> None:
     make_type(typed, "two")
-    for attribute in ("state", "error", "origin", "publisher", "attempts", "subscription", "published_at", "pgps_x"):
+    for attribute in ("event_id", "xid", "pgps_x"):
         with refused("42939", attribute):
             call(typed, "create_event_type", "one", f"{attribute} text")
         with refused("42939", attribute):
             call(typed, "alter_event_type", "two", f"{attribute} text")
+
+
+@pytest.mark.parametrize("collation", ['"C"', '"und-x-icu"'])
+def test_an_added_attribute_has_the_collation_it_was_given(typed: psycopg.Connection, collation: str) -> None:
+    make_type(typed, "one", f"word text collate {collation}")
+    call(typed, "alter_event_type", "one", f"another text collate {collation} default 'é'")
+    collations = """
+        select array_agg(distinct attcollation::regcollation::text) from pg_attribute
+        where attname in ('word', 'another') and attrelid in (
+            'pgps_event.one'::regclass, 'pgps_internal.one_log'::regclass, 'pgps_internal.one_kept'::regclass,
+            'pgps_internal.one_audit'::regclass)
+    """
+    assert value(typed, collations) == [collation]
+    call(typed, "subscribe", "upper", "one", filter="another < 'a'")
+    call(typed, "publish", "one", '{"another": "Z"}')
+    rows(typed, "select pgps.dispatch()")
+    assert len(receive(typed, "upper")) == (collation == '"C"')
