@@ -39,7 +39,8 @@ def test_numbers_that_another_role_took_are_free(
     published = call(admin, "publish", tick, '{"n": 3}', producer="till-7", producer_seq=3)
     assert take(admin, tick) == [1, 2, 3]
     assert call(admin, "publish", tick, '{"n": 9}', producer="till-7", producer_seq=3) == published
-    rows(admin, f"insert into {endpoint(tick)} {NUMBERED} (9, 'till-7', 1), (9, 'till-7', 2), (9, 'till-7', 3), (4, 'till-7', 4)")
+    again = "(9, 'till-7', 1), (9, 'till-7', 2), (9, 'till-7', 3), (4, 'till-7', 4)"
+    rows(admin, f"insert into {endpoint(tick)} {NUMBERED} {again}")
     assert take(admin, tick) == [4]
     assert value(admin, "select repeats from pgps.activity where event_type = %s", [tick]) == 3
 

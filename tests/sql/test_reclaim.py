@@ -140,7 +140,8 @@ def test_an_auditable_queue_keeps_its_events_for_its_retention(broker: psycopg.C
     call(broker, "alter_queue", "tick_in", retention="1 hour")
     reclaim(broker)
     assert len(column(broker, "select n from pgps_queue.tick_in")) == 2
-    rows(broker, "update pgps_internal.tick_audit set pgps_published_at = pgps_published_at - interval '2 hours' where n = 1")
+    earlier = "pgps_published_at = pgps_published_at - interval '2 hours'"
+    rows(broker, f"update pgps_internal.tick_audit set {earlier} where n = 1")
     reclaim(broker)
     assert column(broker, "select n from pgps_queue.tick_in") == [2]
 
