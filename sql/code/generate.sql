@@ -162,21 +162,37 @@ begin
                 (select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_signature.parameter_types[n], n), '' order by n), '')
                     from generate_series(1, v_count) n), v_signature.signature_id);
         end if;
+        -- It notes the deliveries itself: handing out 50,000 of them costs as much as finding them.
         perform pgps_internal.create_function(format(
-            'pgps_internal.match_%s(pgps_ids int8multirange, pgps_only bigint = null) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)',
-            v_signature.signature_id), format('language plpgsql stable %s as %L', pgps_internal.environment_clause(v_signature.environment),
-            format($body$
+            'pgps_internal.match_%s(pgps_batch bigint, pgps_ids int8multirange, pgps_only bigint) returns bigint[]', v_signature.signature_id),
+            format('language plpgsql volatile %s as %L', pgps_internal.environment_clause(v_signature.environment), format($body$
             #variable_conflict use_column
+            declare
+                pgps_matched bigint[];
             begin
-                return query
-                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id), pg_catalog.min(%1$I.event_id), pg_catalog.max(%1$I.event_id)
-                from %2$s as %1$I, %3$s as pgps_c
-                where %1$I.event_id between pg_catalog.lower(pgps_ids) and pg_catalog.upper(pgps_ids) - 1 and %1$I.event_id <@ pgps_ids
-                    and (pgps_only is null or pgps_c.pgps_class = pgps_only)
-                    and (%4$s
-                    )
-                group by pgps_c.pgps_class;
-            end$body$, v_type.name, v_type.log, v_constants, pgps_internal.write_constants(v_signature.shape, 'pgps_c'))));
+                with pgps_found as (
+                    select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id) as pgps_events, pg_catalog.min(%1$I.event_id) as pgps_lowest,
+                        pg_catalog.max(%1$I.event_id) as pgps_highest
+                    from %2$s as %1$I, %3$s as pgps_c
+                    where %1$I.event_id between pg_catalog.lower(pgps_ids) and pg_catalog.upper(pgps_ids) - 1 and %1$I.event_id <@ pgps_ids
+                        and (pgps_only is null or pgps_c.pgps_class = pgps_only)
+                        and (%4$s
+                        )
+                    group by pgps_c.pgps_class
+                ),
+                pgps_noted as (
+                    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
+                    select pgps_batch, f.pgps_class, %5$s, pg_catalog.cardinality(f.pgps_events),
+                        case when f.pgps_lowest = f.pgps_highest or f.pgps_highest - f.pgps_lowest + 1 <> pg_catalog.cardinality(f.pgps_events)
+                            then f.pgps_events end,
+                        case when f.pgps_lowest < f.pgps_highest and f.pgps_highest - f.pgps_lowest + 1 = pg_catalog.cardinality(f.pgps_events)
+                            then pg_catalog.int8multirange(pg_catalog.int8range(f.pgps_lowest, f.pgps_highest, '[]')) end
+                    from pgps_found f
+                    returning class_id
+                )
+                select pg_catalog.array_agg(n.class_id) into pgps_matched from pgps_noted n;
+                return pgps_matched;
+            end$body$, v_type.name, v_type.log, v_constants, pgps_internal.write_constants(v_signature.shape, 'pgps_c'), v_type.type_id)));
     else
         perform pgps_internal.build_owner_match(v_signature, v_type);
     end if;
@@ -196,7 +212,8 @@ declare
 begin
     v_arguments := format('pgps_ids bigint[], pgps_rows pgps_event.%I[], pgps_classes bigint[]%s', (build_owner_match.event_type).name,
         (select coalesce(string_agg(format(', pgps_p%s %s[]', n, v_types[n]), '' order by n), '') from generate_series(1, v_count) n));
-    perform pgps_internal.create_function(format('%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
+    perform pgps_internal.create_function(format(
+        '%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
         format('language plpgsql volatile security definer %s as %L',
             pgps_internal.environment_clause((build_owner_match.signature).environment), format($body$
             #variable_conflict use_column

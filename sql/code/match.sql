@@ -151,13 +151,8 @@ begin
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
     perform pg_try_advisory_lock_shared(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
-        execute format('with d as (insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
-            select $1, m.pgps_class, $2, cardinality(m.pgps_events), case when not m.contiguous then m.pgps_events end,
-                case when m.contiguous then int8multirange(int8range(m.pgps_lowest, m.pgps_highest, ''[]'')) end
-            from (select m.*, m.pgps_highest > m.pgps_lowest and m.pgps_highest - m.pgps_lowest + 1 = cardinality(m.pgps_events) as contiguous
-                from pgps_internal.match_%s($3, $4) m) m returning class_id)
-            select array_agg(d.class_id) from d', v_id)
-        using match_signature.batch_id, (match_signature.signature).type_id, match_signature.ids, match_signature.only_class into v_matched;
+        execute format('select pgps_internal.match_%s($1, $2, $3)', v_id)
+        using match_signature.batch_id, match_signature.ids, match_signature.only_class into v_matched;
         perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return v_matched;
     end if;

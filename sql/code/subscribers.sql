@@ -232,20 +232,33 @@ $$;
 comment on function pgps_internal.find_internal(text) is 'The internal subscription of that name; 42704 when there is none';
 
 create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer)
-language sql security definer stable
-set search_path = pg_catalog, pg_temp set jit = off
+language plpgsql security definer stable
+set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
+#variable_conflict use_column
+begin
+    -- A few index entries for each subscription, in the order of the index; next_events only where these leave a doubt.
+    return query
     select s.name, s.priority
     from pgps_internal.subscription s
-    cross join lateral pgps_internal.position_of(s.subscription_id) p
+    left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
+        where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true
     where s.callback is not null and s.state = 'active' and (
-        exists (select from pgps_internal.failure f
+        exists (
+            select from pgps_internal.member m join pgps_internal.delivery d using (class_id)
+            where m.subscription_id = s.subscription_id and isempty(m.skip)
+                and d.batch_id > greatest(coalesce(p.acked_batch, -1), m.from_batch))
+        or exists (
+            select from pgps_internal.failure f
             where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp())
-        or exists (select from pgps_internal.member m cross join lateral (select d.batch_id from pgps_internal.delivery d
-                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1) order by d.batch_id desc limit 1) d
-            where m.subscription_id = s.subscription_id and (d.batch_id > p.acked_batch
-                or exists (select from pgps_internal.next_events(s.subscription_id, p.acked_batch, p.acked_event, 1)))))
-    order by s.priority desc, s.subscription_id
+        or exists (
+            select from pgps_internal.member m join pgps_internal.delivery d using (class_id)
+            where m.subscription_id = s.subscription_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+                and (not isempty(m.skip) or d.batch_id = p.acked_batch
+                    and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
+        ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1), coalesce(p.acked_event, 0), 1)))
+    order by s.priority desc, s.subscription_id;
+end
 $$;
 comment on function pgps.pending_subscribers() is
 'Internal subscriptions that have events waiting or retries due, higher priority first. Needs pgps_worker or pgps_admin.';

@@ -5,12 +5,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pg_notify(w.channel, '')
-    from (
-        select distinct case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end as channel
-        from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        where m.class_id = any (wake_subscribers.classes) and s.state = 'active'
-    ) w;
+    -- The same channel twice is sent once by the server.
+    perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
+    from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+    where m.class_id = any (wake_subscribers.classes) and s.state = 'active';
 end
 $$;
 comment on function pgps_internal.wake_subscribers(bigint[]) is
