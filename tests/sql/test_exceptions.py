@@ -1,0 +1,182 @@
+"""The exception queue: what is put back, what is dropped, by whom; also when the log has gone on long since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, ids, make_type, numbers, publish, refused, rows, sink, sunk, take, value
+from tests.fix_db import Connect
+from tests.sql.test_reclaim import kept, reclaim, roll
+
+FAILED = "select n, subscription, state from pgps_queue.tick_exception order by n, subscription"
+RETRY, DISCARD = "retry_exception", "discard_exception"
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Connect) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "tick")
+    return connection
+
+
+@pytest.fixture
+def reader(broker: psycopg.Connection, own_database: str, connect: Connect, role: Callable[..., str]) -> psycopg.Connection:
+    """A plain role that sees events with an odd number, and may put functions into schema public."""
+    who = role("reader")
+    rows(broker, f"grant create on schema public to {who}")
+    call(broker, "create_policy", "tick", "odd", who, "n % 2 = 1")
+    return connect(who, dsn=own_database)
+
+
+def fail(broker: psycopg.Connection, reader: psycopg.Connection, subscription: str, *failing: int) -> None:
+    """Dispatch, receive everything, give these numbers up and acknowledge the others."""
+    rows(broker, "select pgps.dispatch()")
+    received = "select event_id, (payload ->> 'n')::integer from pgps.receive(%s)"
+    for event_id, n in rows(reader, received, [subscription]):
+        if n in failing:
+            call(reader, "nack", subscription, event_id, f"not {n}")
+    call(reader, "ack", subscription)
+
+
+def test_all_one_event_or_one_subscription_is_put_back_or_dropped(broker: psycopg.Connection) -> None:
+    for subscription in ("a", "b"):
+        call(broker, "subscribe", subscription, "tick", max_attempts=1)
+    publish(broker, "tick", 1, 2, 3, 4)
+    for subscription in ("a", "b"):
+        fail(broker, broker, subscription, 1, 2, 3)
+    event = dict(rows(broker, "select n, event_id from pgps_queue.tick_exception"))
+    assert call(broker, RETRY, "tick", event_id=event[1]) == 2
+    assert call(broker, DISCARD, "tick", event_id=event[2], subscription="a") == 1
+    assert call(broker, RETRY, "tick", subscription="b") == 2, "what is put back already is not failed"
+    assert call(broker, DISCARD, "tick", event[1], "b") == 0
+    assert (take(broker, "a"), take(broker, "b")) == ([1], [1, 2, 3])
+    assert rows(broker, FAILED) == [(3, "a", "failed")]
+    assert call(broker, DISCARD, "tick") == 1
+    assert call(broker, RETRY, "tick") == 0
+    assert take(broker, "a") == []
+
+
+def test_attempts_are_counted_anew_after_a_retry(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick", max_attempts=2)
+    publish(broker, "tick", 1)
+    rows(broker, "select pgps.dispatch()")
+    for _ in range(3):
+        assert column(broker, "select attempt from pgps.receive('s')") == [1]
+        call(broker, "nack", "s", ids(broker, "s")[0])
+        assert column(broker, "select attempt from pgps.receive('s')") == [2]
+        call(broker, "nack", "s", ids(broker, "s")[0], "no")
+        assert rows(broker, FAILED) == [(1, "s", "failed")]
+        assert call(broker, RETRY, "tick") == 1
+
+
+def test_a_callback_is_tried_again_later_and_later(broker: psycopg.Connection) -> None:
+    call(broker, "configure", "retry_delay", "10 seconds")
+    call(broker, "configure", "retry_delay_max", "35 seconds")
+    table = sink(broker, "tick", body="perform 1 / (($1).n - 1);")
+    call(broker, "subscribe", "s", "tick", execute=table)
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    waits = []
+    for attempt in range(1, 5):
+        call(broker, "run_subscriber", "s")
+        found = rows(broker, "select attempts, state, extract(epoch from due_at - failed_at) from pgps_internal.failure")
+        assert found[0][:2] == (attempt, "retrying")
+        waits.append(round(found[0][2]))
+        assert call(broker, "run_subscriber", "s") == 0, "not before its time"
+        rows(broker, "update pgps_internal.failure set due_at = clock_timestamp()")
+    call(broker, "run_subscriber", "s")
+    assert waits == [10, 20, 35, 35]
+    assert rows(broker, FAILED) == [(1, "s", "failed")]
+    assert sunk(broker, table) == [2]
+
+
+def test_only_the_owner_and_administrators_settle_exceptions(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: Callable[..., str]
+) -> None:
+    owner, other, chief = (connect(role(*who), dsn=own_database) for who in (("o",), ("x",), ("c", "pgps_admin")))
+    call(owner, "subscribe", "s", "tick", max_attempts=1)
+    call(other, "subscribe", "theirs", "tick", max_attempts=1)
+    publish(broker, "tick", 1)
+    fail(broker, owner, "s", 1)
+    for function in (RETRY, DISCARD):
+        with refused("42501", "tick"):
+            call(other, function, "tick", subscription="s")
+        assert call(other, function, "tick") == 0, "of its own there are none"
+        for wrong, options in (("no_such", {}), ("tick", {"subscription": "no_such"})):
+            with refused("42704", "no_such"):
+                call(owner, function, wrong, **options)
+    assert call(owner, RETRY, "tick") == 1
+    fail(broker, owner, "s", 1)
+    assert call(chief, RETRY, "tick") == 1
+    assert numbers(owner, "s") == [1]
+
+
+@pytest.mark.parametrize("step", ["filter", "nack", "callback"])
+def test_under_a_policy_an_event_is_put_back_when_its_segment_is_long_gone(
+    broker: psycopg.Connection, reader: psycopg.Connection, step: str
+) -> None:
+    options = {
+        "filter": {"filter": "public.good(n)"},
+        "nack": {"max_attempts": 1},
+        "callback": {"execute": "public.done", "max_attempts": 1},
+    }
+    rows(reader, "create table public.got (n integer)")
+    rows(reader, "create function public.good(n integer) returns boolean language sql as 'select 1 / (n - n) > 0'")
+    rows(
+        reader,
+        "create function public.done(pgps_event.tick) returns void language sql as "
+        "'insert into public.got values (($1).n / (($1).n - ($1).n))'",
+    )
+    call(reader, "subscribe", "s", "tick", **options[step])
+    publish(broker, "tick", 1, 2, 3)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "call pgps.run_subscribers()")
+    if step == "nack":
+        fail(broker, reader, "s", 1, 3)
+    roll(broker)
+    reclaim(broker)
+    assert (kept(broker), kept(broker, "tick_kept")) == (0, 2)
+    shown = "select n from pgps_queue.tick_exception order by n"
+    assert column(reader, shown) == [1, 3]
+    rows(reader, "create or replace function public.good(n integer) returns boolean language sql as 'select n = 3'")
+    rows(
+        reader,
+        "create or replace function public.done(pgps_event.tick) returns void language sql as "
+        "'insert into public.got values (($1).n)'",
+    )
+    assert call(reader, RETRY, "tick") == (1 if step == "filter" else 2)
+    rows(broker, "call pgps.run_subscribers()")
+    got = column(reader, "select n from public.got order by n") if step == "callback" else numbers(reader, "s")
+    if step != "callback":
+        call(reader, "ack", "s")
+    assert got == ([3] if step == "filter" else [1, 3])
+    assert column(reader, shown) == []
+    call(broker, "drop_policy", "tick", "odd")
+    reclaim(broker)
+    assert kept(broker, "tick_kept") == 0
+
+
+def test_what_a_policy_hides_by_now_is_not_put_back(broker: psycopg.Connection, reader: psycopg.Connection) -> None:
+    call(reader, "subscribe", "s", "tick", max_attempts=1)
+    publish(broker, "tick", 1, 3)
+    fail(broker, reader, "s", 1, 3)
+    call(broker, "drop_policy", "tick", "odd")
+    call(broker, "create_policy", "tick", "three", reader.info.user, "n = 3")
+    assert call(reader, RETRY, "tick") == 2
+    assert numbers(reader, "s") == [3]
+    call(reader, "ack", "s")
+    assert numbers(reader, "s") == []
+
+
+@pytest.mark.parametrize("auditable", [False, True])
+def test_an_auditable_exception_queue_remembers_what_was_dropped(broker: psycopg.Connection, auditable: bool) -> None:
+    call(broker, "alter_queue", "tick_exception", auditable=auditable)
+    call(broker, "subscribe", "s", "tick", max_attempts=1)
+    publish(broker, "tick", 1)
+    fail(broker, broker, "s", 1)
+    call(broker, DISCARD, "tick")
+    assert rows(broker, FAILED) == ([(1, "s", "discarded")] if auditable else [])
+    assert value(broker, "select count(*) from pgps.exceptions") == 0
