@@ -16,7 +16,8 @@ from rich.console import Console
 
 from pgps.cli._frame import Frame, render
 from tests.cli.conftest import Pgps
-from tests.fix_db import wait_until
+from tests.fix_broker import call, make_type, publish, rows
+from tests.fix_db import Connect, wait_until
 
 Name = Callable[..., str]
 
@@ -39,6 +40,27 @@ def test_doctor_works_for_a_role_without_rights(pgps: Pgps, dsn: str, role: Call
     stranger = role("stranger")
     result = pgps("doctor", "--json", dsn=make_conninfo(dsn, user=stranger, password="test"))
     assert f"grant pgps_admin to {stranger}" in [one["fix"] for one in result.json]
+
+
+def test_doctor_works_when_the_owner_of_a_subscription_is_gone(
+    pgps: Pgps, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    admin = connect(dsn=own_database)
+    make_type(admin, "tick")
+    leaver = connect(role("leaver"), dsn=own_database)
+    for name, options in (("all", {}), ("some", {"filter": "n > 1"}), ("mine", {"filter": "n = (select 1)"})):
+        call(leaver, "subscribe", name, "tick", **options)
+    name = leaver.info.user
+    leaver.close()
+    rows(admin, f"drop owned by {name} cascade; drop role {name}; create role {name}")
+    publish(admin, "tick", 1, 2)
+    assert call(admin, "dispatch") == 2
+    result = pgps("doctor", "--json", dsn=own_database)
+    assert {each["level"] for each in result.json} <= {"ok", "note", "warning"}, result.json
+    assert len(rows(admin, "select * from pgps.subscriptions")) == 3
+    for each in ("all", "some", "mine"):
+        call(admin, "unsubscribe", each)
+    assert rows(admin, "select * from pgps.subscriptions") == []
 
 
 def test_top_shows_one_frame(pgps: Pgps, name: Name, admin: psycopg.Connection) -> None:

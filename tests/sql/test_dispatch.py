@@ -51,6 +51,20 @@ def test_max_events_cuts_between_transactions(broker: psycopg.Connection, opened
             rows(broker, "select pgps.dispatch(%s)", [wrong])
 
 
+def test_a_dispatch_of_all_ends_though_events_keep_coming(broker: psycopg.Connection) -> None:
+    """A filter that publishes, in a transaction of its own, makes the next batch while one is matched."""
+    rows(
+        broker,
+        "create function public.echo(n integer) returns boolean language plpgsql as "
+        """$$ begin perform pgps.publish('tick', '{"n": 0}', visibility => 'immediate'); return true; end $$""",
+    )
+    call(broker, "subscribe", "echo", "tick", "public.echo(n)")
+    publish(broker, "tick", 1, 2)
+    rows(broker, "set statement_timeout = '20s'")
+    assert [value(broker, "select pgps.dispatch()") for _ in range(3)] == [2, 2, 2]
+    assert numbers(broker, "s") == [1, 2, 0, 0, 0, 0]
+
+
 def test_batches_are_numbered_densely(broker: psycopg.Connection) -> None:
     for number in range(6):
         publish(broker, "tick", number)

@@ -23,7 +23,9 @@ def broker(own_database: str, connect: Connect) -> psycopg.Connection:
 
 
 @pytest.fixture
-def reader(broker: psycopg.Connection, own_database: str, connect: Connect, role: Callable[..., str]) -> psycopg.Connection:
+def reader(
+    broker: psycopg.Connection, own_database: str, connect: Connect, role: Callable[..., str]
+) -> psycopg.Connection:
     """A plain role that sees events with an odd number, and may put functions into schema public."""
     who = role("reader")
     rows(broker, f"grant create on schema public to {who}")
@@ -82,7 +84,8 @@ def test_a_callback_is_tried_again_later_and_later(broker: psycopg.Connection) -
     waits = []
     for attempt in range(1, 5):
         call(broker, "run_subscriber", "s")
-        found = rows(broker, "select attempts, state, extract(epoch from due_at - failed_at) from pgps_internal.failure")
+        query = "select attempts, state, extract(epoch from due_at - failed_at) from pgps_internal.failure"
+        found = rows(broker, query)
         assert found[0][:2] == (attempt, "retrying")
         waits.append(round(found[0][2]))
         assert call(broker, "run_subscriber", "s") == 0, "not before its time"
