@@ -4,7 +4,7 @@
 --   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
 -- Locks: those of CREATE and DROP on what is generated.
 
-create or replace function pgps_internal.create_function(signature text, definition text, owner regrole = null) returns void
+create or replace function pgps_internal.create_function(signature text, definition text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -14,7 +14,7 @@ begin
         regexp_replace(regexp_replace(create_function.signature, '\s+returns .*$', '', 'is'), '\s*=\s*null', '', 'g'));
 end
 $$;
-comment on function pgps_internal.create_function(text, text, regrole) is 'Creates generated code and closes it to the public';
+comment on function pgps_internal.create_function(text, text) is 'Creates generated code and closes it to the public';
 
 create or replace function pgps_internal.build_code(type_id integer) returns void
 language plpgsql

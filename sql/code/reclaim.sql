@@ -140,7 +140,7 @@ end
 $$;
 comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledger; the newest position of each subscription is carried over';
 
-create or replace function pgps_internal.reclaim_control(low bigint) returns bigint
+create or replace function pgps_internal.reclaim_control() returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -166,7 +166,7 @@ begin
     return v_reclaimed;
 end
 $$;
-comment on function pgps_internal.reclaim_control(bigint) is 'Truncates segments of the control queue whose statements have no event in a log any more';
+comment on function pgps_internal.reclaim_control() is 'Truncates segments of the control queue whose statements have no event in a log any more';
 
 create or replace function pgps_internal.log_reaches(segment regclass, top bigint) returns boolean
 language plpgsql stable
@@ -263,7 +263,7 @@ begin
             v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, 4096, v_newest, 'batch_id');
         end loop;
     end if;
-    v_reclaimed := v_reclaimed + pgps_internal.reclaim_control(v_low);
+    v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();
     perform pgps_internal.reclaim_rows();
     return v_reclaimed;
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -49,7 +50,7 @@ def test_all_one_event_or_one_subscription_is_put_back_or_dropped(broker: psycop
     publish(broker, "tick", 1, 2, 3, 4)
     for subscription in ("a", "b"):
         fail(broker, broker, subscription, 1, 2, 3)
-    event = dict(rows(broker, "select n, event_id from pgps_queue.tick_exception"))
+    event: dict[int, int] = dict(rows(broker, "select n, event_id from pgps_queue.tick_exception"))
     assert call(broker, RETRY, "tick", event_id=event[1]) == 2
     assert call(broker, DISCARD, "tick", event_id=event[2], subscription="a") == 1
     assert call(broker, RETRY, "tick", subscription="b") == 2, "what is put back already is not failed"
@@ -121,7 +122,7 @@ def test_only_the_owner_and_administrators_settle_exceptions(
 def test_under_a_policy_an_event_is_put_back_when_its_segment_is_long_gone(
     broker: psycopg.Connection, reader: psycopg.Connection, step: str
 ) -> None:
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "filter": {"filter": "public.good(n)"},
         "nack": {"max_attempts": 1},
         "callback": {"execute": "public.done", "max_attempts": 1},
