@@ -1,6 +1,6 @@
 -- Reclaim: whole segments, never rows. A segment goes when everything in it is in a batch and every subscription is past that batch.
 -- Locks: access exclusive on one segment, NOWAIT: a writer that touched it still holds its lock, an unrelated long transaction does not
--- matter; what cannot be locked is skipped until the next time.
+-- matter; what cannot be locked is skipped until the next time. One reclaimer: share update exclusive on the table installation.
 
 create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
 language sql stable
@@ -53,18 +53,18 @@ end
 $$;
 comment on function pgps_internal.is_past(integer, regclass, bigint) is 'True when no event in a segment of a log waits for dispatch or for a subscription';
 
-create or replace function pgps_internal.try_lock(segment regclass) returns boolean
+create or replace function pgps_internal.try_lock(relation regclass, mode text = 'access exclusive') returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('lock table only %s in access exclusive mode nowait', try_lock.segment);
+    execute format('lock table only %s in %s mode nowait', try_lock.relation, try_lock.mode);
     return true;
 exception when lock_not_available then
     return false;
 end
 $$;
-comment on function pgps_internal.try_lock(regclass) is 'Takes a segment for truncation; false when somebody uses it';
+comment on function pgps_internal.try_lock(regclass, text) is 'Takes a table, as a rule a segment for truncation; false when somebody uses it';
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql
@@ -245,7 +245,8 @@ declare
     v_ledger text;
 begin
     perform pgps_internal.require_read_committed();
-    if not pg_try_advisory_xact_lock(1885826163, 4) or v_newest is null then
+    -- One at a time. A lock on a table of ours: an advisory one anybody could hold.
+    if v_newest is null or not pgps_internal.try_lock('pgps_internal.installation', 'share update exclusive') then
         return 0;
     end if;
     for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop

@@ -64,6 +64,10 @@ def test_advisory_locks_of_a_plain_role_do_not_stop_dispatch(mallory: Mallory, n
     publish(mallory.admin, mallory.event_type, 1)
     rows(mallory.admin, "set statement_timeout = '20s'")
     assert value(mallory.admin, "select pgps.dispatch()") >= 1
+    rows(mallory.admin, "begin; select pgps.reclaim()")
+    held = "select mode from pg_locks where relation = 'pgps_internal.installation'::regclass"
+    assert "ShareUpdateExclusiveLock" in column(mallory.admin, held), "it is this one that reclaims"
+    rows(mallory.admin, "commit")
     assert len(column(mallory.connection, "select payload from pgps.receive(%s)", [found])) == 1
 
 
