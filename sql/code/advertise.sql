@@ -1,4 +1,5 @@
--- Advertisements: who has announced to publish what. Locks: catalogue rows.
+-- Advertisements: who has announced to publish what. A publication finds out by a privilege that is of no other use (references on the
+-- log, in a schema that nobody may use): 1 us instead of 11 for a look into the table. Locks: the event type's row.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
 language plpgsql
@@ -29,7 +30,12 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
+    -- One after the other: two GRANTs on one table at a time fail.
+    perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole) on conflict do nothing;
+    if found then
+        execute format('grant references on %s to %I', v_type.log, caller);
+    end if;
 end
 $$;
 comment on function pgps_internal.do_advertise(name, jsonb) is 'See pgps.advertise';
@@ -50,8 +56,11 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
 begin
+    perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     delete from pgps_internal.advertisement a where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole;
-    if not found then
+    if found then
+        execute format('revoke references on %s from %I', v_type.log, caller);
+    else
         raise exception 'role "%" has not advertised event type "%"', caller, v_type.name
         using errcode = '55000', hint = 'See pgps.advertisements.';
     end if;

@@ -32,13 +32,11 @@ begin
         return;
     end if;
     -- Back into the log as batch 0, past the triggers of publication: they were published once.
-    perform set_config('session_replication_role', 'replica', true);
     execute format('insert into %s (event_id, xid, %2$s) select a.event_id, a.xid, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
         (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
     execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
         select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
         (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    perform set_config('session_replication_role', 'origin', true);
     insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
     select 0, (restore_audited.event_type).type_id, n.ids, 0, 0, 0
     from (select v_ids - coalesce(range_agg(r), '{}') as ids from pgps_internal.batch_type b, unnest(b.ids) r

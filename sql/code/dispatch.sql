@@ -161,25 +161,28 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot() else (next_window.last).snapshot end;
-    v_upto xid8;
+    v_before pg_snapshot := coalesce((next_window.last).snapshot, '1:1:');
+    v_events bigint;
     v_max bigint;
+    v_upto xid8;
     v_parts pgps_internal.part[];
 begin
-    -- Whole transactions in the order of their ids, so that one session's stay in order, until there are enough events.
-    with w as materialized (
-        select c.*, sum(c.hi - c.lo + 1) over (order by c.xid) as running from pgps_internal.waiting(next_window.last, v_current) c
-    ),
-    chosen as (
-        select w.* from w
-        where w.running <= next_window.max_events or w.xid = (select min(f.xid) from w f)
-    ),
-    by_type as (
-        select (c.type_id, array_agg(distinct c.xid), range_agg(int8range(c.lo, c.hi, '[]')))::pgps_internal.part as part
-        from chosen c group by c.type_id
-    )
-    select (select array_agg(b.part) from by_type b), (select max(c.hi) from chosen c),
-        (select max(c.xid) from chosen c having max(c.xid) < (select max(w.xid) from w))
-    into v_parts, v_max, v_upto;
+    if (next_window.last).upto is null and pg_snapshot_xmax(v_before) = pg_snapshot_xmin(v_before) then
+        -- Nobody was in progress at the last cut, as with one event now and then: a range of the index, and most often less than a batch.
+        select array_agg((t.type_id, t.xids, t.ranges)::pgps_internal.part), sum(t.events), max(t.hi) into v_parts, v_events, v_max
+        from (
+            select c.type_id, array_agg(c.xid) as xids, range_agg(int8range(c.lo, c.hi, '[]')) as ranges, sum(c.hi - c.lo + 1) as events,
+                max(c.hi) as hi
+            from pgps_internal.control c
+            where c.xid >= pg_snapshot_xmax(v_before) and c.xid < pg_snapshot_xmax(v_current) and pg_visible_in_snapshot(c.xid, v_current)
+                and c.hi > coalesce((next_window.last).base_hi, 0)
+            group by c.type_id
+        ) t;
+    end if;
+    if v_events is null or v_events > next_window.max_events then
+        select w.parts, w.max_hi, w.upto into v_parts, v_max, v_upto
+        from pgps_internal.limited_window(next_window.last, v_current, next_window.max_events) w;
+    end if;
     if v_parts is null then
         if (next_window.last).upto is not null then
             -- The window is used up; go on with a fresh one.
@@ -189,8 +192,7 @@ begin
         end if;
         return null;
     end if;
-    return row(row(coalesce((next_window.last).batch_id, 0) + 1,
-        case when (next_window.last).upto is null then coalesce((next_window.last).snapshot, '1:1:'::pg_snapshot) else (next_window.last).previous end,
+    return row(row(coalesce((next_window.last).batch_id, 0) + 1, case when (next_window.last).upto is null then v_before else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
         coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
 end
@@ -199,38 +201,66 @@ comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
 'The next batch and what it consists of for each event type; nulls when nothing waits. A window larger than max_events is cut
 between transactions: "upto" is the last one taken.';
 
+create or replace function pgps_internal.limited_window(
+    last pgps_internal.batch, current pg_snapshot, max_events integer, out parts pgps_internal.part[], out max_hi bigint, out upto xid8
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Whole transactions in the order of their ids, so that one session's stay in order, until there are enough events.
+    with w as materialized (
+        select c.*, sum(c.hi - c.lo + 1) over (order by c.xid) as running from pgps_internal.waiting(limited_window.last, limited_window.current) c
+    ),
+    chosen as (
+        select w.* from w
+        where w.running <= limited_window.max_events or w.xid = (select min(f.xid) from w f)
+    ),
+    by_type as (
+        select (c.type_id, array_agg(distinct c.xid), range_agg(int8range(c.lo, c.hi, '[]')))::pgps_internal.part as part
+        from chosen c group by c.type_id
+    )
+    select (select array_agg(b.part) from by_type b), (select max(c.hi) from chosen c),
+        (select max(c.xid) from chosen c having max(c.xid) < (select max(w.xid) from w))
+    into limited_window.parts, limited_window.max_hi, limited_window.upto;
+end
+$$;
+comment on function pgps_internal.limited_window(pgps_internal.batch, pg_snapshot, integer) is
+'What waits in a window, by event type, up to about max_events; upto: the last transaction taken, null when all were';
+
 create or replace function pgps_internal.dispatch_part(batch_id bigint, part pgps_internal.part) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_type_id integer := (dispatch_part.part).type_id;
-    v_ids int8multirange;
-    v_events bigint;
-    v_numbered boolean;
+    v_type pgps_internal.event_type;
+    v_cut pgps_internal.taken;
     v_all bigint;
 begin
-    if not exists (select from pgps_internal.event_type t where t.type_id = v_type_id) then
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
+    if not found then
         -- Dropped with events waiting; its rows in the control queue go with their segment.
         return 0;
     end if;
-    execute format('select c.ids, c.events, c.numbered from pgps_internal.cut_%s($1, $2) c', v_type_id)
-    using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_ids, v_events, v_numbered;
-    v_all := v_events;
-    if v_numbered then
-        select r.ids, r.events into v_ids, v_events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type_id, v_ids, (dispatch_part.part).xids) r;
+    execute 'select * from pgps_internal.cut_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_cut;
+    v_all := v_cut.events;
+    if v_cut.numbered then
+        select r.ids, r.events into v_cut.ids, v_cut.events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type.type_id, v_cut.ids,
+            (dispatch_part.part).xids) r;
     end if;
-    if v_all > 0 then
-        insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-        select dispatch_part.batch_id, v_type_id, v_ids, v_events, coalesce(p.total, 0) + v_events, coalesce(p.repeats, 0) + v_all - v_events
-        from (select) one
-        left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = v_type_id
-            order by b.batch_id desc limit 1) p on true;
+    if v_all = 0 then
+        return 0;
     end if;
-    if v_events > 0 then
-        perform pgps_internal.match(dispatch_part.batch_id, v_type_id, v_ids, v_events);
+    insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+    select dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, coalesce(p.total, 0) + v_cut.events,
+        coalesce(p.repeats, 0) + v_all - v_cut.events
+    from (select) one
+    left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = v_type.type_id
+        order by b.batch_id desc limit 1) p on true;
+    if v_cut.events > 0 then
+        perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events);
     end if;
-    return v_events;
+    return v_cut.events;
 end
 $$;
 comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is 'Takes the events of one type into a batch: cut, drop repeats, match';

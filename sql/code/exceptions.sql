@@ -142,11 +142,9 @@ begin
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     -- Asked again where filters are asked: in the log, as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
-    perform set_config('session_replication_role', 'replica', true);
     execute format('insert into %1$s (event_id, xid, %2$s) select k.event_id, k.xid, %2$s from pgps_internal.%3$I k
         where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns, v_type.name || '_kept')
     using still_wanted.event_id;
-    perform set_config('session_replication_role', 'origin', true);
     begin
         perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids), v_class.class_id);
     exception when others or assert_failure or query_canceled then

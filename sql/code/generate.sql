@@ -29,19 +29,30 @@ begin
     v_columns := pgps_internal.column_list(v_type.endpoint, 'l.');
     v_attributes := coalesce((select string_agg('l.' || quote_ident(a.name), ', ') from pgps_internal.attributes_of(v_type.endpoint) a), '');
     perform pgps_internal.create_function(format(
-        'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns table (ids int8multirange, events bigint, numbered boolean)',
-        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
-            #variable_conflict use_column
-            begin return query with l as (
+        'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken', v_type.type_id),
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
+        declare
+            v_cut pgps_internal.taken;
+        begin
+            if upper(pgps_ranges) - lower(pgps_ranges) <= 100 then
+                select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}'), count(*), coalesce(bool_or(l._producer is not null), false)
+                into v_cut.ids, v_cut.events, v_cut.numbered
+                from %1$s l
+                where l.event_id between lower(pgps_ranges) and upper(pgps_ranges) - 1 and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids);
+                return v_cut;
+            end if;
+            with l as (
                 select l.event_id, l.event_id - row_number() over (order by l.event_id) as island, l._producer is not null as numbered
                 from (select lower(r) as lo, upper(r) as hi from unnest(pgps_ranges) r) r
-                cross join lateral (select x.event_id, x.xid, x._producer from %s x
+                cross join lateral (select x.event_id, x.xid, x._producer from %1$s x
                     where x.event_id >= r.lo and x.event_id < r.hi offset 0) l
                 where l.xid in (select u from unnest(pgps_xids) u)
             ),
             i as (select min(event_id) as lo, max(event_id) as hi, count(*) as n, bool_or(numbered) as numbered from l group by island)
-            select coalesce(range_agg(int8range(lo, hi, '[]')), '{}'), coalesce(sum(n), 0)::bigint, coalesce(bool_or(numbered), false) from i;
-            end$body$, v_type.log)));
+            select coalesce(range_agg(int8range(lo, hi, '[]')), '{}'), coalesce(sum(n), 0)::bigint, coalesce(bool_or(numbered), false)
+            into v_cut.ids, v_cut.events, v_cut.numbered from i;
+            return v_cut;
+        end$body$, v_type.log)));
     perform pgps_internal.create_function(format(
         'pgps_internal.rows_%s(pgps_ids int8multirange, out event_ids bigint[], out events pgps_event.%I[]) returns record',
         v_type.type_id, v_type.name), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$

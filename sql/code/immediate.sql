@@ -60,15 +60,32 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true);
+    perform set_config('pgps.visibility', 'deferred', true);
     perform set_config('pgps.act_as', publish_as.publisher, true);
     perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
     perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
-        (select t.log::text from pgps_internal.event_type t where t.name = publish_as.event_type));
+        format('pgps_event.%I', publish_as.event_type));
     return currval('pgps_internal.event_id_seq');
 end
 $$;
 comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text) is
 'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id';
+
+create or replace function pgps_internal.note_publisher() returns trigger
+language plpgsql
+as $$
+declare
+    v_publisher pg_catalog.text;
+begin
+    -- With the publisher's rights, as the last thing before forward_stage: no code of the user runs in between.
+    v_publisher := pg_catalog.set_config('pgps.publisher', case
+        when pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
+            and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user
+        then pg_catalog.current_setting('pgps.act_as') else current_user end, true);
+    return new;
+end
+$$;
+comment on function pgps_internal.note_publisher() is 'After a publishing statement: tells forward_stage who publishes';
 
 create or replace function pgps_internal.forward_stage() returns trigger
 language plpgsql security definer
@@ -85,6 +102,23 @@ begin
 end
 $$;
 comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
+
+create or replace function pgps_internal.build_entry(event_type pgps_internal.event_type) returns regclass
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_entry text := format('pgps_internal.%I', (build_entry.event_type).name || '_entry');
+begin
+    execute format('drop table if exists %s', v_entry);
+    execute format('create table %s (like %s including defaults)', v_entry, (build_entry.event_type).endpoint);
+    execute format('create rule publish as on insert to %s do instead %s', v_entry,
+        pgps_internal.publication(build_entry.event_type, v_entry::regclass));
+    return v_entry::regclass;
+end
+$$;
+comment on function pgps_internal.build_entry(pgps_internal.event_type) is
+'Creates the entry of an immediate type: what is inserted there goes into the log, as into the endpoint of a deferred one';
 
 create or replace function pgps_internal.build_stage(event_type pgps_internal.event_type) returns regclass
 language plpgsql

@@ -7,20 +7,19 @@
 -- Matching a batch
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.match(batch_id bigint, type_id integer, ids int8multirange, events bigint) returns void
+create or replace function pgps_internal.match(batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_type pgps_internal.event_type;
+    v_type_id integer := (match.event_type).type_id;
     v_classes bigint[];
     v_state text;
     v_context text;
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = match.type_id;
     perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true);
     begin
-        v_classes := pgps_internal.match_type(match.batch_id, v_type, match.ids, false);
+        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, false);
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
@@ -28,23 +27,23 @@ begin
         end if;
         -- One bad filter or event hurts nobody else: again, each signature on its own, then class by class, event by event.
         perform pgps_internal.clear_blame();
-        perform pgps_internal.match_type(match.batch_id, v_type, match.ids, true);
-        v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = match.type_id);
+        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, true);
+        v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = v_type_id);
     end;
     perform pgps_internal.wake_subscribers(v_classes);
-    if not exists (select from pgps_internal.member m where m.type_id = match.type_id and m.takes_batch) then
+    if not exists (select from pgps_internal.member m where m.type_id = v_type_id and m.takes_batch) then
         return;
     end if;
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
     select m.subscription_id, d.batch_id, e.event_id, d.type_id
     from pgps_internal.member m
-    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = match.batch_id and d.type_id = match.type_id
+    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = match.batch_id and d.type_id = v_type_id
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.takes_batch and d.batch_id > m.from_batch and not e.event_id <@ m.skip
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.match(bigint, integer, int8multirange, bigint) is 'Matches the events of one type in a batch against all classes';
+comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint) is 'Matches the events of one type in a batch against all classes';
 
 create or replace function pgps_internal.event_ids(delivery pgps_internal.delivery) returns setof bigint
 language plpgsql stable rows 100
@@ -67,34 +66,39 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_owner record;
     v_signature pgps_internal.signature;
     v_ids int8multirange;
-    v_classes bigint[] := '{}';
+    v_classes bigint[];
     v_type_id integer := (match_type.event_type).type_id;
 begin
-    -- Without a filter there is nothing to evaluate; with policies or lost rights there is.
-    for v_owner in
-        select c.owner, array_agg(c.class_id) as classes from pgps_internal.class c
-        where c.type_id = v_type_id and c.signature_id is null and c.is_active group by c.owner
-    loop
-        v_ids := case when match_type.careful
-            then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_owner.owner, match_type.ids)
-            else pgps_internal.visible(match_type.event_type, v_owner.owner, match_type.ids) end;
-        if not isempty(v_ids) then
+    -- Without a filter there is nothing to evaluate; with policies there is.
+    if not (match_type.event_type).has_policy then
+        with d as (
             insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
-            select match_type.batch_id, c, v_type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
-            from unnest(v_owner.classes) c;
-            v_classes := v_classes || v_owner.classes;
-        end if;
-    end loop;
+            select match_type.batch_id, c.class_id, v_type_id, (select sum(upper(r) - lower(r)) from unnest(match_type.ids) r), match_type.ids
+            from pgps_internal.class c
+            where c.type_id = v_type_id and c.signature_id is null and c.is_active
+                and has_table_privilege(c.owner::oid, (match_type.event_type).endpoint, 'select')
+                and exists (select from pg_authid a where a.oid = c.owner)
+            returning class_id
+        )
+        select coalesce(array_agg(d.class_id), '{}') into v_classes from d;
+    else
+        v_classes := pgps_internal.match_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids, match_type.careful);
+    end if;
     for v_signature in
-        select g.* from pgps_internal.signature g where g.type_id = v_type_id order by g.owner, g.signature_id
+        select g.* from pgps_internal.signature g
+        where g.type_id = v_type_id and has_table_privilege(g.owner::oid, (match_type.event_type).endpoint, 'select')
+            and exists (select from pg_authid a where a.oid = g.owner)
+        order by g.owner, g.signature_id
     loop
-        v_ids := case when match_type.careful
-            then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner, match_type.ids)
-            else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
-        continue when isempty(v_ids);
+        v_ids := match_type.ids;
+        if (match_type.event_type).has_policy then
+            v_ids := case when match_type.careful
+                then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner, match_type.ids)
+                else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
+            continue when isempty(v_ids);
+        end if;
         if match_type.careful then
             perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
         else
@@ -107,6 +111,37 @@ $$;
 comment on function pgps_internal.match_type(bigint, pgps_internal.event_type, int8multirange, boolean) is
 'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one. careful:
 failures are isolated';
+
+create or replace function pgps_internal.match_unfiltered(
+    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, careful boolean
+) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_owner record;
+    v_ids int8multirange;
+    v_classes bigint[] := '{}';
+begin
+    for v_owner in
+        select c.owner, array_agg(c.class_id) as classes from pgps_internal.class c
+        where c.type_id = (match_unfiltered.event_type).type_id and c.signature_id is null and c.is_active group by c.owner
+    loop
+        v_ids := case when match_unfiltered.careful
+            then pgps_internal.visible_carefully(match_unfiltered.batch_id, match_unfiltered.event_type, v_owner.owner, match_unfiltered.ids)
+            else pgps_internal.visible(match_unfiltered.event_type, v_owner.owner, match_unfiltered.ids) end;
+        if not isempty(v_ids) then
+            insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
+            select match_unfiltered.batch_id, c, (match_unfiltered.event_type).type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
+            from unnest(v_owner.classes) c;
+            v_classes := v_classes || v_owner.classes;
+        end if;
+    end loop;
+    return v_classes;
+end
+$$;
+comment on function pgps_internal.match_unfiltered(bigint, pgps_internal.event_type, int8multirange, boolean) is
+'Deliveries of the classes without a filter, where policies decide: owner by owner';
 
 create or replace function pgps_internal.prepared() returns text
 language sql stable
@@ -144,18 +179,19 @@ declare
     v_classes text;
     v_constants text;
     v_found pgps_internal.found[];
-    v_prepared text := pgps_internal.prepared();
+    v_prepared text;
     v_done boolean := false;
     v_matched bigint[];
 begin
     -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
     perform pg_try_advisory_lock_shared(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
-        execute format('select pgps_internal.match_%s($1, $2, $3)', v_id)
+        execute 'select pgps_internal.match_' || v_id || '($1, $2, $3)'
         using match_signature.batch_id, match_signature.ids, match_signature.only_class into v_matched;
         perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return v_matched;
     end if;
+    v_prepared := pgps_internal.prepared();
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
     where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class);

@@ -1,121 +1,81 @@
--- Publication. Hot path: three statement triggers on the log and one deferred trigger on the control row; no loops, no
--- exception blocks, no search_path clause (2.5 us a call): every name, type and operator is written out with its schema instead
--- (nullif and case x when look an operator up, too).
--- Each plpgsql expression is set up anew in each transaction (2 us and more, with one event a transaction most of the cost):
--- so one expression where there could be five, and "return new", which has none, where null is meant.
+-- Publication. There is no trigger on it: an INSERT into an endpoint is rewritten by a rule into one statement that inserts into the log and,
+-- when all rows are in, one row into the control queue. It is planned with the INSERT and kept with its plan (decision 0010).
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
 
-create or replace function pgps_internal.open_statement() returns trigger
-language plpgsql security definer
+create or replace function pgps_internal.publication(event_type pgps_internal.event_type, source regclass) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_open pg_catalog.text;
 begin
-    -- Before the first event of the statement: everything it inserts has a higher number than the sequence has now. A
-    -- statement inside the statement (a function that publishes) must not narrow the outer range: a stack.
-    v_open := pg_catalog.set_config(pg_catalog.concat('pgps.open_', tg_relid), pg_catalog.concat(
-        pg_catalog.current_setting(pg_catalog.concat('pgps.open_', tg_relid), true), ' ',
-        coalesce(pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass), 0)), true);
-    return new;
+    -- "opened" is asked before the statement's first number is drawn, "recorded" runs when the statement has ended (PostgreSQL does so
+    -- with what writes in a WITH and is not read): its events are those of its transaction from lo to hi, among the numbers others
+    -- drew meanwhile. VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
+    -- All columns of the control queue in their order: there is one plan node less then.
+    -- The publisher is who has the privilege that pgps.advertise grants; a superuser, who has every privilege, is looked up.
+    -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher sleeps: awake, it holds this
+    -- lock exclusively. PostgreSQL sends it when the transaction commits, and never if it does not.
+    return format($rule$
+        with pgps_opened as materialized (
+            select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
+        ),
+        pgps_recorded as (
+            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser)
+            select
+                pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
+                case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
+                        or not has_table_privilege(%2$L::regclass, 'references')
+                    then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
+                case when pg_try_advisory_lock_shared(1885826163, 2)
+                    then pg_advisory_unlock_shared(1885826163, 2) and pg_notify('pgps_dispatch', '')::text = '' else false end,
+                current_setting('pgps.reliability', true) is not distinct from 'non-guaranteed', clock_timestamp(),
+                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end
+            from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
+        )
+        insert into %2$s (event_id, %3$s)
+        values (case when (select o.lo from pgps_opened o) >= 0 then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
+        (publication.event_type).type_id, (publication.event_type).log, pgps_internal.column_list((publication.event_type).endpoint),
+        pgps_internal.column_list(publication.source, 'new.'));
 end
 $$;
-comment on function pgps_internal.open_statement() is
-'Before a publishing statement: notes the highest event id so far, in the setting pgps.open_<log>. It is empty until the transaction
-publishes, begins with "-" once it has, and has a number for each statement that is open';
+comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
+'The action of a rule on source (an endpoint, or an entry): what an INSERT INTO it comes to. The commit trigger and the control queue
+of the paper (section 5.2)';
 
-create or replace function pgps_internal.note_publisher() returns trigger
-language plpgsql
-as $$
-declare
-    v_publisher pg_catalog.text;
-begin
-    -- With the publisher's rights, as the last thing before record_statement: no code of the user runs in between.
-    v_publisher := pg_catalog.set_config('pgps.publisher', case
-        when pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
-            and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user
-        then pg_catalog.current_setting('pgps.act_as') else current_user end, true);
-    return new;
-end
-$$;
-comment on function pgps_internal.note_publisher() is 'After a publishing statement: tells record_statement who publishes';
-
-create or replace function pgps_internal.record_statement() returns trigger
-language plpgsql security definer
-as $$
-declare
-    v_open pg_catalog.text;
-    v_hi bigint;
-    v_closed pg_catalog.text;
-begin
-    v_open := pg_catalog.current_setting(pg_catalog.concat('pgps.open_', tg_relid));
-    v_hi := pg_catalog.pg_sequence_last_value('pgps_internal.event_id_seq'::pg_catalog.regclass);
-    v_closed := pg_catalog.set_config(pg_catalog.concat('pgps.open_', tg_relid),
-        pg_catalog.concat('-', pg_catalog.ltrim(pg_catalog.rtrim(pg_catalog.rtrim(v_open, '0123456789'), ' '), '-')), true);
-    -- The advertisement is looked up and the row written in one statement. Nothing volatile in it: that would be a subquery scan.
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
-    select v_hi, pg_catalog.split_part(v_open, ' ', -1)::bigint operator(pg_catalog.+) 1, pg_catalog.pg_current_xact_id(),
-        a.type_id, a.role, pg_catalog.rtrim(v_open, ' 0123456789') operator(pg_catalog.=) '',
-        coalesce(pg_catalog.current_setting('pgps.reliability', true), '') operator(pg_catalog.=) 'non-guaranteed',
-        case when pg_catalog.current_setting('pgps.raiser', true) operator(pg_catalog.<>) ''
-            then pg_catalog.current_setting('pgps.raiser')::pg_catalog.xid8 end
-    from pgps_internal.advertisement a
-    where a.type_id operator(pg_catalog.=) tg_argv[0]::integer
-        and a.role operator(pg_catalog.=) pg_catalog.quote_ident(pg_catalog.current_setting('pgps.publisher'))::pg_catalog.regrole
-        and v_hi operator(pg_catalog.>) pg_catalog.split_part(v_open, ' ', -1)::bigint;
-    if not found then
-        perform pgps_internal.record_unadvertised(v_open, tg_argv[0]::integer);
-    end if;
-    return new;
-end
-$$;
-comment on function pgps_internal.record_statement() is
-'After a publishing statement: checks the advertisement and adds the statement''s row to the control queue (paper, section 5.2)';
-
-create or replace function pgps_internal.record_unadvertised(open text, type_id integer) returns void
-language plpgsql
+create or replace function pgps._publisher(type_id integer, role name) returns regrole
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_lo bigint := split_part(record_unadvertised.open, ' ', -1)::bigint + 1;
-    v_hi bigint := pg_sequence_last_value('pgps_internal.event_id_seq'::regclass);
-    v_publisher regrole := quote_ident(current_setting('pgps.publisher'))::regrole;
+    v_publisher regrole;
 begin
-    if v_hi is null or v_hi < v_lo then
-        return;
+    -- One statement: a superuser's every publication comes here.
+    select a.role into v_publisher from pgps_internal.advertisement a
+    where a.type_id = _publisher.type_id
+        and a.role = quote_ident(case when coalesce(current_setting('pgps.act_as', true), '') = ''
+            then _publisher.role else pgps_internal.acting_publisher(_publisher.role) end)::regrole;
+    if not found then
+        v_publisher := quote_ident(pgps_internal.acting_publisher(_publisher.role))::regrole;
+        perform pgps_internal.require_advertised(_publisher.type_id, v_publisher::oid);
     end if;
-    perform pgps_internal.require_advertised(record_unadvertised.type_id, v_publisher::oid);
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, raiser)
-    values (v_hi, v_lo, pg_current_xact_id(), record_unadvertised.type_id, v_publisher,
-        rtrim(record_unadvertised.open, ' 0123456789') = '', coalesce(current_setting('pgps.reliability', true), '') = 'non-guaranteed',
-        nullif(current_setting('pgps.raiser', true), '')::xid8);
+    return v_publisher;
 end
 $$;
-comment on function pgps_internal.record_unadvertised(text, integer) is
-'The rest of record_statement: a statement without events, a publisher with another''s advertisement, or with none';
+comment on function pgps._publisher(integer, name) is
+'Who publishes, for the control queue, where a privilege does not tell: a superuser, the loopback connection, or one who has not
+advertised. role: the current user of the statement. Errors: 55000.';
 
-create or replace function pgps_internal.seal() returns trigger
-language plpgsql security definer
+create or replace function pgps_internal.acting_publisher(role name) returns name
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The commit trigger (Paton and Diaz, Active Database Systems). NOTIFY takes a database-wide lock until the commit is
-    -- on disk, so it is sent only when the dispatcher is asleep: while awake it holds this lock exclusively.
-    if pg_catalog.pg_try_advisory_xact_lock_shared(1885826163, 2) then
-        notify pgps_dispatch;
-    end if;
-    return old;
+    -- Believed on the loopback connection only, whose user owns pgps.
+    return case when coalesce(current_setting('pgps.act_as', true), '') <> '' and acting_publisher.role = session_user
+            and (select r.rolsuper from pg_roles r where r.rolname = session_user)
+        then current_setting('pgps.act_as')::name else acting_publisher.role end;
 end
 $$;
-comment on function pgps_internal.seal() is 'At commit of a publishing transaction: wakes the dispatcher if it sleeps';
-
-do $$
-begin
-    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_seal' and tgrelid = 'pgps_internal.control'::regclass) then
-        create constraint trigger pgps_seal after insert on pgps_internal.control
-        deferrable initially deferred for each row when (new.seals) execute function pgps_internal.seal();
-    end if;
-end
-$$;
-grant usage on sequence pgps_internal.event_id_seq to public;
+comment on function pgps_internal.acting_publisher(name) is 'The role for which the loopback connection publishes; role itself everywhere else';
 
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql
@@ -274,7 +234,9 @@ Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknow
 create extension if not exists dblink schema pgps_internal;
 
 revoke all on all functions in schema pgps_internal from public;
+grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
+    pgps._publisher(integer, name),
     pgps._insert_events(text, jsonb, text, bigint, text),
     pgps.publish(text, jsonb, text, text, text, text, bigint)
 to public;

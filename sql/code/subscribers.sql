@@ -55,7 +55,7 @@ begin
     end if;
     select t.tgname as name, t.tgrelid::regclass as relation into v_trigger
     from pg_trigger t
-    where t.tgdeferrable and not t.tgisinternal and t.tgrelid <> 'pgps_internal.control'::regclass
+    where t.tgdeferrable and not t.tgisinternal
         and exists (select from pg_locks l where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = t.tgrelid
             and l.mode = 'RowExclusiveLock' and l.database = (select d.oid from pg_database d where d.datname = current_database()))
     limit 1;

@@ -121,15 +121,11 @@ begin
         execute format('create policy pgps_all on %s for select to public using (true)', v_relation);
     end loop;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
-    execute format('create trigger pgps_1_open before insert on %s for each statement execute function pgps_internal.open_statement()', v_log);
-    execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_log);
-    execute format('create trigger pgps_3_record after insert on %s for each statement execute function pgps_internal.record_statement(%L)',
-        v_log, (build_log.event_type).type_id);
     execute format('create trigger pgps_no_copy before insert on %s for each row execute function pgps_internal.refuse_copy()', v_endpoint);
 end
 $$;
 comment on function pgps_internal.build_log(pgps_internal.event_type) is
-'Creates the log of an event type (four segments by event id), where events are kept longer, and the triggers of publication';
+'Creates the log of an event type (four segments by event id), where events are kept longer, and its endpoint';
 
 create or replace function pgps_internal.build_endpoint(type_id integer) returns void
 language plpgsql
@@ -137,25 +133,27 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
-    v_target regclass;
     v_columns text;
-    v_deferred text := 'coalesce(current_setting(''pgps.visibility'', true), '''') = ''deferred''';
+    v_values text;
+    v_returning text;
+    v_deferred text := 'current_setting(''pgps.visibility'', true) is not distinct from ''deferred''';
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_endpoint.type_id;
-    v_target := v_type.log;
     v_columns := pgps_internal.column_list(v_type.endpoint);
-    if v_type.visibility = 'immediate' then
-        v_target := pgps_internal.build_stage(v_type);
-        -- What one publication asks for counts more than what the type says.
-        execute format('create or replace rule publish_deferred as on insert to %s where %s do instead insert into %s (%s) values (%s)',
-            v_type.endpoint, v_deferred, v_type.log, v_columns, pgps_internal.column_list(v_type.endpoint, 'new.'));
+    v_values := pgps_internal.column_list(v_type.endpoint, 'new.');
+    -- PostgreSQL cannot describe the row of a relation that has lost a column.
+    v_returning := case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
+        then ' returning ' || v_columns else '' end;
+    if v_type.visibility = 'deferred' then
+        execute format('create or replace rule publish as on insert to %s do instead %s%s', v_type.endpoint,
+            pgps_internal.publication(v_type, v_type.endpoint), v_returning);
+        return;
     end if;
-    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) %s%s',
-        v_type.endpoint, v_target, v_columns, format(case v_type.visibility when 'immediate' then 'select %s where not ' || v_deferred
-            else 'values (%s)' end, pgps_internal.column_list(v_type.endpoint, 'new.')),
-        -- PostgreSQL cannot describe the row of a relation that has lost a column.
-        case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
-            then ' returning ' || v_columns else '' end);
+    -- What one publication asks for counts more than what the type says.
+    execute format('create or replace rule publish_deferred as on insert to %s where %s do instead insert into %s (%s) values (%s)',
+        v_type.endpoint, v_deferred, pgps_internal.build_entry(v_type), v_columns, v_values);
+    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) select %s where not %s%s',
+        v_type.endpoint, pgps_internal.build_stage(v_type), v_columns, v_values, v_deferred, v_returning);
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is
@@ -239,9 +237,7 @@ begin
     delete from pgps_internal.member m where m.type_id = v_type.type_id;
     execute format('drop table %s, %s, pgps_internal.%I, pgps_internal.%I cascade', v_type.endpoint, v_type.log,
         v_type.name || '_kept', v_type.name || '_audit');
-    if to_regclass(format('pgps_internal.%I', v_type.name || '_stage')) is not null then
-        execute format('drop table pgps_internal.%I', v_type.name || '_stage');
-    end if;
+    execute format('drop table if exists pgps_internal.%I, pgps_internal.%I', v_type.name || '_stage', v_type.name || '_entry');
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;

@@ -182,7 +182,7 @@ create table pgps_internal.control (
     xid xid8 not null,
     type_id integer not null,
     publisher regrole not null,
-    seals boolean not null,
+    woken boolean not null,
     volatile boolean not null,
     published_at timestamptz not null default clock_timestamp(),
     raiser xid8
@@ -353,6 +353,12 @@ create type pgps_internal.part as (
     type_id integer,
     xids xid8[],
     ranges int8multirange
+);
+-- The events of a part: their ids, how many, and whether any has a producer's number.
+create type pgps_internal.taken as (
+    ids int8multirange,
+    events bigint,
+    numbered boolean
 );
 create index member_share_idx on pgps_internal.member (type_id) where takes_batch;
 
