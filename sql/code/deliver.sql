@@ -41,33 +41,31 @@ as $$
 declare
     v_id bigint := (take.subscription).subscription_id;
     v_position pgps_internal.position;
-    v_due pgps_internal.received[];
+    v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
-    v_batch bigint;
-    v_event bigint;
+    v_last pgps_internal.received;
 begin
-    perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    perform pgps_internal.require_read_committed(), pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
     -- Events put back come first; they are out of order by the consumer's own wish.
     if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
-        v_due := pgps_internal.take_due(v_id, take.max_events);
+        v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
     end if;
     select array_agg((n.batch_id, n.event_id, n.type_id,
             case when (n.batch_id, n.event_id) <= (v_position.received_batch, v_position.received_event) then 2 else 1 end)::pgps_internal.received
             order by n.batch_id, n.event_id)
     into v_next
-    from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take.max_events - coalesce(cardinality(v_due), 0)) n;
-    if v_next is not null then
-        v_batch := v_next[cardinality(v_next)].batch_id;
-        v_event := v_next[cardinality(v_next)].event_id;
-        -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
-        if (v_batch, v_event, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_batch, v_event, v_position.acked_total,
-                cardinality(v_next));
-        end if;
+    from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take.max_events - cardinality(v_due)) n;
+    if v_next is null then
+        return v_due;
     end if;
-    return coalesce(v_due, '{}') || coalesce(v_next, '{}');
+    v_last := v_next[cardinality(v_next)];
+    -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
+    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next));
+    end if;
+    return v_due || v_next;
 end
 $$;
 comment on function pgps_internal.take(pgps_internal.subscription, integer) is
@@ -103,28 +101,41 @@ $$;
 comment on function pgps_internal.lease(pgps_internal.subscription, integer) is
 'Hands out events to one of several competing consumers, for a limited time; each to one of them';
 
-create or replace function pgps_internal.unfold(taken pgps_internal.received[], owner regrole) returns pgps_internal.message[]
+create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
+returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_messages pgps_internal.message[] := '{}';
+    v_owner regrole := (unfold.subscription).owner;
+    v_messages pgps_internal.message[];
     v_part pgps_internal.message[];
-    v_type record;
-    v_row pgps_internal.event_type;
+    v_type pgps_internal.event_type;
+    v_ids bigint[];
 begin
-    for v_type in select t.type_id, t.name, array_agg(r.event_id) as ids
-        from unnest(unfold.taken) r join pgps_internal.event_type t using (type_id) group by t.type_id, t.name
+    if not (unfold.subscription).is_pattern then
+        -- Of one type, whose name is in the catalogue as the subscription has it.
+        select t.* into v_type from pgps_internal.event_type t where t.type_id = unfold.taken[1].type_id;
+        if v_type.has_policy or not has_table_privilege(v_owner::oid, v_type.endpoint, 'select') then
+            v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.taken) r));
+        end if;
+        execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
+        using unfold.taken, v_ids, v_type.name, pgps_internal.broker() into v_messages;
+        return coalesce(v_messages, '{}');
+    end if;
+    v_messages := '{}';
+    for v_type in select t.* from pgps_internal.event_type t where t.type_id in (select r.type_id from unnest(unfold.taken) r)
     loop
-        select t.* into v_row from pgps_internal.event_type t where t.type_id = v_type.type_id;
-        execute format('select pgps_internal.unfold_%s($1, $2, $3, $4)', v_type.type_id)
-        using unfold.taken, pgps_internal.visible_ids(v_row, unfold.owner, v_type.ids), v_type.name, pgps_internal.broker() into v_part;
+        v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.taken) r where r.type_id = v_type.type_id));
+        execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
+        using unfold.taken, v_ids, v_type.name, pgps_internal.broker() into v_part;
         v_messages := v_messages || v_part;
     end loop;
     return v_messages;
 end
 $$;
-comment on function pgps_internal.unfold(pgps_internal.received[], regrole) is 'Events with their payload, as far as owner may see them; one statement for each event type among them';
+comment on function pgps_internal.unfold(pgps_internal.received[], pgps_internal.subscription) is
+'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type among them';
 
 create or replace function pgps_internal.broker() returns text
 language plpgsql stable
@@ -162,7 +173,7 @@ begin
     loop
         v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
             else pgps_internal.take(v_subscription, v_max) end;
-        new.messages := pgps_internal.unfold(v_taken, v_subscription.owner);
+        new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
         exit when cardinality(v_taken) = 0 or cardinality(new.messages) > 0;
         perform pgps_internal.pass_over(v_subscription, v_taken);
     end loop;
@@ -192,28 +203,32 @@ comment on function pgps_internal.require_rights(pgps_internal.subscription) is 
 
 do $$
 begin
-    if to_regclass('pgps_internal.receive_call') is null then
-        create view pgps_internal.receive_call as
+    if to_regclass('pgps._receive_calls') is null then
+        create view pgps._receive_calls as
         select null::text as subscription, null::integer as max_events, null::name as caller, null::pgps_internal.message[] as messages where false;
-        alter view pgps_internal.receive_call alter column caller set default current_user;
-        create trigger enter instead of insert on pgps_internal.receive_call
+        alter view pgps._receive_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps._receive_calls
         for each row execute function pgps_internal.enter_receive();
-        grant insert (subscription, max_events), select (messages) on pgps_internal.receive_call to public;
+        grant insert (subscription, max_events), select (messages) on pgps._receive_calls to public;
     end if;
 end
 $$;
-comment on view pgps_internal.receive_call is 'The way in of pgps.receive; see pgps_internal.call';
+comment on view pgps._receive_calls is 'The way in of pgps.receive; see pgps_internal.call';
 
 create or replace function pgps.receive(subscription text, max_events integer = 100)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
-language sql volatile rows 100
-begin atomic
+language plpgsql rows 100
+as $$
+#variable_conflict use_column
+begin
+    return query
     with taken as (
-        insert into pgps_internal.receive_call (subscription, max_events) values (receive.subscription, receive.max_events) returning messages
+        insert into pgps._receive_calls (subscription, max_events) values (receive.subscription, receive.max_events) returning messages
     )
     select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
-    from taken t cross join lateral unnest(t.messages) m order by m.place;
-end;
+    from taken t cross join lateral pg_catalog.unnest(t.messages) m order by m.place;
+end
+$$;
 comment on function pgps.receive(text, integer) is
 'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are acknowledged.
 On a handler => ''any'' subscription each session gets events of its own, for the time of the setting lease.

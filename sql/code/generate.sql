@@ -71,35 +71,32 @@ begin
             select l.event_id, row(%1$s)::pgps_event.%2$I from pgps_internal.%4$I l
             where l.event_id = any (pgps_ids) and not exists (select from %3$s x where x.event_id = l.event_id);
         end$body$, v_columns, v_type.name, v_type.log, v_type.name || '_kept')));
-    perform pgps_internal.create_function(format(
-        'pgps_internal.payload_%s(pgps_ids bigint[]) returns table (event_id bigint, payload jsonb, published_at timestamptz, publisher name, xid xid8)',
-        v_type.type_id), format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
-        #variable_conflict use_column
-        begin
-            return query
-            select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at, pg_get_userbyid(c.publisher), l.xid
-            from %2$s l
-            left join lateral (select c.published_at, c.publisher from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
-            where l.event_id = any (pgps_ids);
-            if (select count(*) from unnest(pgps_ids)) > 0 and exists (select from pgps_internal.%3$I) then
-                return query
-                select l.event_id, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), l.xid
-                from pgps_internal.%3$I l
-                where l.event_id = any (pgps_ids) and not exists (select from %2$s x where x.event_id = l.event_id);
-            end if;
-        end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
-    -- Static, so that its plan is kept: receive would else plan the join anew each time.
+    -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not four.
     perform pgps_internal.create_function(format(
         'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_origin text)
         returns pgps_internal.message[]', v_type.type_id),
-        format('language plpgsql stable set search_path = pg_catalog, pg_temp as %L', format($body$
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
+        declare
+            v_messages pgps_internal.message[];
         begin
-            return (select array_agg((r.place, p.event_id, pgps_type, p.payload, p.published_at, p.publisher, p.xid, pgps_origin, r.attempt)
-                ::pgps_internal.message)
-                from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-                join pgps_internal.payload_%s(pgps_ids) p using (event_id));
-        end$body$, v_type.type_id)));
+            select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
+                pg_get_userbyid(c.publisher), l.xid, pgps_origin, r.attempt)::pgps_internal.message) into v_messages
+            from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
+            join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 = (r.event_id / 65536) %% 4
+            left join lateral (select c.published_at, c.publisher from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
+            where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
+            if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
+                v_messages := coalesce(v_messages, '{}') || (
+                    select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at,
+                        pg_get_userbyid(l.pgps_publisher), l.xid, pgps_origin, r.attempt)::pgps_internal.message)
+                    from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
+                    join pgps_internal.%3$I l on l.event_id = r.event_id
+                    where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids))
+                        and r.event_id not in (select (m).event_id from unnest(v_messages) m));
+            end if;
+            return v_messages;
+        end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
@@ -123,8 +120,7 @@ begin
     for v_function in
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
-            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'payload_' || v_type.type_id,
-                'unfold_' || v_type.type_id)
+            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop

@@ -24,27 +24,33 @@ begin
 end
 $$;
 comment on function pgps_internal.enter() is
-'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps_internal.call; the verb checks the caller''s rights.';
+'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps._calls; the verb checks the caller''s rights.';
 
 do $$
 begin
-    if to_regclass('pgps_internal.call') is null then
-        create view pgps_internal.call as
+    if to_regclass('pgps._calls') is null then
+        create view pgps._calls as
         select null::text as verb, null::jsonb as args, null::name as caller, null::jsonb as result where false;
-        alter view pgps_internal.call alter column caller set default current_user;
-        create trigger enter instead of insert on pgps_internal.call
+        alter view pgps._calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps._calls
         for each row execute function pgps_internal.enter();
-        grant insert (verb, args), select (result) on pgps_internal.call to public;
+        grant insert (verb, args), select (result) on pgps._calls to public;
     end if;
 end
 $$;
-comment on view pgps_internal.call is 'The only door from public functions to internals; see pgps._call';
+comment on view pgps._calls is 'The only door from public functions to internals; see pgps._call';
 
+-- In plpgsql, which keeps the plan of the insert from call to call; the view stands in this schema so that the caller may name it.
 create or replace function pgps._call(verb text, args jsonb) returns jsonb
-language sql volatile
-begin atomic
-    insert into pgps_internal.call (verb, args) values (_call.verb, _call.args) returning result;
-end;
+language plpgsql
+as $$
+declare
+    v_result pg_catalog.jsonb;
+begin
+    insert into pgps._calls (verb, args) values (_call.verb, _call.args) returning result into v_result;
+    return v_result;
+end
+$$;
 comment on function pgps._call(text, jsonb) is
 'Calls an internal verb as the current user. Not for applications: use the functions named in the reference.';
 

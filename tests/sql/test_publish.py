@@ -10,7 +10,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, endpoint, make_type, numbers, publish, refused, rows, take, value
+from tests.fix_broker import (
+    call,
+    column,
+    endpoint,
+    make_type,
+    meanwhile,
+    numbers,
+    publish,
+    refused,
+    rows,
+    take,
+    value,
+)
 from tests.fix_db import Connect
 
 Name = Callable[..., str]
@@ -50,6 +62,81 @@ def test_ten_thousand_rows_are_one_row_of_the_control_queue(admin: psycopg.Conne
     rows(admin, "select pgps.dispatch()")
     assert numbers(admin, tick, 20000) == list(range(1, 10001))
     assert call(admin, "ack", tick) == 10000
+
+
+def test_what_a_statement_deletes_can_be_published_by_it(admin: psycopg.Connection, tick: str, name: Name) -> None:
+    stage = name("stage")
+    rows(admin, f"create table public.{stage} (n integer); insert into public.{stage} select generate_series(1, 3)")
+    moved = f"with moved as (delete from public.{stage} returning n) insert into {endpoint(tick)} (n) select n from moved"
+    rows(admin, f"{moved} order by n")
+    assert take(admin, tick) == [1, 2, 3]
+    published = f"with p as (insert into {endpoint(tick)} (n) values (4), (5) returning n)"
+    rows(admin, f"{published} insert into public.{stage} select n from p")
+    assert column(admin, f"select n from public.{stage} order by n") == [4, 5]
+    assert take(admin, tick) == [4, 5]
+    rows(admin, f"drop table public.{stage}")
+
+
+def test_a_loop_over_what_it_returns_publishes_all_of_a_statement(admin: psycopg.Connection, tick: str) -> None:
+    rows(
+        admin,
+        f"do $$ declare r record; begin for r in insert into {endpoint(tick)} (n) select generate_series(1, 100) "
+        "returning n loop exit when r.n = 3; end loop; end $$",
+    )
+    assert take(admin, tick) == list(range(1, 101))
+
+
+def test_the_number_of_rows_is_that_of_the_events(admin: psycopg.Connection, tick: str) -> None:
+    assert admin.execute(f"insert into {endpoint(tick)} (n) values (1), (2), (3)".encode()).rowcount == 3
+    assert admin.execute(f"insert into {endpoint(tick)} (n) select 1 where false".encode()).rowcount == 0
+
+
+def test_a_statement_without_rows_leaves_nothing_behind(admin: psycopg.Connection, tick: str) -> None:
+    publish(admin, tick, 1)
+    before = value(admin, "select count(*) from pgps_internal.control")
+    rows(admin, f"insert into {endpoint(tick)} (n) select 1 where false")
+    rows(admin, f"with none as (select 1 as n where false) insert into {endpoint(tick)} (n) select n from none")
+    assert value(admin, "select count(*) from pgps_internal.control") == before
+
+
+def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    dispatcher, publisher = connect(), connect(autocommit=False)
+    rows(dispatcher, "listen pgps_dispatch")
+    publish(publisher, tick, 1)
+    assert list(dispatcher.notifies(timeout=0.1)) == []
+    publisher.rollback()
+    assert list(dispatcher.notifies(timeout=0.1)) == []
+    for number in (2, 3):
+        publish(publisher, tick, number)
+    publisher.commit()
+    assert [n.channel for n in dispatcher.notifies(timeout=5, stop_after=1)] == ["pgps_dispatch"]
+    assert value(dispatcher, "select pgps.stay_awake()")
+    publish(publisher, tick, 4)
+    publisher.commit()
+    assert list(dispatcher.notifies(timeout=0.1)) == []
+    rows(dispatcher, "select pgps.fall_asleep()")
+    assert column(admin, "select woken from pgps_internal.control order by hi desc limit 3") == [False, True, True]
+
+
+def test_roles_advertise_a_type_at_once(connect: Connect, admin: psycopg.Connection, tick: str, role: Name) -> None:
+    names = [role("first"), role("second")]
+    rows(admin, f"grant insert on {endpoint(tick)} to {', '.join(names)}")
+    first, second = (connect(each, autocommit=False) for each in names)
+    call(first, "advertise", tick)
+    with meanwhile(admin, second, lambda: call(second, "advertise", tick)):
+        first.commit()
+    second.commit()
+    for number, session in enumerate((first, second)):
+        publish(session, tick, number)
+        session.commit()
+    assert take(admin, tick) == [0, 1]
+    for session in (first, second):
+        call(session, "unadvertise", tick)
+        with refused("55000", "advertised"):
+            publish(session, tick, 2)
+        session.rollback()
 
 
 def test_copy_and_other_writing_are_refused(admin: psycopg.Connection, connect: Connect, role: Any, tick: str) -> None:

@@ -17,8 +17,9 @@ SAFETY = 1.0
 """Seconds between looks while asleep, should a notification be lost."""
 CONFIRM = 0.005
 """Seconds until a look that makes sure a batch left nothing behind."""
-ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1)
-"""Seconds between looks for those who were committing when the dispatcher fell asleep."""
+ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, *[0.1] * 300)
+"""Seconds between looks for those who were publishing when the dispatcher fell asleep: they will commit without a
+NOTIFY. After half a minute the looks of a sleeping dispatcher have to do."""
 
 # Busy: so many batches in so short a time (400 a second), or hardly a pause between as many batches, however long.
 _ROUNDS = 8
