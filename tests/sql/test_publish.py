@@ -67,7 +67,9 @@ def test_ten_thousand_rows_are_one_row_of_the_control_queue(admin: psycopg.Conne
 def test_what_a_statement_deletes_can_be_published_by_it(admin: psycopg.Connection, tick: str, name: Name) -> None:
     stage = name("stage")
     rows(admin, f"create table public.{stage} (n integer); insert into public.{stage} select generate_series(1, 3)")
-    moved = f"with moved as (delete from public.{stage} returning n) insert into {endpoint(tick)} (n) select n from moved"
+    moved = (
+        f"with moved as (delete from public.{stage} returning n) insert into {endpoint(tick)} (n) select n from moved"
+    )
     rows(admin, f"{moved} order by n")
     assert take(admin, tick) == [1, 2, 3]
     published = f"with p as (insert into {endpoint(tick)} (n) values (4), (5) returning n)"
