@@ -344,7 +344,8 @@ end
 $$;
 comment on function pgps.dispatch(integer) is
 'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events: about how many
-at most, never splitting a transaction; null = all that wait. Waits for another dispatcher''s transaction; committed as a whole, so
+at most, never splitting a transaction; of transactions that published side by side it takes fewer, since what counts is how far their
+event ids reach; null = all that wait. Waits for another dispatcher''s transaction; committed as a whole, so
 a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
 -- ---------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,36 @@ cross join lateral (
 where c.hi > p.base_hi and (p.upto is null or c.xid > p.upto or not pg_visible_in_snapshot(c.xid, p.snapshot));
 comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.waiting';
 
+create or replace function pgps._count_waiting(event_type text, reader name) returns bigint
+language plpgsql security definer stable
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_xids xid8[];
+    v_ranges int8multirange;
+    v_count bigint;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = _count_waiting.event_type;
+    -- The reader is who reads the view; anybody may call this and say it is another.
+    if not found or not pg_has_role(session_user, _count_waiting.reader, 'member')
+        or not (has_table_privilege(_count_waiting.reader, v_type.endpoint, 'select') or pg_has_role(_count_waiting.reader, 'pgps_admin', 'usage')
+            or has_table_privilege(_count_waiting.reader, v_type.endpoint, 'insert')) then
+        return null;
+    end if;
+    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+    from pgps_internal.undispatched w where w.type_id = v_type.type_id;
+    execute format('select count(*) from unnest($1) r
+        cross join lateral (select l.xid from %s l where l.event_id >= lower(r) and l.event_id < upper(r) offset 0) l
+        where l.xid in (select u from unnest($2) u)', v_type.log) using v_ranges, v_xids into v_count;
+    return v_count;
+end
+$$;
+comment on function pgps._count_waiting(text, name) is
+'How many events wait for dispatch, counted in the log: the id ranges of statements that ran side by side overlap. For pgps.queues and
+pgps.activity, not for applications; null unless the session may be reader and reader may use the event type.';
+grant execute on function pgps._count_waiting(text, name) to public;
+
 create or replace view pgps_internal.standing as
 select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p.acked_event, 0) as acked_event,
     coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event,
@@ -278,7 +308,8 @@ select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliabi
 from pgps_internal.queue q
 join pgps_internal.event_type t using (type_id)
 cross join lateral (
-    select (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w where w.type_id = t.type_id) as waiting,
+    select coalesce(pgps._count_waiting(t.name, current_user),
+            (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w where w.type_id = t.type_id)) as waiting,
         (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
         (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
         (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
@@ -356,7 +387,8 @@ select t.name as event_type, coalesce(b.total, 0) as published,
     w.waiting, w.oldest_waiting, r.rate
 from pgps_internal.event_type t
 left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
-cross join lateral (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint as waiting, min(w.published_at) as oldest_waiting
+cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), sum(w.hi - w.lo + 1), 0)::bigint as waiting,
+        min(w.published_at) as oldest_waiting
     from pgps_internal.undispatched w where w.type_id = t.type_id) w
 cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
     from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)

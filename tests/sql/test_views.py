@@ -61,6 +61,53 @@ def test_figures_of_the_catalogue_are_right(admin: psycopg.Connection, tick: str
     assert rows(admin, query, [tick]) == [(tick, 1, "no")]
 
 
+def test_the_depth_counts_events_and_not_the_ids_between_them(
+    admin: psycopg.Connection, connect: Connect, role: Any, name: Name, tick: str
+) -> None:
+    """A statement in the midst of which others publish: its ids reach further than it has events."""
+    other = name("other")
+    make_type(admin, other)
+    between = f"public.{tick}_between"
+    rows(
+        admin,
+        f"create function {between}(n integer) returns integer language plpgsql as "
+        f"$$ begin insert into {endpoint(other)} select 1 from generate_series(1, 10); return n; end $$",
+    )
+    interleaved = f"insert into {endpoint(tick)} select {between}(n) from generate_series(1, 4) n"
+    first, late = connect(), connect(autocommit=False)
+    rows(late, interleaved)
+    rows(late, "savepoint s")
+    rows(late, interleaved)
+    rows(late, "rollback to savepoint s")
+    rows(first, interleaved)
+    publish(first, tick, 1)
+    depth = "select depth from pgps.queues where event_type = %s and kind = 'in'"
+    waiting = "select waiting from pgps.activity where event_type = %s"
+    reader = connect(role("reader"))
+    for connection in (admin, reader):
+        assert (value(connection, depth, [tick]), value(connection, waiting, [tick])) == (5, 5)
+        assert value(connection, depth, [other]) == 40
+    rows(admin, "select pgps.dispatch()")
+    assert value(reader, depth, [tick]) == 0
+    late.commit()
+    assert (value(reader, depth, [tick]), value(reader, waiting, [tick])) == (4, 4)
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, f"drop function {between}")
+
+
+def test_who_may_not_use_a_type_cannot_count_its_events(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    publish(admin, tick, 1)
+    rows(admin, f"revoke all on {endpoint(tick)} from public")
+    stranger, reader = connect(role("stranger")), role("reader")
+    rows(admin, f"grant select on {endpoint(tick)} to {reader}")
+    for claimed in (stranger.info.user, reader, admin.info.user):
+        assert call(stranger, "_count_waiting", tick, claimed) is None
+    assert call(connect(reader), "_count_waiting", tick, reader) == 1
+    assert call(stranger, "_count_waiting", "no_such", stranger.info.user) is None
+
+
 def test_every_view_is_readable_by_everybody_and_shows_a_stranger_nothing(
     admin: psycopg.Connection, connect: Connect, role: Any, tick: str
 ) -> None:
