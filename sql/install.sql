@@ -1,4 +1,5 @@
 \ir schema/0001_baseline.sql
+\ir schema/0002_links.sql
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/types.sql
@@ -27,5 +28,13 @@
 \ir code/archive.sql
 \ir code/views.sql
 \ir code/explain.sql
+\ir code/brokers.sql
+\ir code/neighbours.sql
+\ir code/filters.sql
+\ir code/routes.sql
+\ir code/link_messages.sql
+\ir code/link_send.sql
+\ir code/link_receive.sql
 \ir code/links.sql
+\ir code/trace.sql
 \ir code/statements.sql

@@ -53,6 +53,7 @@ attributes, functions, operators, types
             sorted names; exact when safe, else a guess
 keys        [{attribute, operator, parameter}] of the conditions attribute = < <= > >= $n
 in_select   true when an IN (SELECT ..) became EXISTS in shape
+pushed      the conditions that a broker elsewhere may ask, as one filter; null when there are none
 
 Nulls: NULL when an argument is.
 Errors: 42601 not one SQL expression, 22023 empty, 54000 over 100,000 characters or nested deeper than 100.

@@ -195,7 +195,7 @@ declare
     v_name text := pgps_internal.fold(find_subscription.name);
     v_subscription pgps_internal.subscription;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name;
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name and s.scope <> 'link';
     if not found then
         raise exception 'subscription "%" does not exist', find_subscription.name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
@@ -244,6 +244,7 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('lease', '60 seconds', 'interval', 'How long a competing consumer holds an event before another may have it'),
     ('filter_failures', '20', 'integer', 'A filter that has failed on this many events in a row suspends its subscriptions'),
     ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this server'),
+    ('link_create_types', 'true', 'boolean', 'Event types that a neighbour has and this broker lacks are created here'),
     ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;
 

@@ -1,4 +1,4 @@
--- Links to other brokers: their definitions. The worker that carries events over them reads these rows.
+-- Links to other brokers: their definitions, and how they are. Locks: catalogue rows.
 
 create or replace function pgps_internal.do_create_link(caller name, args jsonb) returns void
 language plpgsql
@@ -6,6 +6,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_name text := pgps_internal.check_name(args ->> 'name', 'link');
+    v_role regrole;
 begin
     perform pgps_internal.require_admin(caller, 'create links');
     if args ->> 'direction' is null or args ->> 'direction' not in ('both', 'in', 'out') then
@@ -16,20 +17,27 @@ begin
     elsif exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" exists already', v_name using errcode = '42710', hint = format('Change it with pgps.alter_link(%L, …).', v_name);
     end if;
-    insert into pgps_internal.link (name, conninfo, direction) values (v_name, args ->> 'conninfo', args ->> 'direction');
+    v_role := quote_ident(coalesce(args ->> 'role', caller))::regrole;
+    if not pg_has_role(caller, v_role::oid, 'usage') then
+        raise exception 'role "%" may not link with the rights of role %', caller, v_role
+        using errcode = '42501', hint = format('Ask for: grant %s to %I', v_role, caller);
+    end if;
+    insert into pgps_internal.link (name, conninfo, direction, role) values (v_name, args ->> 'conninfo', args ->> 'direction', v_role);
 end
 $$;
 comment on function pgps_internal.do_create_link(name, jsonb) is 'See pgps.create_link';
 
-create or replace function pgps.create_link(name text, conninfo text, direction text = 'both') returns void
+create or replace function pgps.create_link(name text, conninfo text, direction text = 'both', role name = null) returns void
 language sql
 begin atomic
     select pgps._call('create_link', jsonb_build_object('name', create_link.name, 'conninfo', create_link.conninfo,
-        'direction', create_link.direction));
+        'direction', create_link.direction, 'role', create_link.role));
 end;
-comment on function pgps.create_link(text, text, text) is
-'Defines a link to another broker (paper, section 4.6). conninfo: a libpq string; prefer passfile or service to a password; nobody but
-the owner of pgps can read it. direction: both, in or out. Needs pgps_admin. Errors: 42710, 22023, 42501.';
+comment on function pgps.create_link(text, text, text, name) is
+'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways. conninfo: a libpq string;
+prefer passfile or service to a password; nobody but the owner of pgps can read it. The role in it needs pgps_link there. direction: both,
+in (events come here) or out. role: with whose rights the neighbour receives and publishes here, null = the caller''s; its SELECT, INSERT and
+policies decide what may cross. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
 language plpgsql
@@ -76,12 +84,81 @@ begin atomic
 end;
 comment on function pgps.drop_link(text) is 'Drops a link. Needs pgps_admin. Errors: 42704, 42501.';
 
+create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_worker(caller, 'serve links');
+    return (select coalesce(jsonb_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state', l.state) order by l.name), '[]')
+        from pgps_internal.link l where l.enabled);
+end
+$$;
+comment on function pgps_internal.do_serve_links(name, jsonb) is 'See pgps.serve_links';
+
+create or replace function pgps.serve_links() returns jsonb
+language sql
+begin atomic
+    select pgps._call('serve_links', '{}');
+end;
+comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+create or replace function pgps_internal.do_note_link(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_worker(caller, 'serve links');
+    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint', changed_at = clock_timestamp()
+    where l.name = args ->> 'name' and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
+end
+$$;
+comment on function pgps_internal.do_note_link(name, jsonb) is 'See pgps.note_link';
+
+create or replace function pgps.note_link(name text, state text, error text = null, hint text = null) returns void
+language sql
+begin atomic
+    select pgps._call('note_link', jsonb_build_object('name', note_link.name, 'state', note_link.state, 'error', note_link.error, 'hint', note_link.hint));
+end;
+comment on function pgps.note_link(text, text, text, text) is 'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
 create or replace view pgps.links as
-select l.name, l.direction, l.enabled, case when l.enabled then 'defined' else 'disabled' end as state, null::text as last_error
+select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as direction, coalesce(l.enabled, true) as enabled,
+    case
+        when not l.enabled then 'paused'
+        when n.is_draining then 'draining'
+        when n.is_blocked then 'blocked'
+        when u.is_up then 'up'
+        when l.link_id is null then 'waiting'
+        when l.state = 'up' then 'connecting'
+        else l.state end as state,
+    concat_ws('; ', n.last_error, l.last_error, (select string_agg(format('event type "%s": %s', f.name, f.difference), '; ' order by f.name)
+        from pgps_internal.foreign_type f where f.neighbour_id = n.neighbour_id and f.difference is not null)) as last_error,
+    l.hint, n.name as neighbour, n.broker_id, n.epoch, coalesce(l.role, n.role)::text as role, l.link_id is not null as defined_here,
+    coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
+    coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
+    (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
+    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id) as filters_received, l.changed_at
 from pgps_internal.link l
+full join pgps_internal.neighbour n using (link_id)
+cross join lateral (select count(*) = 2 as is_up from pgps_internal.link_session s
+    join pg_stat_get_activity(null) a on s.holder = format('%s@%s', a.pid, extract(epoch from a.backend_start))
+    where s.neighbour_id = n.neighbour_id) u
+left join pgps_internal.standing p on p.subscription_id = n.subscription_id
+left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true
+cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
+    from (select h.* from pgps_internal.position h where h.subscription_id = n.subscription_id order by h.position_id desc limit 100) h
+    where h.moved_at > clock_timestamp() - interval '1 minute') r
+cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received, max(c.received_at) as last_received_at,
+        coalesce(sum(c.events) filter (where c.received_at > clock_timestamp() - interval '1 minute') / 60.0, 0)::double precision as rate
+    from pgps_internal.arrival c where c.neighbour_id = n.neighbour_id) i
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
-comment on view pgps.links is 'Links to other brokers, for pgps_admin and pgps_worker; defined: no events are carried yet';
+comment on view pgps.links is
+'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state: defined, connecting,
+up, waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must act), paused, draining';
 grant select on pgps.links to public;
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.create_link(text, text, text), pgps.alter_link(text, text, boolean), pgps.drop_link(text) to public;
+revoke all on function pgps.serve_links(), pgps.note_link(text, text, text, text) from public;
+grant execute on function pgps.serve_links(), pgps.note_link(text, text, text, text) to pgps_worker, pgps_admin;
+grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean), pgps.drop_link(text) to public;

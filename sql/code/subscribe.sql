@@ -24,7 +24,8 @@ begin
     if not has_table_privilege(caller, v_type.endpoint, 'select') then
         raise exception 'role "%" may not subscribe to event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant select on %s to %I', v_type.endpoint, caller);
-    elsif not exists (select from pgps_internal.advertisement a where a.type_id = v_type.type_id) then
+    elsif not exists (select from pgps_internal.advertisement a where a.type_id = v_type.type_id)
+            and not exists (select from pgps_internal.offer f where v_type.name = any (f.types)) then
         raise exception 'event type "%" is not advertised by anybody', v_type.name
         using errcode = '55000', hint = format('A publisher must first: select pgps.advertise(%L)', quote_ident(v_type.name));
     end if;

@@ -61,7 +61,7 @@ declare
     v_subscription pgps_internal.subscription;
 begin
     select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, 'pgps_admin', 'usage');
+    where s.name = pgps_internal.fold(args ->> 'name') and s.scope <> 'link' and pg_has_role(caller, 'pgps_admin', 'usage');
     if not found then
         v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
     end if;
@@ -86,7 +86,7 @@ declare
     v_subscription pgps_internal.subscription;
 begin
     select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, 'pgps_admin', 'usage');
+    where s.name = pgps_internal.fold(args ->> 'name') and s.scope <> 'link' and pg_has_role(caller, 'pgps_admin', 'usage');
     if not found then
         v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
     end if;

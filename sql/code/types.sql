@@ -95,7 +95,8 @@ begin
         create table %s (
             event_id bigint not null default nextval('pgps_internal.event_id_seq'::regclass),
             xid xid8 not null default pg_current_xact_id(),
-            like %s including defaults including constraints including storage
+            like %s including defaults including constraints including storage,
+            pgps_origin_event bigint
         ) partition by list (((event_id / 65536) %% 4))$sql$, v_log, v_endpoint);
     for v_slot in 0..3 loop
         execute format('create %s table pgps_internal.%I partition of %s for values in (%s)',

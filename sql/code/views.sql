@@ -342,7 +342,7 @@ cross join lateral (select coalesce(case when s.handler = 'any' and s.callback i
             else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
     from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
     where h.moved_at > clock_timestamp() - interval '1 minute') r
-where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
 A client that waits for events listens on channel.';

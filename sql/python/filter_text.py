@@ -42,6 +42,7 @@ def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[
     attributes, functions, operators, types: sorted names; as far as the text alone tells, unless safe.
     keys: the conjuncts `attribute operator $n`, each {attribute, operator, parameter}.
     in_select: true when an IN (SELECT ..) was rewritten.
+    pushed: the conjuncts that a broker elsewhere may ask, as one filter; None when there are none.
     Raises SqlTextError: 42601, 22023 when empty, 54000 when too long or nested too deep.
     """
     tokens = strip_parentheses(read_filter(text))
@@ -75,7 +76,21 @@ def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[
         "types": sorted(names.types),
         "keys": find_keys(conjuncts, scope),
         "in_select": in_select,
+        "pushed": write_tokens(folded) if safe else push(folded, type_name, attribute_names),
     }
+
+
+def push(tokens: list[Token], type_name: str, attribute_names: list[str]) -> Optional[str]:
+    """Return the conjuncts that read nothing but the event and cannot fail, joined by AND; None when none do.
+
+    What may fail stays with the conjuncts that are to protect it.
+    """
+    parts = [
+        write_tokens(conjunct)
+        for conjunct in split_conjuncts(tokens)
+        if harmless(conjunct) and read_safe(conjunct, type_name, attribute_names)
+    ]
+    return " and ".join(f"({part})" for part in parts) or None
 
 
 def read_filter(text: str) -> list[Token]:

@@ -145,7 +145,7 @@ create table pgps_internal.subscription (
     filter text,
     environment jsonb not null,
     parameter_types text[],
-    scope text not null check (scope in ('local', 'global')),
+    scope text not null check (scope in ('local', 'global', 'link')),
     callback text,
     priority integer not null,
     max_attempts integer not null check (max_attempts > 0),
@@ -185,7 +185,8 @@ create table pgps_internal.control (
     woken boolean not null,
     volatile boolean not null,
     published_at timestamptz not null default clock_timestamp(),
-    raiser xid8
+    raiser xid8,
+    origin_id integer
 ) partition by list (((hi / 65536) % 4));
 create index control_xid_idx on pgps_internal.control (xid, hi);
 

@@ -1,0 +1,148 @@
+-- Who this broker is: an id of its own, and an epoch that begins anew when the database was restored from an older state.
+-- Locks: the broker's row.
+
+create or replace function pgps_internal.link_incarnation() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select format('%s/%s', pgps_internal.incarnation(), (select c.timeline_id from pg_control_checkpoint() c)) $$;
+comment on function pgps_internal.link_incarnation() is
+'Which life of which database this is: system identifier, database oid, timeline; a restored or cloned one has another';
+
+create or replace function pgps_internal.me() returns pgps_internal.broker
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me pgps_internal.broker;
+begin
+    select b.* into v_me from pgps_internal.broker b;
+    if not found then
+        insert into pgps_internal.broker (broker_id, epoch, incarnation) values (gen_random_uuid(), 1, pgps_internal.link_incarnation())
+        on conflict do nothing;
+        select b.* into v_me from pgps_internal.broker b;
+        insert into pgps_internal.origin (broker_id, epoch, name, is_self) values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true)
+        on conflict do nothing;
+    end if;
+    if v_me.incarnation <> pgps_internal.link_incarnation() then
+        v_me.state := 'restored';
+    end if;
+    return v_me;
+end
+$$;
+comment on function pgps_internal.me() is
+'This broker; made when first asked for. state: restored when the database is not the one that it was when links were last started or resumed';
+
+create or replace function pgps_internal.self_origin() returns integer
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select o.origin_id from pgps_internal.origin o where o.is_self and o.to_batch is null);
+end
+$$;
+comment on function pgps_internal.self_origin() is 'This broker in its present epoch as an origin; null before the first link';
+
+create or replace function pgps_internal.find_origin(broker_id uuid, epoch integer, name text) returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_origin integer;
+begin
+    select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id and o.epoch = find_origin.epoch;
+    if v_origin is null then
+        insert into pgps_internal.origin (broker_id, epoch, name) values (find_origin.broker_id, find_origin.epoch, find_origin.name)
+        on conflict do nothing;
+        select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id and o.epoch = find_origin.epoch;
+    end if;
+    return v_origin;
+end
+$$;
+comment on function pgps_internal.find_origin(uuid, integer, text) is 'The number of an origin here, given when it is first heard of';
+
+create or replace function pgps_internal.require_link_role(caller name, action text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not (pg_has_role(require_link_role.caller, 'pgps_link', 'usage') or pg_has_role(require_link_role.caller, 'pgps_worker', 'usage')
+            or pg_has_role(require_link_role.caller, 'pgps_admin', 'usage')) then
+        raise exception 'role "%" may not %', require_link_role.caller, require_link_role.action
+        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_link to %I', require_link_role.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_link_role(name, text) is 'Raises 42501 unless caller is a member of pgps_link, pgps_worker or pgps_admin';
+
+create or replace function pgps_internal.do_link_identity(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me pgps_internal.broker;
+begin
+    perform pgps_internal.require_link_role(caller, 'link brokers');
+    v_me := pgps_internal.me();
+    return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name', pgps_internal.broker(), 'protocol', 1,
+        'version', pgps.version(), 'collation', (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
+            from pg_database d where d.datname = current_database()));
+end
+$$;
+comment on function pgps_internal.do_link_identity(name, jsonb) is 'See pgps.link_identity';
+
+create or replace function pgps.link_identity() returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_identity', '{}');
+end;
+comment on function pgps.link_identity() is
+'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version, collation.
+Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
+
+create or replace function pgps_internal.do_resume_links(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me pgps_internal.broker := pgps_internal.me();
+    v_as text := args ->> 'as';
+    v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+begin
+    perform pgps_internal.require_admin(caller, 'resume links');
+    if v_as is null or v_as not in ('restored', 'clone') then
+        raise exception 'invalid state "%"', v_as using errcode = '22023', hint = 'Use restored (the original is gone) or clone (it lives on).';
+    end if;
+    -- What is committed and in no batch yet belongs to the epoch in which it was published.
+    perform pgps.dispatch();
+    v_last := coalesce((pgps_internal.last_batch()).batch_id, v_last);
+    update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self and o.to_batch is null;
+    if v_as = 'clone' then
+        update pgps_internal.origin o set is_self = false where o.is_self;
+        v_me.broker_id := gen_random_uuid();
+        v_me.epoch := 0;
+    end if;
+    update pgps_internal.broker b
+    set broker_id = v_me.broker_id, epoch = v_me.epoch + 1, incarnation = pgps_internal.link_incarnation(), state = 'active';
+    insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
+    values (v_me.broker_id, v_me.epoch + 1, pgps_internal.broker(), true, v_last);
+    perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
+    update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = clock_timestamp();
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.do_resume_links(name, jsonb) is 'See pgps.resume_links';
+
+create or replace function pgps.resume_links("as" text) returns void
+language sql
+begin atomic
+    select pgps._call('resume_links', jsonb_build_object('as', resume_links."as"));
+end;
+comment on function pgps.resume_links(text) is
+'Lets the links of a broker go on that was restored or cloned. as: restored = it takes the place of the original, which is gone, in a new
+epoch; clone = the original lives on, and this becomes a broker of its own. Neighbours are told anew what is wanted; what is behind
+their horizon and still here is sent again. Needs pgps_admin. Errors: 22023, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.link_identity(), pgps.resume_links(text) from public;
+grant execute on function pgps.link_identity() to pgps_link, pgps_worker, pgps_admin;
+grant execute on function pgps.resume_links(text) to pgps_admin;

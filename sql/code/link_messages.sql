@@ -1,0 +1,237 @@
+-- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
+-- Locks: advisory (1885826167, 0) until the transaction ends; those of creating an event type or a class.
+
+create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case hear.kind
+        when 'type' then perform pgps_internal.hear_type(hear.neighbour, hear.body);
+        when 'ad' then perform pgps_internal.hear_ad(hear.neighbour, hear.body);
+        when 'unad' then
+            delete from pgps_internal.offer f using pgps_internal.origin o
+            where f.neighbour_id = (hear.neighbour).neighbour_id and o.origin_id = f.origin_id
+                and o.broker_id = (hear.body ->> 'broker')::uuid and o.epoch = (hear.body ->> 'epoch')::integer;
+        when 'sub' then perform pgps_internal.hear_sub(hear.neighbour, hear.body);
+        when 'unsub' then perform pgps_internal.hear_unsub(hear.neighbour, hear.body ->> 'key');
+        when 'attach' then perform pgps_internal.hear_attach(hear.neighbour, hear.body);
+        when 'detach' then
+            delete from pgps_internal.attached a using pgps_internal.origin o
+            where a.neighbour_id = (hear.neighbour).neighbour_id and o.origin_id = a.origin_id and a.attachment = (hear.body ->> 'attachment')::integer
+                and o.broker_id = (hear.body ->> 'broker')::uuid and o.epoch = (hear.body ->> 'epoch')::integer;
+        when 'active' then perform pgps_internal.hear_active(hear.neighbour, hear.body);
+        when 'gap' then perform pgps_internal.hear_gap(hear.neighbour, hear.body);
+        else
+            raise exception 'broker "%" says "%", which this one does not understand', (hear.neighbour).name, hear.kind
+            using errcode = '0A000', hint = 'Upgrade the older broker: pgps upgrade DSN';
+    end case;
+end
+$$;
+comment on function pgps_internal.hear(pgps_internal.neighbour, text, jsonb) is 'Acts on one message of a neighbour';
+
+create or replace function pgps_internal.difference(event_type pgps_internal.event_type, definition jsonb, name text) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(case
+        when h.name is null then format('attribute "%s" %s is only at "%s"', t.name, t.type, difference.name)
+        when t.name is null then format('attribute "%s" %s is only here', h.name, h.type)
+        else format('attribute "%s" is %s here and %s at "%s"', h.name, h.type, t.type, difference.name) end, '; ' order by coalesce(h.name, t.name))
+    from (select a.name, a.type from pgps_internal.attributes_of((difference.event_type).endpoint) a) h
+    full join jsonb_to_recordset(difference.definition -> 'attributes') t(name text, type text) on t.name = h.name
+    where h.type is distinct from t.type
+$$;
+comment on function pgps_internal.difference(pgps_internal.event_type, jsonb, text) is
+'In what an event type here and the one a neighbour describes differ; null when they have the same attributes of the same types';
+
+create or replace function pgps_internal.hear_type(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := hear_type.body ->> 'name';
+    v_type pgps_internal.event_type;
+    v_difference text;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
+    if not found and pgps_internal.setting('link_create_types')::boolean then
+        begin
+            v_type := pgps_internal.adopt_type(hear_type.neighbour, hear_type.body);
+        exception when others then
+            v_difference := format('it cannot be created here: %s', sqlerrm);
+        end;
+    end if;
+    if v_type.type_id is null then
+        v_difference := coalesce(v_difference, 'there is no such event type here');
+    else
+        v_difference := pgps_internal.difference(v_type, hear_type.body, (hear_type.neighbour).name);
+    end if;
+    insert into pgps_internal.foreign_type as f (neighbour_id, name, definition, difference)
+    values ((hear_type.neighbour).neighbour_id, v_name, hear_type.body, v_difference)
+    on conflict on constraint foreign_type_pkey do update set definition = excluded.definition, difference = excluded.difference;
+end
+$$;
+comment on function pgps_internal.hear_type(pgps_internal.neighbour, jsonb) is
+'A neighbour''s schema of an event type: created here if missing and the setting link_create_types allows; a difference is noted, and no events of it are asked for';
+
+create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb) returns pgps_internal.event_type
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := adopt_type.body ->> 'name';
+    v_columns text;
+    v_type pgps_internal.event_type;
+begin
+    -- Names and types only: a default or check of another broker would run with this one's rights.
+    select coalesce(string_agg(format('%I %s, ', a.name, coalesce(to_regtype(a.type)::text, a.type)), '' order by n), '') into v_columns
+    from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text, type text)) with ordinality a(name, type, n);
+    if exists (select from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text) where to_regtype(a.type) is null) then
+        raise exception 'data type % does not exist', (select a.type from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text)
+            where to_regtype(a.type) is null limit 1) using errcode = '42704', hint = 'Create it.';
+    end if;
+    execute format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)', v_name, v_columns);
+    perform pgps_internal.do_build_type(current_user, jsonb_build_object('name', quote_ident(v_name), 'visibility', 'deferred',
+        'reliability', coalesce(adopt_type.body ->> 'reliability', 'guaranteed'), 'persistent', coalesce((adopt_type.body ->> 'persistent')::boolean, true),
+        'auditable', false, 'handler', coalesce(adopt_type.body ->> 'handler', 'all')));
+    execute format('grant insert, select on pgps_event.%I to %s', v_name, (adopt_type.neighbour).role);
+    select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
+    return v_type;
+end
+$$;
+comment on function pgps_internal.adopt_type(pgps_internal.neighbour, jsonb) is 'Creates an event type as a neighbour describes it; its role may publish and receive it';
+
+create or replace function pgps_internal.hear_ad(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me pgps_internal.broker := pgps_internal.me();
+    v_path uuid[] := array(select jsonb_array_elements_text(hear_ad.body -> 'path')::uuid);
+    v_origin integer;
+begin
+    if (hear_ad.neighbour).direction = 'out' then
+        return;
+    end if;
+    v_origin := pgps_internal.find_origin((hear_ad.body ->> 'broker')::uuid, (hear_ad.body ->> 'epoch')::integer, hear_ad.body ->> 'name');
+    if v_me.broker_id = any (v_path) or (hear_ad.body ->> 'broker')::uuid = v_me.broker_id and (hear_ad.body ->> 'epoch')::integer >= v_me.epoch then
+        delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin;
+        return;
+    end if;
+    update pgps_internal.origin o set name = hear_ad.body ->> 'name' where o.origin_id = v_origin and o.name <> hear_ad.body ->> 'name';
+    insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types)
+    values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
+        array(select jsonb_array_elements_text(hear_ad.body -> 'types')))
+    on conflict on constraint offer_pkey do update set path = excluded.path, cost = excluded.cost, types = excluded.types;
+end
+$$;
+comment on function pgps_internal.hear_ad(pgps_internal.neighbour, jsonb) is
+'An advertisement: which event types an origin publishes, and the path to it. One that comes over this broker itself is none.';
+
+create or replace function pgps_internal.hear_sub(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_key text;
+    v_filter pgps_internal.filter;
+    v_class bigint;
+    v_text text := hear_sub.body ->> 'filter';
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = hear_sub.body ->> 'type';
+    if not found or (hear_sub.neighbour).direction = 'in' then
+        return;
+    end if;
+    if v_text is not null and not pgps_internal.travels(v_type, pgps.parse_filter(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
+            'pg_catalog', hear_sub.body ->> 'collation') then
+        v_text := null;
+    end if;
+    v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'), hear_sub.body -> 'environment');
+    select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
+    if v_key <> hear_sub.body ->> 'key' then
+        -- Known to the neighbour by the key it gave.
+        insert into pgps_internal.filter (key, type_id, filter, constant_types, environment)
+        values (hear_sub.body ->> 'key', v_filter.type_id, v_filter.filter, v_filter.constant_types, v_filter.environment) on conflict do nothing;
+        insert into pgps_internal.cover (key, by_key) values (hear_sub.body ->> 'key', v_key) on conflict do nothing;
+    end if;
+    perform pg_advisory_xact_lock(1885826166, (hear_sub.neighbour).role::oid::integer);
+    v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
+    insert into pgps_internal.wanted (neighbour_id, key, class_id) values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_class)
+    on conflict do nothing;
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
+    values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id, coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.hear_sub(pgps_internal.neighbour, jsonb) is
+'A neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills deliveries for it. What is
+not safe, or would order text otherwise, is taken as no filter.';
+
+create or replace function pgps_internal.hear_unsub(neighbour pgps_internal.neighbour, key text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class bigint;
+begin
+    delete from pgps_internal.wanted w where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.key = hear_unsub.key returning w.class_id into v_class;
+    if v_class is not null and not exists (select from pgps_internal.wanted w
+            where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.class_id = v_class) then
+        perform pg_advisory_xact_lock(1885826166, (hear_unsub.neighbour).role::oid::integer);
+        delete from pgps_internal.member m where m.subscription_id = (hear_unsub.neighbour).subscription_id and m.class_id = v_class;
+        perform pgps_internal.drop_unused_class(v_class);
+    end if;
+end
+$$;
+comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back';
+
+create or replace function pgps_internal.hear_attach(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep)
+    values ((hear_attach.neighbour).neighbour_id,
+        pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
+        (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
+        array(select jsonb_array_elements_text(hear_attach.body -> 'keep')))
+    on conflict on constraint attached_pkey do update
+    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false;
+end
+$$;
+comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is 'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
+
+create or replace function pgps_internal.hear_active(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
+    select o.origin_id, f.key, greatest((hear_active.body ->> 'since')::bigint, pgps_internal.horizon(o.origin_id)), true
+    from pgps_internal.origin o, pgps_internal.filter f
+    where o.broker_id = (hear_active.body ->> 'broker')::uuid and o.epoch = (hear_active.body ->> 'epoch')::integer
+        and o.parent = (hear_active.neighbour).neighbour_id and o.attachment = (hear_active.body ->> 'attachment')::integer
+        and f.key = hear_active.body ->> 'key'
+    on conflict on constraint activation_pkey do update set is_confirmed = true;
+end
+$$;
+comment on function pgps_internal.hear_active(pgps_internal.neighbour, jsonb) is
+'The parent for an origin says that a filter is in force from a batch on; of another neighbour, or an older attachment, it means nothing';
+
+create or replace function pgps_internal.hear_gap(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.rejected (neighbour_id, origin_id, origin_batch, sqlstate, error)
+    select (hear_gap.neighbour).neighbour_id, o.origin_id, (hear_gap.body ->> 'upto')::bigint, '58030',
+        format('batches %s to %s of broker "%s" were trimmed before they came here', (hear_gap.body ->> 'after')::bigint + 1, hear_gap.body ->> 'upto', o.name)
+    from pgps_internal.origin o
+    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer;
+    raise warning 'pgps: events of a broker were trimmed before they came here; see pgps.exceptions';
+end
+$$;
+comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is 'History that nobody has any more: an explicit gap among the exceptions';
+
+revoke all on all functions in schema pgps_internal from public;

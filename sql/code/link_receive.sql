@@ -1,0 +1,330 @@
+-- Receiving from a neighbour: one transaction a batch, the position in it. Locks: advisory (1885826169, 0) shared and (1885826169, origin),
+-- in that order and by origin, until the transaction ends, before it has an id: transactions with events of one origin get their ids in order.
+
+create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
+    v_last bigint;
+    v_type jsonb;
+    v_copies jsonb := '[]';
+begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock_shared(1885826169, 0);
+    perform pg_advisory_xact_lock(1885826169, o.origin_id)
+    from (select o.origin_id from pgps_internal.origin o
+        where exists (select from jsonb_array_elements(args -> 'items') i
+            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)
+        order by o.origin_id offset 0) o;
+    v_last := pgps_internal.last_received(v_neighbour.neighbour_id);
+    if (args ->> 'after')::bigint < v_last then
+        return jsonb_build_object('last', v_last);
+    elsif (args ->> 'after')::bigint > v_last then
+        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
+        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
+    end if;
+    for v_type in select t.value from jsonb_array_elements(args -> 'types') t loop
+        v_copies := v_copies || jsonb_build_array(pgps_internal.stage(v_neighbour, v_type, caller));
+    end loop;
+    return jsonb_build_object('last', v_last, 'copies', v_copies);
+end
+$$;
+comment on function pgps_internal.do_link_begin(name, jsonb) is 'See pgps.link_begin';
+
+create or replace function pgps_internal.last_received(neighbour_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select i.lseq from pgps_internal.arrival i where i.neighbour_id = last_received.neighbour_id order by i.lseq desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.last_received(integer) is 'The highest number received from a neighbour';
+
+create or replace function pgps_internal.stage(neighbour pgps_internal.neighbour, wire jsonb, caller name) returns text
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_stage text;
+    v_found regclass;
+    v_columns text := (select coalesce(string_agg(format(', %I', a.name), '' order by n), '')
+        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text)) with ordinality a(name, n));
+    v_definition text := (select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else to_regtype(a.type)::text end), '' order by n), '')
+        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text, type text, as_text boolean)) with ordinality a(name, type, as_text, n));
+    v_difference text;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = stage.wire ->> 'name';
+    v_difference := case when v_type.type_id is null then 'there is none here' else pgps_internal.difference(v_type, stage.wire, (stage.neighbour).name) end;
+    if v_difference is not null then
+        raise exception 'event type "%" is another one at broker "%": %', stage.wire ->> 'name', (stage.neighbour).name, v_difference
+        using errcode = '55000', hint = 'Make it the same with pgps.alter_event_type, on one of the two; its events wait until then.';
+    elsif not has_table_privilege((stage.neighbour).role::oid, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', (stage.neighbour).role, v_type.name
+        using errcode = '42501', hint = format('grant insert on %s to %s', v_type.endpoint, (stage.neighbour).role);
+    end if;
+    v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
+    v_found := to_regclass(v_stage);
+    if v_found is not null and not exists (select from pg_class c where c.oid = v_found and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
+        raise exception 'table % is not pgps''', v_found using errcode = '42501', hint = 'A link''s session is for the link alone.';
+    elsif v_found is not null and obj_description(v_found, 'pg_class') is distinct from v_definition then
+        execute format('drop table %s', v_stage);
+        v_found := null;
+    end if;
+    if v_found is null then
+        execute format('create temp table pgps_stage_%s (pgps_id bigint default nextval(''pgps_internal.event_id_seq''::regclass), pgps_item bigint,
+            pgps_event bigint%s) on commit delete rows', v_type.type_id, v_definition);
+        execute format('comment on table %s is %L', v_stage, v_definition);
+        execute format('grant insert on %s to %I', v_stage, stage.caller);
+    end if;
+    return format('copy %s (pgps_item, pgps_event%s) from stdin (format binary)', v_stage, v_columns);
+end
+$$;
+comment on function pgps_internal.stage(pgps_internal.neighbour, jsonb, name) is
+'The COPY by which events of a type come into this session''s staging table, where they get their ids in order. Errors: 55000 another schema, 42501.';
+
+create or replace function pgps.link_begin(batch jsonb) returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_begin', link_begin.batch);
+end;
+comment on function pgps.link_begin(jsonb) is
+'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, and when that is where the batch begins,
+copies: a COPY for each of its types. When last is higher, the batch was received before. Needs pgps.link_open.
+Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type.';
+
+create or replace function pgps_internal.do_link_apply(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
+    v_item jsonb;
+    v_taken bigint[] := '{}';
+    v_slices jsonb;
+    v_heard boolean := false;
+    v_last bigint := pgps_internal.last_received(v_neighbour.neighbour_id);
+begin
+    if (args ->> 'after')::bigint <> v_last then
+        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
+        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
+    end if;
+    perform pgps_internal.put_in_order(args -> 'types');
+    v_slices := pgps_internal.slices(args -> 'types');
+    for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
+        if v_item ? 'upto' then
+            if pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark') then
+                v_taken := v_taken || (v_item ->> 'lseq')::bigint;
+            end if;
+        else
+            perform pgps_internal.hear(v_neighbour, v_item ->> 'kind', v_item -> 'body');
+            v_heard := true;
+        end if;
+    end loop;
+    perform pgps_internal.publish_slices(v_neighbour, args, v_slices, v_taken);
+    if pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
+    end if;
+    if v_heard then
+        perform pg_notify('pgps_link', '');
+    end if;
+    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', cardinality(v_taken));
+end
+$$;
+comment on function pgps_internal.do_link_apply(name, jsonb) is 'See pgps.link_apply';
+
+create or replace function pgps_internal.put_in_order(types jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rows text;
+    v_type_id integer;
+    v_ids bigint[];
+begin
+    -- Several types: their ids were drawn one type after the other, and are to be in the order of publication over all of them.
+    if jsonb_array_length(put_in_order.types) < 2 then
+        return;
+    end if;
+    select string_agg(format('select %1$s as type_id, s.pgps_id, s.pgps_item, s.pgps_event from pg_temp.pgps_stage_%1$s s', t.type_id), ' union all ')
+    into v_rows
+    from jsonb_array_elements(put_in_order.types) w join pgps_internal.event_type t on t.name = w.value ->> 'name';
+    execute format('select array_agg(s.pgps_id order by s.pgps_id) from (%s) s', v_rows) into v_ids;
+    for v_type_id in select t.type_id from jsonb_array_elements(put_in_order.types) w join pgps_internal.event_type t on t.name = w.value ->> 'name' loop
+        execute format('update pg_temp.pgps_stage_%1$s u set pgps_id = n.pgps_id
+            from (select s.*, row_number() over (order by s.pgps_item, s.pgps_event) as place from (%2$s) s) p
+            join unnest($1) with ordinality n(pgps_id, place) using (place)
+            where p.type_id = %1$s and u.pgps_event = p.pgps_event and u.pgps_item = p.pgps_item', v_type_id, v_rows) using v_ids;
+    end loop;
+end
+$$;
+comment on function pgps_internal.put_in_order(jsonb) is 'Gives the staged events of several types ids in the order in which they were published';
+
+create or replace function pgps_internal.slices(types jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slices jsonb := '[]';
+    v_wire jsonb;
+    v_type_id integer;
+    v_ids bigint[];
+    v_runs jsonb;
+begin
+    for v_wire in select t.value from jsonb_array_elements(slices.types) t loop
+        select t.type_id into v_type_id from pgps_internal.event_type t where t.name = v_wire ->> 'name';
+        execute format('select array_agg(s.pgps_id order by s.pgps_id) from pg_temp.pgps_stage_%s s', v_type_id) into v_ids;
+        -- Rows come in the order of the runs, so a run is a number of ids in a row.
+        select jsonb_agg(r.run || jsonb_build_object('lo', v_ids[r.before + 1], 'hi', v_ids[r.before + (r.run ->> 'n')::bigint], 'first', r.before + 1,
+            'type_id', v_type_id, 'ids', case when v_ids[r.before + (r.run ->> 'n')::bigint] - v_ids[r.before + 1] + 1 = (r.run ->> 'n')::bigint
+                then int8multirange(int8range(v_ids[r.before + 1], v_ids[r.before + (r.run ->> 'n')::bigint], '[]'))
+                else (select range_agg(int8range(u, u, '[]')) from unnest(v_ids[r.before + 1 : r.before + (r.run ->> 'n')::bigint]) u) end))
+        into v_runs
+        from (select r.value as run, coalesce(sum((r.value ->> 'n')::bigint) over (order by r.n rows between unbounded preceding and 1 preceding), 0)::integer as before
+            from jsonb_array_elements(v_wire -> 'runs') with ordinality r(value, n)) r;
+        if coalesce((select sum((r.value ->> 'n')::bigint) from jsonb_array_elements(v_wire -> 'runs') r), 0) <> coalesce(cardinality(v_ids), 0) then
+            raise exception '% events of type "%" came, and not as many as were said', coalesce(cardinality(v_ids), 0), v_wire ->> 'name'
+            using errcode = '55000', hint = 'The link is opened again and sends them anew.';
+        end if;
+        v_slices := v_slices || coalesce(v_runs, '[]');
+    end loop;
+    return v_slices;
+end
+$$;
+comment on function pgps_internal.slices(jsonb) is 'The runs of a batch with the ids that their events have here';
+
+create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_origin pgps_internal.origin;
+    v_horizon bigint;
+    v_upto bigint := (take_item.item ->> 'upto')::bigint;
+    v_ids int8multirange;
+begin
+    select o.* into v_origin from pgps_internal.origin o
+    where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
+    v_horizon := pgps_internal.horizon(v_origin.origin_id);
+    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer
+            or v_upto <= v_horizon then
+        return false;
+    elsif (take_item.item ->> 'previous')::bigint > v_horizon then
+        update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
+        perform pg_notify('pgps_link', '');
+        return false;
+    end if;
+    select range_agg(r) into v_ids
+    from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
+    insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+    values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
+        coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, v_ids, nullif(take_item.item -> 'hops', 'null'));
+    if not v_origin.is_settled and v_ids is not null then
+        update pgps_internal.member m set skip = m.skip + v_ids
+        from pgps_internal.early e
+        where e.origin_id = v_origin.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
+            and (e.since is null or e.since >= v_upto)
+            and e.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq');
+    end if;
+    return v_ids is not null;
+end
+$$;
+comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, jsonb, text) is
+'Rules 2, 3 and 5 of the horizon for one item: true when its events are to be published here';
+
+create or replace function pgps_internal.publish_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_wire jsonb;
+    v_type pgps_internal.event_type;
+    v_dropped int8multirange;
+begin
+    -- Past the triggers of publication: these events were published once, elsewhere.
+    perform set_config('session_replication_role', 'replica', true);
+    for v_wire in select t.value from jsonb_array_elements(publish_slices.batch -> 'types') t loop
+        select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
+        select coalesce(range_agg(r), '{}') into v_dropped
+        from jsonb_array_elements(publish_slices.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+        where (s.value ->> 'type_id')::integer = v_type.type_id and (s.value ->> 'lseq')::bigint <> all (publish_slices.taken);
+        perform pgps_internal.publish_stage(publish_slices.neighbour, v_type, v_wire, v_dropped, publish_slices.batch, publish_slices.slices);
+    end loop;
+    perform set_config('session_replication_role', 'origin', true);
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, published_at, origin_id)
+    select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (publish_slices.neighbour).role,
+        s.n = 1, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
+    from (select s.value as run, row_number() over () as n from jsonb_array_elements(publish_slices.slices) s
+        where (s.value ->> 'lseq')::bigint = any (publish_slices.taken)) s
+    join jsonb_array_elements(publish_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
+    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
+end
+$$;
+comment on function pgps_internal.publish_slices(pgps_internal.neighbour, jsonb, jsonb, bigint[]) is
+'Puts the taken items'' events into the logs, and a row for each statement at the origin into the control queue';
+
+create or replace function pgps_internal.publish_stage(
+    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange, batch jsonb, slices jsonb
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_insert text;
+    v_id bigint;
+    v_state text;
+    v_error text;
+begin
+    select format('insert into %s (event_id, pgps_origin_event%s) select s.pgps_id, s.pgps_event%s from pg_temp.pgps_stage_%s s',
+        (publish_stage.event_type).log, coalesce(string_agg(format(', %I', a.name), '' order by n), ''),
+        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, a.type), '' order by n), ''),
+        (publish_stage.event_type).type_id)
+    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text, type text, as_text boolean)) with ordinality a(name, type, as_text, n);
+    begin
+        if isempty(publish_stage.dropped) then
+            execute v_insert;
+        else
+            execute v_insert || ' where not s.pgps_id <@ $1' using publish_stage.dropped;
+        end if;
+        return;
+    exception when integrity_constraint_violation or data_exception then
+        null;
+    end;
+    -- Again, one by one: what this broker's constraints refuse is an exception here, and the rest goes on.
+    for v_id in execute format('select s.pgps_id from pg_temp.pgps_stage_%s s where not s.pgps_id <@ $1 order by s.pgps_id', (publish_stage.event_type).type_id)
+        using publish_stage.dropped
+    loop
+        begin
+            execute v_insert || ' where s.pgps_id = $1' using v_id;
+        exception when integrity_constraint_violation or data_exception then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+            execute format('insert into pgps_internal.rejected (neighbour_id, type_id, origin_id, origin_batch, origin_event, payload, sqlstate, error)
+                select $1, $2, o.origin_id, (i.value ->> ''upto'')::bigint, s.pgps_event, to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], $3, $4
+                from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, pgps_internal.origin o
+                where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value ->> ''ids'')::int8multirange
+                    and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and o.epoch = (i.value ->> ''epoch'')::integer',
+                (publish_stage.event_type).type_id)
+            using (publish_stage.neighbour).neighbour_id, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch, publish_stage.slices, v_id;
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb, int8multirange, jsonb, jsonb) is
+'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions';
+
+create or replace function pgps.link_apply(batch jsonb) returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_apply', link_apply.batch);
+end;
+comment on function pgps.link_apply(jsonb) is
+'Last statement of the transaction that receives a batch: acts on its messages and publishes its events here, in order, and notes how far;
+COMMIT follows. Returns last, and how many items were taken (the others had been received from elsewhere). Needs pgps.link_begin.
+Errors: 55000 a batch or an event is missing.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.link_begin(jsonb), pgps.link_apply(jsonb) from public;
+grant execute on function pgps.link_begin(jsonb), pgps.link_apply(jsonb) to pgps_link, pgps_worker, pgps_admin;

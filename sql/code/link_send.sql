@@ -1,0 +1,341 @@
+-- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY. Locks: none beside those of routes.
+
+create or replace function pgps_internal.require_sender() returns pgps_internal.neighbour
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$ begin return pgps_internal.linked('send'); end $$;
+comment on function pgps_internal.require_sender() is 'The neighbour this session sends to';
+
+create or replace function pgps_internal.sent(neighbour_id integer, origin_id integer, attachment integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select case when o.attachment = sent.attachment then o.upto end from pgps_internal.shipment o
+        where o.neighbour_id = sent.neighbour_id and o.origin_id = sent.origin_id and o.upto is not null order by o.lseq desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.sent(integer, integer, integer) is 'Up to which batch of an origin a neighbour has been told everything, in its present attachment';
+
+create or replace function pgps_internal.count_ids(ids int8multirange) returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r $$;
+comment on function pgps_internal.count_ids(int8multirange) is 'How many numbers are in ranges';
+
+create or replace function pgps_internal.pack(neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (pack.neighbour).neighbour_id;
+    v_last bigint := pgps_internal.last_sent(v_id);
+begin
+    with taken as materialized (
+        select d.batch_id, d.type_id, range_agg(r) as ids
+        from pgps_internal.member m
+        cross join lateral (select d.* from pgps_internal.delivery d
+            where d.class_id = m.class_id and d.batch_id > greatest((pack.at).received_batch, m.from_batch) and d.batch_id <= pack.last_batch) d
+        cross join lateral (
+            select unnest(d.ids)
+            union all
+            select int8range(e, e, '[]') from unnest(d.event_ids) e
+        ) u(r)
+        where m.subscription_id = (pack.neighbour).subscription_id
+        group by d.batch_id, d.type_id
+    ),
+    -- What came from elsewhere is in the ledger of what was received, by event ids.
+    forwarded as materialized (
+        select t.batch_id, t.type_id, i.origin_id, i.upto, t.ids * i.ids as ids
+        from taken t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids) and i.ids && t.ids
+    ),
+    items as (
+        select f.batch_id, f.type_id, f.origin_id, f.upto, f.ids from forwarded f
+        union all
+        select t.batch_id, t.type_id, o.origin_id, t.batch_id, t.ids - coalesce(f.ids, '{}')
+        from taken t
+        join pgps_internal.origin o on o.is_self and t.batch_id > o.from_batch and t.batch_id <= coalesce(o.to_batch, t.batch_id)
+        left join (select f.batch_id, f.type_id, range_agg(r) as ids from forwarded f, unnest(f.ids) r group by f.batch_id, f.type_id) f
+            on f.batch_id = t.batch_id and f.type_id = t.type_id
+    ),
+    wanted as (
+        select i.batch_id, i.origin_id, i.upto, a.attachment, pgps_internal.sent(v_id, i.origin_id, a.attachment) as sent,
+            sum(pgps_internal.count_ids(i.ids)) as events, array_agg((i.type_id, i.ids)::pgps_internal.slice order by i.type_id) as slices
+        from items i
+        join pgps_internal.attached a on a.neighbour_id = v_id and a.origin_id = i.origin_id and a.is_live
+        where not isempty(i.ids)
+        group by i.batch_id, i.origin_id, i.upto, a.attachment
+    )
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices)
+    select v_id, v_last + row_number() over (order by w.batch_id, w.upto, w.origin_id), 'data', w.origin_id, w.attachment,
+        coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent), w.upto, w.batch_id, w.events, w.slices
+    from wanted w
+    where w.upto > w.sent;
+end
+$$;
+comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint) is
+'Makes items of the deliveries for a neighbour up to a batch: one for each batch of each origin, however many of its filters want an event';
+
+create or replace function pgps_internal.go_live(neighbour pgps_internal.neighbour) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    -- With nothing in force at the child there is nothing that could be missing: from now on.
+    update pgps_internal.attached a set is_live = true
+    where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.keep) = 0
+$$;
+comment on function pgps_internal.go_live(pgps_internal.neighbour) is 'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now';
+
+create or replace function pgps_internal.be_silent(neighbour pgps_internal.neighbour, packed bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (be_silent.neighbour).neighbour_id;
+begin
+    -- Only what has been matched and packed: nothing received may wait for dispatch.
+    if packed <> coalesce((pgps_internal.last_batch()).batch_id, 0)
+            or exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null) then
+        return;
+    end if;
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
+    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by x.origin_id), 'silence', x.origin_id, x.attachment, x.sent, x.upto
+    from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent, pgps_internal.reached(a.origin_id) as upto
+        from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
+    where x.upto > x.sent;
+end
+$$;
+comment on function pgps_internal.be_silent(pgps_internal.neighbour, bigint) is
+'Tells a neighbour up to where nothing matched, so that its horizon moves on while nothing comes (rule 3)';
+
+create or replace function pgps_internal.confirm(neighbour pgps_internal.neighbour, at pgps_internal.position, confirmed bigint, packed bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_batch bigint := (confirm.at).acked_batch;
+    v_events bigint := 0;
+    v_open bigint;
+begin
+    if confirm.confirmed <= (confirm.at).received_event and confirm.packed = (confirm.at).received_batch then
+        return;
+    end if;
+    if confirm.confirmed > (confirm.at).received_event then
+        select coalesce(sum(o.events), 0) into v_events from pgps_internal.shipment o
+        where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed;
+    end if;
+    -- Everything up to the batch before the first item that is still under way is done with.
+    select min(o.batch_id) - 1 into v_open from pgps_internal.shipment o
+    where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > confirm.confirmed and o.batch_id is not null;
+    perform pgps_internal.move((confirm.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, confirm.packed)), 9223372036854775807,
+        confirm.packed, greatest(confirm.confirmed, (confirm.at).received_event), (confirm.at).acked_total + v_events);
+end
+$$;
+comment on function pgps_internal.confirm(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
+'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event), reclaim may have what is below';
+
+create or replace function pgps_internal.mark(shipment pgps_internal.shipment) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select extract(epoch from (mark.shipment).created_at)::text $$;
+comment on function pgps_internal.mark(pgps_internal.shipment) is 'A check value of a number: a restored broker gives the same number at another time';
+
+create or replace function pgps_internal.check_position(neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row pgps_internal.shipment;
+begin
+    select o.* into v_row from pgps_internal.shipment o where o.neighbour_id = (check_position.neighbour).neighbour_id and o.lseq = check_position.after;
+    if check_position.after < (check_position.at).received_event then
+        raise exception 'broker "%" has received up to % and confirmed % before: it was restored', (check_position.neighbour).name,
+            check_position.after, (check_position.at).received_event using errcode = '55000', hint = 'On it: select pgps.resume_links(''restored'')';
+    elsif check_position.after > 0 and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
+        raise exception 'broker "%" has received % from here, which was never sent: this broker was restored', (check_position.neighbour).name,
+            check_position.after using errcode = '55000', hint = 'On this one: select pgps.resume_links(''restored'')';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_position(pgps_internal.neighbour, pgps_internal.position, bigint, text) is
+'Raises 55000 when what the neighbour has received is not what was sent: one of the two was restored from an older state';
+
+create or replace function pgps_internal.do_link_next(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
+    v_at pgps_internal.position := pgps_internal.position_of(v_neighbour.subscription_id);
+    v_after bigint := (args ->> 'after')::bigint;
+    v_packed bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_upto bigint;
+    v_items jsonb;
+begin
+    if args ? 'mark' then
+        perform pgps_internal.check_position(v_neighbour, v_at, v_after, args ->> 'mark');
+    end if;
+    if v_packed > v_at.received_batch then
+        perform pgps_internal.pack(v_neighbour, v_at, v_packed);
+    end if;
+    if (args ->> 'refresh')::boolean then
+        perform pgps_internal.refresh(v_neighbour);
+        perform pgps_internal.be_silent(v_neighbour, v_packed);
+    end if;
+    perform pgps_internal.confirm(v_neighbour, v_at, v_after, v_packed);
+    select max(x.lseq) into v_upto
+    from (select o.lseq, sum(o.events) over (order by o.lseq) - o.events as before
+        from (select s.lseq, s.events from pgps_internal.shipment s where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after
+            order by s.lseq limit 1000) o) x
+    where x.before < (args ->> 'max_events')::integer;
+    select jsonb_agg(pgps_internal.item(s, v_neighbour) order by s.lseq) into v_items from pgps_internal.shipment s
+    where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after and s.lseq <= v_upto;
+    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items,
+        'mark', (select pgps_internal.mark(o) from pgps_internal.shipment o where o.neighbour_id = v_neighbour.neighbour_id and o.lseq = v_upto),
+        'types', pgps_internal.parts(v_neighbour, v_after, coalesce(v_upto, v_after)));
+end
+$$;
+comment on function pgps_internal.do_link_next(name, jsonb) is 'See pgps.link_next';
+
+create or replace function pgps_internal.item(shipment pgps_internal.shipment, neighbour pgps_internal.neighbour) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_item jsonb := jsonb_build_object('lseq', (item.shipment).lseq, 'kind', (item.shipment).kind);
+begin
+    if (item.shipment).upto is null then
+        return v_item || jsonb_build_object('body', (item.shipment).body);
+    end if;
+    return v_item || (
+        select jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', (item.shipment).attachment, 'previous', (item.shipment).previous,
+            'upto', (item.shipment).upto, 'events', (item.shipment).events, 'hops', case when (item.shipment).events > 0 then coalesce((
+                select i.hops from pgps_internal.arrival i where i.origin_id = o.origin_id and not o.is_self and i.upto = (item.shipment).upto
+                order by i.arrival_id desc limit 1), '[]') || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(),
+                'at', (select b.created_at from pgps_internal.batch b where b.batch_id = (item.shipment).batch_id limit 1))) end)
+        from pgps_internal.origin o where o.origin_id = (item.shipment).origin_id);
+end
+$$;
+comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is 'A row of the ledger of shipments as it travels; hops: which brokers it was at, and when it was dispatched there';
+
+create or replace function pgps_internal.parts(neighbour pgps_internal.neighbour, after bigint, upto bigint) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_types jsonb := '[]';
+    v_type record;
+    v_runs jsonb;
+begin
+    for v_type in
+        select t.*, count(*) over () as types
+        from (select distinct s.type_id from pgps_internal.shipment o, unnest(o.slices) s
+            where o.neighbour_id = (parts.neighbour).neighbour_id and o.lseq > parts.after and o.lseq <= parts.upto) x
+        join pgps_internal.event_type t using (type_id) order by t.type_id
+    loop
+        v_runs := pgps_internal.runs((parts.neighbour).neighbour_id, parts.after, parts.upto, v_type.type_id, v_type.log);
+        v_types := v_types || jsonb_build_array(jsonb_build_object('name', v_type.name, 'runs', v_runs, 'ordered', v_type.types > 1,
+            'attributes', pgps_internal.wire_columns(v_type.endpoint)));
+    end loop;
+    return v_types;
+end
+$$;
+comment on function pgps_internal.parts(pgps_internal.neighbour, bigint, bigint) is
+'What the rows of some items are, type by type: columns as they travel, and runs of events of one statement at the origin';
+
+create or replace function pgps_internal.wire_columns(endpoint regclass) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Binary forms of types that are not built in may hold object ids, which mean nothing elsewhere: these travel as text.
+    select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'as_text', a.atttypid >= 16384) order by a.attname), '[]')
+    from pg_attribute a
+    where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')
+$$;
+comment on function pgps_internal.wire_columns(regclass) is 'The attributes of an event type as they travel, by name';
+
+create or replace function pgps_internal.runs(neighbour_id integer, after bigint, upto bigint, type_id integer, log regclass) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_runs jsonb;
+    v_taken text := format('taken as materialized (
+        select o.lseq, l.event_id, l.xid
+        from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
+        cross join lateral (select x.event_id, x.xid from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
+        where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4)', runs.log);
+begin
+    -- Usually an item is of one statement.
+    execute format('with %s, one as (select g.lseq, (array_agg(g.xid))[1] as xid, count(*) as xids, sum(g.n)::bigint as n, min(g.lo) as lo, max(g.hi) as hi
+                from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from taken t group by t.lseq, t.xid) g group by g.lseq)
+        select case when bool_and(o.xids = 1 and c.n = 1) then jsonb_agg(jsonb_build_object(''lseq'', o.lseq, ''n'', o.n) || c.part order by o.lseq) end
+        from one o cross join lateral (select count(*) as n, (array_agg(pgps_internal.part_of(c)))[1] as part from pgps_internal.control c
+            where c.xid = o.xid and c.type_id = $4 and c.hi >= o.lo and c.lo <= o.hi) c', v_taken)
+    using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
+    if v_runs is not null then
+        return v_runs;
+    end if;
+    execute format('with %s,
+        stated as (
+            select t.lseq, t.event_id, c.control, (c.control).hi as hi
+            from taken t cross join lateral (select c as control from pgps_internal.control c
+                where c.xid = t.xid and c.hi >= t.event_id and c.type_id = $4 order by c.hi limit 1) c
+        ),
+        islands as (
+            select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island from stated s
+        ),
+        grouped as (select i.lseq, min(i.event_id) as lo, count(*) as n, (array_agg(i.control))[1] as control from islands i group by i.lseq, i.hi, i.island)
+        select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.lo) from grouped g', v_taken)
+    using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
+    return coalesce(v_runs, '[]');
+end
+$$;
+comment on function pgps_internal.runs(integer, bigint, bigint, integer, regclass) is
+'Runs of events, in the order in which they travel, that are of one statement: number of events, and what the statement''s events have in common';
+
+create or replace function pgps_internal.part_of(control pgps_internal.control) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select jsonb_build_object('published_at', (part_of.control).published_at) || case when (part_of.control).volatile then '{"volatile": true}' else '{}'::jsonb end $$;
+comment on function pgps_internal.part_of(pgps_internal.control) is 'What the events of a statement have in common, as it travels';
+
+create or replace function pgps.link_next(after bigint, max_events integer, refresh boolean = false, mark text = null) returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_next', jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh)
+        || case when link_next.mark is not null then jsonb_build_object('mark', link_next.mark) else '{}' end);
+end;
+comment on function pgps.link_next(bigint, integer, boolean, text) is
+'What is to be sent to the neighbour of this session next, and a confirmation of what is behind it. after: the last number the neighbour has.
+max_events: about how many events. refresh: look also for what the neighbour should know, and how far nothing matched. mark: at the
+start, the check value that goes with after. Returns after, upto, mark, items (messages, and data of one batch of one origin
+each), types (what pgps.link_rows gives for them). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
+
+create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean) returns setof record
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.name = link_rows.event_type;
+    return query execute format('
+        select case when $5 then o.lseq end, l.*
+        from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
+            where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4 order by o.lseq, r) o
+        cross join lateral (select coalesce(x.pgps_origin_event, x.event_id) %s from %s x
+            where x.event_id >= lower(o.r) and x.event_id < upper(o.r) order by x.event_id offset 0) l',
+        (select coalesce(string_agg(format(case when (c.value ->> 'as_text')::boolean then ', x.%I::text' else ', x.%I' end, c.value ->> 'name'), '' order by c.n), '')
+            from jsonb_array_elements(pgps_internal.wire_columns(v_type.endpoint)) with ordinality c(value, n)), v_type.log)
+    using v_neighbour.neighbour_id, link_rows.after, link_rows.upto, v_type.type_id, link_rows.ordered;
+end
+$$;
+comment on function pgps.link_rows(text, bigint, bigint, boolean) is
+'The events of one type in the items behind after up to upto, for COPY (…) TO STDOUT (FORMAT BINARY): number of the item (null unless
+ordered), event id at the origin, attributes as pgps.link_next lists them. Needs pgps.link_open. Errors: 55000.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.link_next(bigint, integer, boolean, text), pgps.link_rows(text, bigint, bigint, boolean) from public;
+grant execute on function pgps.link_next(bigint, integer, boolean, text), pgps.link_rows(text, bigint, bigint, boolean) to pgps_link, pgps_worker, pgps_admin;

@@ -1,0 +1,189 @@
+-- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the rows of neighbour and link_session.
+
+create or replace function pgps_internal.is_alive(holder text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pg_stat_get_activity(split_part(is_alive.holder, '@', 1)::integer) a
+        where extract(epoch from a.backend_start)::text = split_part(is_alive.holder, '@', 2))
+$$;
+comment on function pgps_internal.is_alive(text) is 'True while the session lives that pgps_internal.holder() names so';
+
+create or replace function pgps_internal.is_up(neighbour_id integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select count(*) = 2 from pgps_internal.link_session s where s.neighbour_id = is_up.neighbour_id and pgps_internal.is_alive(s.holder)
+$$;
+comment on function pgps_internal.is_up(integer) is 'True while sessions carry both ways for a neighbour: it can be reached';
+
+create or replace function pgps_internal.make_neighbour(peer jsonb, role regrole, link_id integer, direction text) returns pgps_internal.neighbour
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+    v_subscription bigint;
+    v_id integer := nextval('pgps_internal.neighbour_neighbour_id_seq');
+begin
+    -- A name that no user can give, with a *; a pattern, so that it outlives event types, of a prefix that no type has.
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, scope, priority, max_attempts, handler)
+    values (format('link*%s', v_id), make_neighbour.role, e'\x01*', true, '{}', 'link', 0, 1, 'all')
+    returning subscription_id into v_subscription;
+    insert into pgps_internal.neighbour (neighbour_id, broker_id, epoch, name, role, link_id, direction, subscription_id) overriding system value
+    values (v_id, (make_neighbour.peer ->> 'broker')::uuid, (make_neighbour.peer ->> 'epoch')::integer, make_neighbour.peer ->> 'name',
+        make_neighbour.role, make_neighbour.link_id, make_neighbour.direction, v_subscription)
+    returning * into v_neighbour;
+    perform pgps_internal.move(v_subscription, b.batch_id, 9223372036854775807, b.batch_id, 0)
+    from (select coalesce((pgps_internal.last_batch()).batch_id, 0) as batch_id) b;
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.make_neighbour(jsonb, regrole, integer, text) is
+'Enters a broker that is met for the first time: the role that stands for it here, and a subscription whose members are its filters';
+
+create or replace function pgps_internal.forget_neighbour(neighbour_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription bigint;
+begin
+    delete from pgps_internal.neighbour n where n.neighbour_id = forget_neighbour.neighbour_id returning n.subscription_id into v_subscription;
+    perform pgps_internal.drop_subscription(v_subscription);
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.forget_neighbour(integer) is 'Forgets all about a neighbour: what it wanted and offered, and what waits for it';
+
+create or replace function pgps_internal.check_peer(peer jsonb, me pgps_internal.broker) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (check_peer.me).state <> 'active' then
+        raise exception 'broker "%" was restored or cloned', pgps_internal.broker() using errcode = '55000',
+            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, pgps.resume_links(''clone'') if it lives on.';
+    elsif check_peer.peer ->> 'state' <> 'active' then
+        raise exception 'broker "%" was restored or cloned', check_peer.peer ->> 'name' using errcode = '55000',
+            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, pgps.resume_links(''clone'') if it lives on.';
+    elsif (check_peer.peer ->> 'broker')::uuid = (check_peer.me).broker_id then
+        raise exception 'the link leads to this broker itself' using errcode = '22023',
+            hint = 'Change conninfo with pgps.alter_link; if the other one is a copy of this database: pgps.resume_links(''clone'') there.';
+    elsif check_peer.peer ->> 'protocol' is distinct from '1' then
+        raise exception 'broker "%" has pgps % with link protocol %, this one protocol 1', check_peer.peer ->> 'name', check_peer.peer ->> 'version',
+            check_peer.peer ->> 'protocol' using errcode = '0A000', hint = 'Upgrade the older one: pgps upgrade DSN';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_peer(jsonb, pgps_internal.broker) is
+'Raises when two brokers cannot be linked: 55000 restored or cloned, 22023 the same one, 0A000 another protocol';
+
+create or replace function pgps_internal.meet(caller name, args jsonb) returns pgps_internal.neighbour
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_peer jsonb := args -> 'peer';
+    v_link pgps_internal.link;
+    v_neighbour pgps_internal.neighbour;
+    v_role regrole := quote_ident(caller)::regrole;
+begin
+    perform pgps_internal.check_peer(v_peer, pgps_internal.me());
+    if args ->> 'link' is not null then
+        perform pgps_internal.require_worker(caller, 'serve links');
+        select l.* into v_link from pgps_internal.link l where l.name = args ->> 'link';
+        v_role := v_link.role;
+    end if;
+    select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
+    if v_neighbour.epoch < (v_peer ->> 'epoch')::integer then
+        -- It was restored and resumed: its numbers begin anew, and ours for it.
+        perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
+        v_link.link_id := coalesce(v_link.link_id, v_neighbour.link_id);
+        v_neighbour := null;
+    elsif v_neighbour.epoch > (v_peer ->> 'epoch')::integer then
+        raise exception 'broker "%" is in epoch %, and was in % before', v_peer ->> 'name', v_peer ->> 'epoch', v_neighbour.epoch using errcode = '55000',
+            hint = 'It is an older copy. On it: select pgps.resume_links(''clone'').';
+    end if;
+    if v_neighbour.neighbour_id is null then
+        return pgps_internal.make_neighbour(v_peer, v_role, v_link.link_id, coalesce(v_link.direction, 'both'));
+    elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
+        if v_neighbour.link_id is not null then
+            raise exception 'link "%" leads to broker "%", and so does link "%"', v_link.name, v_neighbour.name,
+                (select l.name from pgps_internal.link l where l.link_id = v_neighbour.link_id) using errcode = '42710', hint = 'Drop one of them: pgps.drop_link(name).';
+        end if;
+        update pgps_internal.neighbour n set link_id = v_link.link_id, direction = v_link.direction, role = v_link.role
+        where n.neighbour_id = v_neighbour.neighbour_id returning * into v_neighbour;
+        update pgps_internal.subscription s set owner = v_link.role where s.subscription_id = v_neighbour.subscription_id;
+    elsif v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then
+        raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
+            hint = format('That is role %s; if it is another now, drop the link on both sides first.', v_neighbour.role);
+    end if;
+    update pgps_internal.neighbour n set name = v_peer ->> 'name' where n.neighbour_id = v_neighbour.neighbour_id and n.name <> v_peer ->> 'name';
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.meet(name, jsonb) is
+'The neighbour that a session speaks for, entered if new: by the link when a worker of this broker connects it, by the role that first
+spoke for it otherwise. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
+
+create or replace function pgps_internal.do_link_open(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+    v_taken boolean;
+    v_last pgps_internal.arrival;
+begin
+    perform pgps_internal.require_link_role(caller, 'link brokers');
+    if args ->> 'duty' is null or args ->> 'duty' not in ('send', 'receive') then
+        raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send or receive.';
+    end if;
+    v_neighbour := pgps_internal.meet(caller, args);
+    delete from pgps_internal.link_session s where s.holder = pgps_internal.holder()
+        or s.neighbour_id = v_neighbour.neighbour_id and s.duty = args ->> 'duty' and not pgps_internal.is_alive(s.holder);
+    insert into pgps_internal.link_session (neighbour_id, duty, holder, caller)
+    values (v_neighbour.neighbour_id, args ->> 'duty', pgps_internal.holder(), caller) on conflict do nothing;
+    v_taken := not found;
+    select i.* into v_last from pgps_internal.arrival i where i.neighbour_id = v_neighbour.neighbour_id order by i.lseq desc limit 1;
+    return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', v_taken, 'last', coalesce(v_last.lseq, 0),
+        'mark', v_last.mark, 'channel', format('pgps_%s', v_neighbour.subscription_id));
+end
+$$;
+comment on function pgps_internal.do_link_open(name, jsonb) is 'See pgps.link_open';
+
+create or replace function pgps.link_open(peer jsonb, duty text, link text = null) returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_open', jsonb_build_object('peer', link_open.peer, 'duty', link_open.duty, 'link', link_open.link));
+end;
+comment on function pgps.link_open(jsonb, text, text) is
+'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity() says there. link:
+the link''s name when this broker defined it; needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker.
+Returns neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on).
+Errors: 42501, 22023 the broker itself, 42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
+
+create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+begin
+    select n.* into v_neighbour from pgps_internal.link_session s join pgps_internal.neighbour n using (neighbour_id)
+    where s.holder = pgps_internal.holder() and s.duty = linked.duty;
+    if not found then
+        raise exception 'this session has not opened a link' using errcode = '55000', hint = 'First: select pgps.link_open(peer, duty)';
+    elsif v_neighbour.is_blocked then
+        raise exception 'the link to broker "%" is blocked: %', v_neighbour.name, v_neighbour.last_error using errcode = '55000',
+            hint = 'See pgps.links.';
+    end if;
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.linked(text) is 'The neighbour that this session has opened a link to; 55000 when none, or blocked';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.link_open(jsonb, text, text) from public;
+grant execute on function pgps.link_open(jsonb, text, text) to pgps_link, pgps_worker, pgps_admin;

@@ -1,0 +1,377 @@
+-- Routing: the parent for each origin, and what a neighbour should know. State-based: what it was told is kept, differences are sent.
+-- Locks: advisory (1885826167, 0), one change of routes at a time, until the transaction ends.
+
+create or replace function pgps_internal.horizon(origin_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select i.horizon from pgps_internal.arrival i where i.origin_id = horizon.origin_id order by i.arrival_id desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.horizon(integer) is 'Up to which batch of an origin this broker has all that its filters want';
+
+create or replace function pgps_internal.reached(origin_id integer) returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when o.is_self then coalesce(o.to_batch, (pgps_internal.last_batch()).batch_id, 0) else pgps_internal.horizon(o.origin_id) end
+    from pgps_internal.origin o where o.origin_id = reached.origin_id
+$$;
+comment on function pgps_internal.reached(integer) is 'The newest batch of an origin that this broker may have';
+
+create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select o.lseq from pgps_internal.shipment o where o.neighbour_id = last_sent.neighbour_id order by o.lseq desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.last_sent(integer) is 'The highest number in the ledger of shipments of a neighbour';
+
+create or replace function pgps_internal.choose_parents() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Best by cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Not for a little:
+    -- a parent that is as good as the best stays.
+    with reachable as materialized (
+        select o.*, n.broker_id, n.neighbour_id = g.parent as is_parent
+        from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
+        where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
+    ),
+    best as (
+        select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
+        order by r.origin_id, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
+    )
+    update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1
+    from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
+    if found then
+        update pgps_internal.activation a set is_confirmed = false
+        from pgps_internal.origin o where o.origin_id = a.origin_id and not exists (select from pgps_internal.told t
+            where t.neighbour_id = o.parent and t.kind = 'attach' and t.key = o.origin_id::text and (t.value ->> 'attachment')::integer = o.attachment);
+    end if;
+end
+$$;
+comment on function pgps_internal.choose_parents() is 'Rule 1 of the horizon: through whom events of each origin come';
+
+create or replace view pgps_internal.interest as
+-- (neighbour or null = this broker itself, origin, filter): who wants what of which origin. A neighbour's interest is about the
+-- origins it has attached here; nobody is asked for an origin by way of those who have it from here.
+select null::integer as neighbour_id, f.origin_id, p.key, p.type_id
+from pgps_internal.pushed p
+join pgps_internal.event_type t using (type_id)
+join pgps_internal.offer f on t.name = any (f.types)
+join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
+union
+select w.neighbour_id, a.origin_id, w.key, l.type_id
+from pgps_internal.wanted w
+join pgps_internal.filter l using (key)
+join pgps_internal.event_type t on t.type_id = l.type_id
+join pgps_internal.attached a using (neighbour_id)
+join pgps_internal.offer f on f.origin_id = a.origin_id and t.name = any (f.types)
+join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
+where o.parent <> w.neighbour_id;
+comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
+
+create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
+returns table (origin_id integer, path uuid[], cost integer, types text[])
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with known as (
+        select o.origin_id, array[o.broker_id] as path, 0 as cost, true as is_parent, array(
+                select t.name from pgps_internal.event_type t
+                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types
+        from pgps_internal.origin o where o.is_self
+        union all
+        select f.origin_id, (select b.broker_id from pgps_internal.broker b) || f.path, f.cost, f.neighbour_id = o.parent, f.types
+        from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
+        where f.neighbour_id <> (ads_for.neighbour).neighbour_id and not (ads_for.neighbour).broker_id = any (f.path)
+            and (f.neighbour_id = o.parent or pgps_internal.is_up(f.neighbour_id))
+    ),
+    best as (
+        select distinct on (k.origin_id) k.* from known k
+        order by k.origin_id, k.is_parent desc nulls last, k.cost, cardinality(k.path), k.path
+    )
+    select b.origin_id, b.path, b.cost, array(
+        select t.name from pgps_internal.event_type t where t.name = any (b.types)
+            and has_table_privilege((ads_for.neighbour).role::oid, t.endpoint, 'select') order by t.name)
+    from best b
+$$;
+comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
+'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead through the neighbour; the types its role may receive';
+
+create or replace function pgps_internal.filters_for(neighbour pgps_internal.neighbour) returns table (key text, type_id integer)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with desired as materialized (
+        select distinct i.key, i.type_id
+        from pgps_internal.interest i
+        join pgps_internal.origin o using (origin_id)
+        join pgps_internal.event_type t using (type_id)
+        where o.parent = (filters_for.neighbour).neighbour_id and has_table_privilege((filters_for.neighbour).role::oid, t.endpoint, 'insert')
+            and not exists (select from pgps_internal.foreign_type f
+                where f.neighbour_id = o.parent and f.name = t.name and f.difference is not null)
+    )
+    select d.key, d.type_id from desired d
+    where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key)
+$$;
+comment on function pgps_internal.filters_for(pgps_internal.neighbour) is 'The filters that a neighbour should have from here: wanted, and not implied by another one';
+
+create or replace function pgps_internal.definition_of(event_type pgps_internal.event_type) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object('visibility', (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
+        'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
+        'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place), '[]')
+            from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type, not_null, default_value, place)))
+$$;
+comment on function pgps_internal.definition_of(pgps_internal.event_type) is 'The schema of an event type, as it travels';
+
+create or replace function pgps_internal.should_know(neighbour pgps_internal.neighbour) returns table (kind text, key text, value jsonb)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_id integer := (should_know.neighbour).neighbour_id;
+begin
+    if (should_know.neighbour).is_draining then
+        return;
+    end if;
+    return query
+    with ads as materialized (
+        select o.broker_id, o.epoch, o.name, a.* from pgps_internal.ads_for(should_know.neighbour) a join pgps_internal.origin o using (origin_id)
+        where (should_know.neighbour).direction <> 'in'
+    ),
+    filters as materialized (
+        select f.* from pgps_internal.filters_for(should_know.neighbour) f where (should_know.neighbour).direction <> 'out'
+    )
+    select 'type', t.name, pgps_internal.definition_of(t) from pgps_internal.event_type t
+    where t.name in (select unnest(a.types) from ads a) or t.type_id in (select f.type_id from filters f)
+    union all
+    select 'ad', a.origin_id::text, jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost, 'types', a.types)
+    from ads a
+    union all
+    select 'sub', f.key, '{}' from filters f
+    union all
+    select 'attach', o.origin_id::text, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
+    from pgps_internal.origin o
+    where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id and i.neighbour_id is distinct from v_id)
+    union all
+    -- Origins and filters of the neighbour that are in force here.
+    select 'active', concat(a.origin_id, ' ', w.key), jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.key)
+    from pgps_internal.attached a
+    join pgps_internal.origin o using (origin_id)
+    join pgps_internal.wanted w using (neighbour_id)
+    where a.neighbour_id = v_id and a.is_live and (o.is_self
+        or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key));
+end
+$$;
+comment on function pgps_internal.should_know(pgps_internal.neighbour) is
+'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force';
+
+create or replace function pgps_internal.activate() returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A filter is in force where one is that covers it and was told to the parent.
+    insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
+    select i.origin_id, i.key, min(a.since), false
+    from (select distinct i.origin_id, i.key from pgps_internal.interest i) i
+    join pgps_internal.origin o using (origin_id)
+    join pgps_internal.cover c on c.key = i.key
+    join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = c.by_key
+    join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = a.key
+    group by i.origin_id, i.key
+    on conflict do nothing;
+    delete from pgps_internal.activation a
+    where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)
+        and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
+            where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
+        -- Who has lost its way to an origin, and not its interest, keeps what it knows.
+        and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
+            where f.origin_id = a.origin_id and o.parent = f.neighbour_id)
+$$;
+comment on function pgps_internal.activate() is 'Keeps "since" of filters: those implied by one in force have it from there, those nobody wants lose it';
+
+create or replace view pgps_internal.early as
+-- Local members for which a filter is not in force yet for some origin: what comes of it up to "since" is not for them.
+select m.subscription_id, m.class_id, m.type_id, o.origin_id, a.since
+from pgps_internal.subscription s
+join pgps_internal.member m using (subscription_id)
+cross join pgps_internal.origin o
+left join pgps_internal.pushed p on p.subscription_id = m.subscription_id and p.type_id = m.type_id
+left join pgps_internal.activation a on a.origin_id = o.origin_id and a.key = p.key
+where s.scope = 'global' and not o.is_self;
+comment on view pgps_internal.early is 'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';
+
+create or replace function pgps_internal.settle_origins() returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    update pgps_internal.origin o set is_settled = true
+    where not o.is_settled and not o.is_self and not exists (
+        select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
+        where e.origin_id = o.origin_id and (e.since is null or e.since > pgps_internal.horizon(o.origin_id))
+            and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)))
+$$;
+comment on function pgps_internal.settle_origins() is 'Spares receivers the look at "since" when every filter is in force for an origin';
+
+create or replace function pgps_internal.note_subscription() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
+        -- What is being received is committed first, and so published before; what comes later sees the subscription.
+        perform pg_advisory_xact_lock(1885826169, 0);
+        update pgps_internal.origin o set is_settled = false where o.is_settled;
+        perform pg_notify('pgps_link', '');
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_subscription() is 'After new subscriptions: a global one makes receivers look from when on it is in force';
+
+create or replace function pgps_internal.note_route() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if exists (select from pgps_internal.broker) then
+        perform pg_notify('pgps_link', '');
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_route() is 'After a change of what neighbours should know: wakes the sessions that send to them';
+
+do $$
+begin
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_route' and tgrelid = 'pgps_internal.subscription'::regclass) then
+        create trigger pgps_subscription after insert on pgps_internal.subscription referencing new table as added
+        for each statement execute function pgps_internal.note_subscription();
+        create trigger pgps_route after delete on pgps_internal.subscription for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after insert or delete on pgps_internal.advertisement for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after insert or update on pgps_internal.event_type for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after insert or delete or update of enabled, conninfo on pgps_internal.link
+        for each statement execute function pgps_internal.note_route();
+    end if;
+end
+$$;
+
+create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (refresh.neighbour).neighbour_id;
+    v_news jsonb;
+begin
+    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.choose_parents();
+    perform pgps_internal.push_filters();
+    perform pgps_internal.activate();
+    perform pgps_internal.settle_origins();
+    perform pgps_internal.go_live(refresh.neighbour);
+    select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value', coalesce(s.value, t.value),
+        'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub' then 'unsub' else 'detach' end end))
+    into v_news
+    from pgps_internal.should_know(refresh.neighbour) s
+    full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
+    where s.value is distinct from t.value and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
+    delete from pgps_internal.told t
+    where t.neighbour_id = v_id and (t.kind = 'active' and not exists (select from pgps_internal.should_know(refresh.neighbour) s where s.kind = t.kind and s.key = t.key)
+        or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
+    insert into pgps_internal.told (neighbour_id, kind, key, value)
+    select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
+    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
+            array['type', 'ad', 'unsub', 'sub', 'attach', 'active', 'detach', 'unad'], w.message), w.key),
+        w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
+    from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
+end
+$$;
+comment on function pgps_internal.refresh(pgps_internal.neighbour) is
+'Puts the difference between what a neighbour should know and what it was told into the ledger of shipments; called by the session that sends to it';
+
+create or replace function pgps_internal.is_held(neighbour pgps_internal.neighbour, kind text, key text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case is_held.kind
+        when 'type', 'active' then
+            -- Once told, no harm.
+            return true;
+        when 'sub' then
+            return not (is_held.neighbour).is_draining and pgps_internal.is_awaited(is_held.neighbour, is_held.key);
+        when 'attach' then
+            -- The old parent is let go when the new one has answered.
+            return not (is_held.neighbour).is_draining and exists (
+                select from pgps_internal.origin o
+                where o.origin_id = is_held.key::integer and o.parent <> (is_held.neighbour).neighbour_id
+                    and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)
+                    and not exists (select from pgps_internal.arrival i where i.origin_id = o.origin_id and i.attachment = o.attachment));
+        else
+            return false;
+    end case;
+end
+$$;
+comment on function pgps_internal.is_held(pgps_internal.neighbour, text, text) is
+'True while what a neighbour was told is not taken back, though it need not know it any more: until something else has taken its place';
+
+create or replace function pgps_internal.is_awaited(neighbour pgps_internal.neighbour, key text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from pgps_internal.cover c
+        join pgps_internal.filters_for(is_awaited.neighbour) f on f.key = c.key
+        join pgps_internal.interest i on i.key = f.key
+        join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
+        left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
+        where c.by_key = is_awaited.key and a.is_confirmed is not true)
+$$;
+comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
+'True while a filter that this one covers is to take its place, and the parent has not said that it is in force';
+
+create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_filter pgps_internal.filter;
+    v_origin pgps_internal.origin;
+begin
+    case tell.kind
+        when 'type' then
+            return tell.value || jsonb_build_object('name', tell.key);
+        when 'sub' then
+            select f.* into v_filter from pgps_internal.filter f where f.key = tell.key;
+            return jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types', v_filter.constant_types,
+                'environment', v_filter.environment, 'type', (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
+                'collation', pgps_internal.do_link_identity(current_user, '{}') ->> 'collation');
+        when 'unsub' then
+            return jsonb_build_object('key', tell.key);
+        when 'attach' then
+            select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
+            return tell.value || jsonb_build_object('horizon', coalesce(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+                'keep', array(select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id));
+        when 'active' then
+            -- What is matched from now on is complete; what was received or matched before may not be.
+            return tell.value || jsonb_build_object('since', pgps_internal.reached(split_part(tell.key, ' ', 1)::integer));
+        else
+            return tell.value;
+    end case;
+end
+$$;
+comment on function pgps_internal.tell(text, text, jsonb, integer) is 'The text of a message about something a neighbour should know';
+
+revoke all on all functions in schema pgps_internal from public;

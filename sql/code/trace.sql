@@ -1,0 +1,46 @@
+-- pgps.trace: which brokers an event was at, and when.
+
+create or replace function pgps_internal.do_trace(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_event bigint := (args ->> 'event_id')::bigint;
+    v_type pgps_internal.event_type;
+    v_hops jsonb;
+begin
+    for v_type in select t.* from pgps_internal.event_type t
+        where has_table_privilege(caller, t.endpoint, 'select') or pg_has_role(caller, 'pgps_admin', 'usage') order by t.type_id loop
+        execute format($sql$
+            select coalesce(i.hops, '[]') || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(), 'event_id', l.event_id,
+                'at', (select b.created_at from pgps_internal.batch_type y join pgps_internal.batch b using (batch_id)
+                    where y.type_id = $3 and l.event_id <@ y.ids order by b.batch_id desc limit 1), 'published_at', c.published_at))
+            from %s l
+            cross join lateral (select c.* from pgps_internal.control c where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $3 order by c.hi limit 1) c
+            left join pgps_internal.origin o on o.origin_id = coalesce(c.origin_id, pgps_internal.self_origin())
+            left join lateral (select i.hops from pgps_internal.arrival i where i.origin_id = c.origin_id and i.hi >= l.event_id and l.event_id <@ i.ids
+                limit 1) i on true
+            where coalesce(l.pgps_origin_event, l.event_id) = $2 and (o.origin_id is null and $1 = pgps_internal.broker() or $1 in (o.name, o.broker_id::text))$sql$,
+            v_type.log) using args ->> 'origin', v_event, v_type.type_id into v_hops;
+        exit when v_hops is not null;
+    end loop;
+    return coalesce(v_hops, '[]');
+end
+$$;
+comment on function pgps_internal.do_trace(name, jsonb) is 'See pgps.trace';
+
+create or replace function pgps.trace(origin text, event_id bigint)
+returns table (hop integer, broker text, dispatched_at timestamptz, local_event_id bigint)
+language sql rows 6
+begin atomic
+    select h.place::integer, h.value ->> 'broker', (h.value ->> 'at')::timestamptz, (h.value ->> 'event_id')::bigint
+    from jsonb_array_elements(pgps._call('trace', jsonb_build_object('origin', trace.origin, 'event_id', trace.event_id))) with ordinality h(value, place)
+    order by h.place;
+end;
+comment on function pgps.trace(text, bigint) is
+'The way of an event from its origin to this broker: each broker it was at, when it was dispatched there (by that broker''s clock), and its id here.
+origin: name or id of the broker that published it; event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here.
+Needs SELECT on its type, or pgps_admin.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.trace(text, bigint) to public;

@@ -1,0 +1,167 @@
+"""Brokers in databases of one server, and links between them that a test moves step by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from tests.fix_broker import call, column, rows, value
+
+
+@dataclass
+class Broker:
+    """A broker: a database and a connection of its administrator."""
+
+    name: str
+    dsn: str
+    admin: psycopg.Connection
+
+    def identity(self) -> dict[str, Any]:
+        found: dict[str, Any] = call(self.admin, "link_identity")
+        return found
+
+    def settle(self) -> None:
+        """Match what has been committed."""
+        rows(self.admin, "select pgps.dispatch()")
+
+
+@dataclass
+class Lane:
+    """One way of a link: the sender's session and the receiver's."""
+
+    source: psycopg.Connection
+    target: psycopg.Connection
+    last: int
+    mark: str | None
+    moved: int = 0
+    batches: list[dict[str, Any]] = field(default_factory=list)
+
+    def next(self, max_events: int = 1000, *, refresh: bool = True) -> dict[str, Any]:
+        batch: dict[str, Any] = call(self.source, "link_next", self.last, max_events, refresh, self.mark)
+        return batch
+
+    def carry(self, batch: dict[str, Any]) -> None:
+        """Receive a batch in one transaction."""
+        text = json.dumps(batch)
+        with self.target.transaction():
+            begun = value(self.target, "select pgps.link_begin(%s::jsonb)", [text])
+            if begun["last"] > batch["after"]:
+                self.last, self.mark = begun["last"], None
+                return
+            for wire, copy in zip(batch["types"], begun["copies"], strict=True):
+                self.moved += self._copy(batch, wire, copy)
+            value(self.target, "select pgps.link_apply(%s::jsonb)", [text])
+        self.last, self.mark = batch["upto"], batch["mark"]
+        self.batches.append(batch)
+
+    def _copy(self, batch: dict[str, Any], wire: dict[str, Any], copy: str) -> int:
+        names = ", ".join(
+            ['"pgps_item" bigint', '"pgps_event" bigint']
+            + [f'"{a["name"]}" {"text" if a["as_text"] else a["type"]}' for a in wire["attributes"]]
+        )
+        name, ordered = wire["name"].replace("'", "''"), str(wire["ordered"]).lower()
+        read = (
+            f"copy (select * from pgps.link_rows('{name}', {batch['after']}, {batch['upto']}, {ordered})"
+            f" as r({names})) to stdout (format binary)"
+        )
+        size = 0
+        with self.source.cursor() as out, self.target.cursor() as into:
+            with out.copy(read.encode()) as reader, into.copy(copy.encode()) as writer:
+                for chunk in reader:
+                    size += len(chunk)
+                    writer.write(chunk)
+        return size
+
+    def move(self, *, max_events: int = 1000) -> bool:
+        """Carry one batch; False when there is none."""
+        batch = self.next(max_events)
+        self.mark = None
+        if not batch["items"]:
+            return False
+        self.carry(batch)
+        return True
+
+
+@dataclass
+class Link:
+    """Both ways between two brokers."""
+
+    one: Broker
+    other: Broker
+    out: Lane
+    back: Lane
+
+    def move(self) -> bool:
+        there, here = self.out.move(), self.back.move()
+        return there or here
+
+    def close(self) -> None:
+        for lane in (self.out, self.back):
+            lane.source.close()
+            lane.target.close()
+
+
+def open_lane(source: Broker, target: Broker, *, link: str | None, defined_at_source: bool) -> Lane:
+    """Open the sessions of one way."""
+    sender = psycopg.connect(source.dsn, autocommit=True)
+    receiver = psycopg.connect(target.dsn, autocommit=True)
+    sent = call(sender, "link_open", json.dumps(target.identity()), "send", link if defined_at_source else None)
+    got = call(
+        receiver, "link_open", json.dumps(source.identity()), "receive", None if defined_at_source else link
+    )
+    assert not sent["taken"], sent
+    assert not got["taken"], got
+    return Lane(sender, receiver, got["last"], got["mark"] or "")
+
+
+def open_link(one: Broker, other: Broker, name: str) -> Link:
+    """Open a link that `one` has defined."""
+    return Link(
+        one,
+        other,
+        open_lane(one, other, link=name, defined_at_source=True),
+        open_lane(other, one, link=name, defined_at_source=False),
+    )
+
+
+def settle(brokers: list[Broker], links: list[Link], *, rounds: int = 60) -> None:
+    """Move everything until nothing moves any more."""
+    still = 0
+    for _ in range(rounds):
+        for broker in brokers:
+            broker.settle()
+        still = 0 if any([link.move() for link in links]) else still + 1
+        if still == 2:
+            return
+    raise AssertionError(f"the links do not come to rest: {[link.out.batches[-1] for link in links]}")
+
+
+@contextmanager
+def linked(pairs: list[tuple[Broker, Broker]]) -> Iterator[list[Link]]:
+    """Define and open links between pairs of brokers; the first of a pair defines it."""
+    made: list[Link] = []
+    try:
+        for one, other in pairs:
+            name = f"to_{other.name}"
+            call(one.admin, "create_link", name, other.dsn)
+            made.append(open_link(one, other, name))
+        yield made
+    finally:
+        for link in made:
+            link.close()
+
+
+def received(broker: Broker, subscription: str) -> list[tuple[str, int]]:
+    """Origin and n of what a subscription has, in order; acknowledged."""
+    found = rows(broker.admin, "select origin, (payload ->> 'n')::int from pgps.receive(%s, 100000)", [subscription])
+    call(broker.admin, "ack", subscription)
+    return found
+
+
+def names(connection: psycopg.Connection) -> list[str]:
+    return column(connection, "select name from pgps.links order by 1")
