@@ -5,9 +5,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
-        select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
-        cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
+    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
+        select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
+            l.pgps_origin_event, %3$s from %4$s l
+        cross join lateral (select c.publisher, c.published_at, c.origin_id from pgps_internal.control c
             where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $1 order by c.hi limit 1) c
         where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
         order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
@@ -32,10 +33,10 @@ begin
         return;
     end if;
     -- Back into the log as batch 0, past the triggers of publication: they were published once.
-    execute format('insert into %s (event_id, xid, %2$s) select a.event_id, a.xid, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
+    execute format('insert into %s (event_id, xid, pgps_origin_event, %2$s) select a.event_id, a.xid, a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
         (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
-        select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
+    execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
+        select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, a.pgps_origin, a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
         (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
     insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
     select 0, (restore_audited.event_type).type_id, n.ids, 0, 0, 0

@@ -75,9 +75,10 @@ declare
     v_type pgps_internal.event_type;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_event.type_id;
-    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, %2$s)
-        select l.event_id, l.xid, c.publisher, c.published_at, %3$s from %4$s l
-        cross join lateral (select c.publisher, c.published_at from pgps_internal.control c
+    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
+        select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
+            l.pgps_origin_event, %3$s from %4$s l
+        cross join lateral (select c.publisher, c.published_at, c.origin_id from pgps_internal.control c
             where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c
         where l.event_id = $1 on conflict do nothing', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
         pgps_internal.column_list(v_type.endpoint, 'l.'), v_type.log)
@@ -142,7 +143,7 @@ begin
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     -- Asked again where filters are asked: in the log, as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
-    execute format('insert into %1$s (event_id, xid, %2$s) select k.event_id, k.xid, %2$s from pgps_internal.%3$I k
+    execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, k.pgps_origin_event, %2$s from pgps_internal.%3$I k
         where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns, v_type.name || '_kept')
     using still_wanted.event_id;
     begin

@@ -34,6 +34,9 @@ begin
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s by %s at %s, transaction %s', v_type.name,
             coalesce(v_control.publisher::text, 'an archived publisher'), coalesce(v_control.published_at::text, 'an archived time'), v_xid)));
     end if;
+    if v_control.origin_id is not null then
+        v_steps := v_steps || pgps_internal.explain_origin(v_type, v_event, v_control.origin_id);
+    end if;
     if not pgps_internal.is_dispatched(v_xid, v_event, v_last) then
         return v_steps || jsonb_build_array(jsonb_build_array('dispatched', 'not yet: committed, and waits for pgps.dispatch() or a worker'));
     end if;

@@ -80,16 +80,17 @@ begin
             v_messages pgps_internal.message[];
         begin
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), l.xid, pgps_origin, r.attempt)::pgps_internal.message) into v_messages
+                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_origin
+                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 = (r.event_id / 65536) %% 4
-            left join lateral (select c.published_at, c.publisher from pgps_internal.control c
+            left join lateral (select c.published_at, c.publisher, c.origin_id from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
             where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
                     select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at,
-                        pg_get_userbyid(l.pgps_publisher), l.xid, pgps_origin, r.attempt)::pgps_internal.message)
+                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_origin), r.attempt)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
                     join pgps_internal.%3$I l on l.event_id = r.event_id
                     where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids))

@@ -244,8 +244,6 @@ declare
     v_type pgps_internal.event_type;
     v_dropped int8multirange;
 begin
-    -- Past the triggers of publication: these events were published once, elsewhere.
-    perform set_config('session_replication_role', 'replica', true);
     for v_wire in select t.value from jsonb_array_elements(publish_slices.batch -> 'types') t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
         select coalesce(range_agg(r), '{}') into v_dropped
@@ -253,14 +251,17 @@ begin
         where (s.value ->> 'type_id')::integer = v_type.type_id and (s.value ->> 'lseq')::bigint <> all (publish_slices.taken);
         perform pgps_internal.publish_stage(publish_slices.neighbour, v_type, v_wire, v_dropped, publish_slices.batch, publish_slices.slices);
     end loop;
-    perform set_config('session_replication_role', 'origin', true);
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, seals, volatile, published_at, origin_id)
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
     select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (publish_slices.neighbour).role,
-        s.n = 1, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
-    from (select s.value as run, row_number() over () as n from jsonb_array_elements(publish_slices.slices) s
+        false, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
+    from (select s.value as run from jsonb_array_elements(publish_slices.slices) s
         where (s.value ->> 'lseq')::bigint = any (publish_slices.taken)) s
     join jsonb_array_elements(publish_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
+    -- As publication does: told at commit, if the dispatcher sleeps.
+    if cardinality(publish_slices.taken) > 0 and pg_try_advisory_lock_shared(1885826163, 2) then
+        perform pg_advisory_unlock_shared(1885826163, 2), pg_notify('pgps_dispatch', '');
+    end if;
 end
 $$;
 comment on function pgps_internal.publish_slices(pgps_internal.neighbour, jsonb, jsonb, bigint[]) is

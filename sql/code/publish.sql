@@ -19,7 +19,7 @@ begin
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
         ),
         pgps_recorded as (
-            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser)
+            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser, origin_id)
             select
                 pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
                 case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
@@ -28,7 +28,7 @@ begin
                 case when pg_try_advisory_lock_shared(1885826163, 2)
                     then pg_advisory_unlock_shared(1885826163, 2) and pg_notify('pgps_dispatch', '')::text = '' else false end,
                 current_setting('pgps.reliability', true) is not distinct from 'non-guaranteed', clock_timestamp(),
-                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end
+                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (event_id, %3$s)

@@ -1,5 +1,24 @@
 -- pgps.trace: which brokers an event was at, and when.
 
+create or replace function pgps_internal.explain_origin(event_type pgps_internal.event_type, event_id bigint, origin_id integer) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_event bigint;
+    v_hops text;
+begin
+    execute format('select l.pgps_origin_event from %s l where l.event_id = $1', (explain_origin.event_type).log) using explain_origin.event_id into v_event;
+    select string_agg(h.value ->> 'broker', ', ' order by h.n) into v_hops
+    from (select i.hops from pgps_internal.arrival i
+        where i.origin_id = explain_origin.origin_id and i.hi >= explain_origin.event_id and explain_origin.event_id <@ i.ids limit 1) a,
+        jsonb_array_elements(a.hops) with ordinality h(value, n);
+    return jsonb_build_array(jsonb_build_array('origin', format('event %s of broker %s, by way of: %s', v_event,
+        (select o.name from pgps_internal.origin o where o.origin_id = explain_origin.origin_id), coalesce(v_hops, 'long reclaimed'))));
+end
+$$;
+comment on function pgps_internal.explain_origin(pgps_internal.event_type, bigint, integer) is 'The step of pgps.explain for an event that came over a link';
+
 create or replace function pgps_internal.do_trace(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -105,10 +105,10 @@ begin
     execute format('create index on %s (event_id)', v_log);
     execute format($sql$
         create table %s (event_id bigint primary key, xid xid8 not null, pgps_publisher regrole not null, pgps_published_at timestamptz not null,
-            like %s including storage)$sql$, v_kept, v_endpoint);
+            like %s including storage, pgps_origin text, pgps_origin_event bigint)$sql$, v_kept, v_endpoint);
     execute format($sql$
         create table pgps_internal.%I (event_id bigint not null, xid xid8 not null, pgps_publisher regrole not null,
-            pgps_published_at timestamptz not null, like %s including storage)$sql$, v_name || '_audit', v_endpoint);
+            pgps_published_at timestamptz not null, like %s including storage, pgps_origin text, pgps_origin_event bigint)$sql$, v_name || '_audit', v_endpoint);
     execute format('create index on pgps_internal.%I (event_id)', v_name || '_audit');
     execute format('create index on pgps_internal.%I (pgps_published_at)', v_name || '_audit');
     update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id returning * into v_type;

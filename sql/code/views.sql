@@ -92,7 +92,8 @@ from pgps_internal.member m where m.takes_batch;
 comment on view pgps_internal.backlog is 'Events that wait for a subscription, and since when: from positions and deliveries, not by counting events';
 
 create or replace view pgps_internal.statement with (security_barrier) as
-select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at
+select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at,
+    case when c.origin_id is not null then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
 comment on view pgps_internal.statement is 'The control queue as far as a reader may see it; the in queues join it';
@@ -233,24 +234,25 @@ declare
 begin
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
-        select %s l.event_id, l.pgps_published_at as enqueued_at, l.xid, l.pgps_publisher as publisher, p.broker as origin, l.pgps_state as state
+        select %s l.event_id, l.pgps_published_at as enqueued_at, l.xid, l.pgps_publisher as publisher, coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
+            coalesce(l.pgps_origin_event, l.event_id) as origin_event_id
         from (
-            select %s l.event_id, l.xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher,
+            select %s l.event_id, l.xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher, c.origin as pgps_origin, l.pgps_origin_event,
                 case when coalesce(pg_visible_in_snapshot(l.xid, p.previous) or l.event_id <= p.base_hi
                     or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
                     then 'dispatched' else 'waiting' end as pgps_state
             from %s l cross join pgps_internal.progress p
-            left join lateral (select c.published_at, c.publisher from pgps_internal.statement c
+            left join lateral (select c.published_at, c.publisher, c.origin from pgps_internal.statement c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %s order by c.hi limit 1) c on true
             union all
-            select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), 'archived' from %s l
+            select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), l.pgps_origin, l.pgps_origin_event, 'archived' from %s l
             where not exists (select from %s x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
         where l.pgps_state = 'waiting'
             or l.pgps_published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
                 from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in')
             or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = %s)$sql$,
-        v_name || '_in', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'enqueued_at', 'xid', 'publisher', 'origin', 'state']),
+        v_name || '_in', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'enqueued_at', 'xid', 'publisher', 'origin', 'state', 'origin_event_id']),
         v_attributes, v_log, v_id, v_attributes, v_audit, v_log, v_id, v_id);
     execute format($sql$
         create view pgps_queue.%I with (security_invoker = true) as
@@ -320,11 +322,19 @@ where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(cur
 comment on view pgps.queues is 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
 
 create or replace view pgps.advertisements as
-select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at, (select p.broker from pgps_internal.progress p) as origin
+select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at, (select p.broker from pgps_internal.progress p) as origin, null::text as via
 from pgps_internal.advertisement a join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage')
+union all
+select t.name, null, null, o.name, n.name
+from pgps_internal.offer f
+join pgps_internal.origin o using (origin_id)
+join pgps_internal.neighbour n using (neighbour_id)
+join pgps_internal.event_type t on t.name = any (f.types)
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.advertisements is 'Who has announced to publish what';
+comment on view pgps.advertisements is 'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via)';
 
 create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
@@ -365,7 +375,14 @@ from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
 where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
-    and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
+    and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'))
+union all
+-- What came over a link and this broker's constraints refused, or nobody has any more.
+select t.name, r.origin_event, format('link %s', n.name), r.failed_at, 1, r.sqlstate, r.error, 'refused'
+from pgps_internal.rejected r
+left join pgps_internal.event_type t using (type_id)
+left join pgps_internal.neighbour n using (neighbour_id)
+where pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin';
 
 create or replace view pgps.workers as

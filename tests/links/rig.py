@@ -70,11 +70,13 @@ class Lane:
             f" as r({names})) to stdout (format binary)"
         )
         size = 0
-        with self.source.cursor() as out, self.target.cursor() as into:
-            with out.copy(read.encode()) as reader, into.copy(copy.encode()) as writer:
-                for chunk in reader:
-                    size += len(chunk)
-                    writer.write(chunk)
+        with (
+            self.source.cursor().copy(read.encode()) as reader,
+            self.target.cursor().copy(copy.encode()) as writer,
+        ):
+            for chunk in reader:
+                size += len(chunk)
+                writer.write(chunk)
         return size
 
     def move(self, *, max_events: int = 1000) -> bool:
@@ -110,12 +112,15 @@ def open_lane(source: Broker, target: Broker, *, link: str | None, defined_at_so
     """Open the sessions of one way."""
     sender = psycopg.connect(source.dsn, autocommit=True)
     receiver = psycopg.connect(target.dsn, autocommit=True)
-    sent = call(sender, "link_open", json.dumps(target.identity()), "send", link if defined_at_source else None)
-    got = call(
-        receiver, "link_open", json.dumps(source.identity()), "receive", None if defined_at_source else link
-    )
-    assert not sent["taken"], sent
-    assert not got["taken"], got
+    try:
+        sent = call(sender, "link_open", json.dumps(target.identity()), "send", link if defined_at_source else None)
+        got = call(receiver, "link_open", json.dumps(source.identity()), "receive", None if defined_at_source else link)
+    except psycopg.Error:
+        sender.close()
+        receiver.close()
+        raise
+    assert not sent["taken"]
+    assert not got["taken"]
     return Lane(sender, receiver, got["last"], got["mark"] or "")
 
 
@@ -135,7 +140,8 @@ def settle(brokers: list[Broker], links: list[Link], *, rounds: int = 60) -> Non
     for _ in range(rounds):
         for broker in brokers:
             broker.settle()
-        still = 0 if any([link.move() for link in links]) else still + 1
+        moved = [link.move() for link in links]
+        still = 0 if any(moved) else still + 1
         if still == 2:
             return
     raise AssertionError(f"the links do not come to rest: {[link.out.batches[-1] for link in links]}")

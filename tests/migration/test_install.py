@@ -227,7 +227,7 @@ def test_plain_psql_makes_the_same_database(empty_database: str, server: Server,
 
 def test_what_plain_psql_installed_is_taken_over(empty_database: str) -> None:
     psql(empty_database, "-1", "-f", str(_resources.sql_dir() / "install.sql"))
-    assert install.status(empty_database).revision == "0001"
+    assert install.status(empty_database).revision == _scripts.head()
     assert install.upgrade(empty_database).up_to_date
 
 
@@ -245,22 +245,22 @@ def test_an_older_revision_is_brought_to_head(
     migrations = tmp_path / "migrations"
     shutil.copytree(_resources.migrations_dir(), migrations)
     baseline = (migrations / "versions" / "0001_baseline.py").read_text()
-    (migrations / "versions" / "0002_more.py").write_text(
-        baseline.replace("0001_baseline", "0002_more")
-        .replace('revision = "0001"', 'revision = "0002"')
-        .replace("down_revision = None", 'down_revision = "0001"')
+    (migrations / "versions" / "0003_more.py").write_text(
+        baseline.replace("0001_baseline", "0003_more")
+        .replace('revision = "0001"', 'revision = "0003"')
+        .replace("down_revision = None", 'down_revision = "0002"')
     )
     monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
-    (release / "schema" / "0002_more.sql").write_text("create table pgps_internal.more (a int);\n")
+    (release / "schema" / "0003_more.sql").write_text("create table pgps_internal.more (a int);\n")
     contents = release / "install.sql"
     contents.write_text(
         contents.read_text().replace(
-            "\\ir schema/0001_baseline.sql\n", "\\ir schema/0001_baseline.sql\n\\ir schema/0002_more.sql\n"
+            "\\ir schema/0002_links.sql\n", "\\ir schema/0002_links.sql\n\\ir schema/0003_more.sql\n"
         )
     )
-    assert install.pending(empty_database) == ["schema/0002_more.sql", *_scripts.code_scripts()]
+    assert install.pending(empty_database) == ["schema/0003_more.sql", *_scripts.code_scripts()]
     after = install.upgrade(empty_database)
-    assert (after.revision, after.up_to_date) == ("0002", True)
+    assert (after.revision, after.up_to_date) == ("0003", True)
     connect(dsn=empty_database).execute("select from pgps_internal.more")
 
 

@@ -1,0 +1,290 @@
+"""Events over trees of brokers, moved step by step: who gets what, in which order, and what travels for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.links.rig import Broker, linked, open_lane, open_link, received, settle
+
+Brokers = Callable[[int], list[Broker]]
+
+
+def filters_from(broker: Broker, neighbour: str) -> list[str | None]:
+    """Return the filters that a neighbour has sent."""
+    return column(
+        broker.admin,
+        "select f.filter from pgps_internal.wanted w join pgps_internal.filter f using (key)"
+        " join pgps_internal.neighbour n using (neighbour_id) where n.name = %s order by 1",
+        [neighbour],
+    )
+
+
+def test_an_event_reaches_a_global_subscription_two_brokers_away(brokers: Brokers) -> None:
+    a, b, c = brokers(3)
+    make_type(a.admin, "tick", "n integer, s text")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        call(c.admin, "subscribe", "far", "tick", filter="n > 2", scope="global")
+        settle([a, b, c], links)
+        publish(a.admin, "tick", 1, 2, 3, None, 4)
+        publish(a.admin, "tick", 5)
+        settle([a, b, c], links)
+        assert received(c, "far") == [("a", 3), ("a", 4), ("a", 5)]
+        assert value(b.admin, "select count(*) from pgps_internal.tick_log") == 3, "the filter is asked at the origin"
+
+
+def test_an_event_crosses_a_link_once_however_many_want_it(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(b, a)]) as links:
+        settle([a, b], links)
+        for limit in (0, 5, 7):
+            call(b.admin, "subscribe", f"over{limit}", "tick", filter=f"n > {limit}", scope="global")
+        call(b.admin, "subscribe", "even", "tick", filter="n % 2 = 0", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", *range(1, 11))
+        settle([a, b], links)
+        assert value(b.admin, "select count(*) from pgps_internal.tick_log") == 10
+        assert [n for _, n in received(b, "over7")] == [8, 9, 10]
+        assert [n for _, n in received(b, "even")] == [2, 4, 6, 8, 10]
+
+
+def test_only_the_widest_of_filters_travels_and_its_end_brings_the_others_back_first(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        for limit in (5, 1, 9):
+            call(b.admin, "subscribe", f"over{limit}", "tick", filter=f"n > {limit}", scope="global")
+        settle([a, b], links)
+        assert filters_from(a, "b") == ["n > 1"]
+        publish(a.admin, "tick", 2, 6, 10)
+        call(b.admin, "unsubscribe", "over1")
+        publish(a.admin, "tick", 3, 7, 11)
+        settle([a, b], links)
+        assert filters_from(a, "b") == ["n > 5"]
+        publish(a.admin, "tick", 4, 8, 12)
+        settle([a, b], links)
+        assert [n for _, n in received(b, "over5")] == [6, 10, 7, 11, 8, 12]
+        assert [n for _, n in received(b, "over9")] == [10, 11, 12]
+
+
+def test_conditions_over_tables_stay_at_home(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    rows(b.admin, "create table public.wanted as select 3 as n")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        here = "n > 2 and n in (select n from public.wanted)"
+        call(b.admin, "subscribe", "mine", "tick", filter=here, scope="global")
+        settle([a, b], links)
+        assert filters_from(a, "b") == ["n > 2"]
+        publish(a.admin, "tick", 1, 2, 3, 4)
+        settle([a, b], links)
+        assert [n for _, n in received(b, "mine")] == [3]
+
+
+def test_a_subscription_gets_nothing_from_elsewhere_before_its_filter_is_in_force_there(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "high", "tick", filter="n > 5", scope="global")
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        publish(a.admin, "tick", 1, 6, 2, 7)
+        a.settle()
+        while links[0].out.move():
+            b.settle()
+        publish(a.admin, "tick", 8, 3)
+        settle([a, b], links)
+        publish(a.admin, "tick", 4, 9)
+        settle([a, b], links)
+        got = [n for _, n in received(b, "all")]
+        assert got in ([8, 3, 4, 9], [4, 9]), "from one moment on everything"
+        assert [n for _, n in received(b, "high")] == [6, 7, 8, 9]
+
+
+def test_types_and_order_of_one_transaction_are_kept_over_links(brokers: Brokers) -> None:
+    a, b, c = brokers(3)
+    make_type(a.admin, "t_one")
+    make_type(a.admin, "t_two")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        call(c.admin, "subscribe", "both", "t_*", scope="global")
+        settle([a, b, c], links)
+        with a.admin.transaction():
+            for n in range(20):
+                publish(a.admin, "t_one" if n % 3 else "t_two", n)
+        settle([a, b, c], links)
+        assert received(c, "both") == [("a", n) for n in range(20)]
+        assert value(c.admin, "select count(distinct xid) from pgps_queue.t_one_in") <= 1
+
+
+def test_both_ways_and_from_the_middle_each_origin_in_order(brokers: Brokers) -> None:
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (c, b)]) as links:
+        settle(made, links)
+        for broker in made:
+            call(broker.admin, "advertise", "tick")
+        settle(made, links)
+        for broker in made:
+            call(broker.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        for n in range(0, 30, 3):
+            for place, broker in enumerate(made):
+                publish(broker.admin, "tick", n + place)
+            if n % 4 == 0:
+                links[n % 2].move()
+        settle(made, links)
+        for broker in made:
+            got = received(broker, "all")
+            for place, origin in enumerate("abc"):
+                assert [n for o, n in got if o == origin] == list(range(place, 30, 3)), (broker.name, origin)
+
+
+def test_a_batch_that_is_carried_twice_counts_once(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1, 2)
+        a.settle()
+        lane = links[0].out
+        lane.mark = None
+        batch = lane.next(refresh=False)
+        lane.carry(batch)
+        before = lane.last
+        lane.carry(batch)
+        assert lane.last == before
+        settle([a, b], links)
+        assert received(b, "all") == [("a", 1), ("a", 2)]
+
+
+def test_a_lost_session_goes_on_where_the_receiver_is(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1)
+        a.settle()
+        lane = links[0].out
+        lane.mark = None
+        lane.carry(lane.next(refresh=False))  # and nobody confirms it
+        publish(a.admin, "tick", 2)
+        links[0].close()
+        again = open_link(a, b, "to_b")
+        links[0] = again
+        settle([a, b], links)
+        assert received(b, "all") == [("a", 1), ("a", 2)]
+
+
+def test_what_the_receivers_constraints_refuse_is_an_exception_there_and_the_rest_goes_on(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    make_type(b.admin, "tick", "n integer check (n <> 13)")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 12, 13, 14)
+        publish(a.admin, "tick", 15)
+        settle([a, b], links)
+        assert [n for _, n in received(b, "all")] == [12, 14, 15]
+        assert rows(b.admin, "select sqlstate, state from pgps.exceptions") == [("23514", "refused")]
+
+
+def test_another_schema_is_refused_with_the_difference(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick", "n integer, price numeric")
+    make_type(b.admin, "tick", "n integer, price text")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        assert filters_from(a, "b") == []
+        error = value(b.admin, "select last_error from pgps.links")
+        assert error == 'event type "tick": attribute "price" is text here and numeric at "a"'
+
+
+def test_types_are_not_created_when_the_setting_says_no(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    call(b.admin, "configure", "link_create_types", "false")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        assert (
+            value(b.admin, "select last_error from pgps.links") == 'event type "tick": there is no such event type here'
+        )
+
+
+def test_the_neighbours_role_receives_what_its_policies_let_through(brokers: Brokers, role: Callable[..., str]) -> None:
+    a, b = brokers(2)
+    guest = role("guest")
+    make_type(a.admin, "tick")
+    rows(a.admin, "revoke all on pgps_event.tick from public")
+    rows(a.admin, f"grant select on pgps_event.tick to {guest}")
+    call(a.admin, "create_policy", "tick", "low", guest, "n < 5")
+    call(a.admin, "create_link", "to_b", b.dsn, role=guest)
+    link = open_link(a, b, "to_b")
+    try:
+        settle([a, b], [link])
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], [link])
+        publish(a.admin, "tick", 3, 7, 4)
+        settle([a, b], [link])
+        assert [n for _, n in received(b, "all")] == [3, 4]
+    finally:
+        link.close()
+
+
+def test_a_link_to_itself_a_second_one_and_a_strangers_are_refused(brokers: Brokers, role: Callable[..., str]) -> None:
+    a, b = brokers(2)
+    call(a.admin, "create_link", "self", a.dsn)
+    with refused("22023", "itself"):
+        open_link(a, a, "self")
+    with linked([(a, b)]):
+        call(a.admin, "create_link", "again", b.dsn)
+        with refused("42710", '"again"', '"to_b"'):
+            open_lane(a, b, link="again", defined_at_source=True)
+
+
+def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:
+    a, b, c = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        call(c.admin, "subscribe", "far", "tick", scope="global")
+        settle([a, b, c], links)
+        publish(a.admin, "tick", 1)
+        settle([a, b, c], links)
+        there = value(a.admin, "select event_id from pgps_internal.tick_log")
+        event = value(c.admin, "select event_id from pgps.receive('far')")
+        assert column(c.admin, "select broker from pgps.trace('a', %s)", [there]) == ["a", "b", "c"]
+        assert value(c.admin, "select origin_event_id from pgps_queue.tick_in") == there
+        outcome = value(c.admin, "select outcome from pgps.explain('far', %s) where step = 'origin'", [event])
+        assert outcome == f"event {there} of broker a, by way of: a, b"
+
+
+@pytest.mark.parametrize("function", ["link_next(0, 1)", "link_begin('{}')", "link_apply('{}')"])
+def test_a_session_that_has_opened_no_link_carries_nothing(brokers: Brokers, function: str) -> None:
+    (a,) = brokers(1)
+    with refused("55000", "has not opened a link"):
+        rows(a.admin, f"select pgps.{function}")
+
+
+def test_a_client_cannot_forge_an_origin(brokers: Brokers, role: Callable[..., str]) -> None:
+    (a,) = brokers(1)
+    make_type(a.admin, "tick")
+    for column_name in ("pgps_origin_event", "origin"):
+        with pytest.raises(psycopg.errors.UndefinedColumn):
+            rows(a.admin, f"insert into pgps_event.tick (n, {column_name}) values (1, 5)")
