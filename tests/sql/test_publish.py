@@ -106,6 +106,11 @@ def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
 ) -> None:
     dispatcher, publisher = connect(), connect(autocommit=False)
     rows(dispatcher, "listen pgps_dispatch")
+    publish(publisher, tick, 0)
+    publisher.commit()
+    # Nobody leads: whoever begins to, looks first.
+    assert list(dispatcher.notifies(timeout=0.1)) == []
+    assert value(dispatcher, "select pgps.try_lead()")
     publish(publisher, tick, 1)
     assert list(dispatcher.notifies(timeout=0.1)) == []
     publisher.rollback()
