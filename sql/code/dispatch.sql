@@ -45,12 +45,12 @@ comment on function pgps_internal.last_batch() is 'The newest batch; null before
 
 create or replace function pgps_internal.is_dispatched(xid xid8, event_id bigint, last pgps_internal.batch) returns boolean
 language sql immutable
-as $$
+begin atomic
     select coalesce(pg_visible_in_snapshot(is_dispatched.xid, (is_dispatched.last).previous)
         or is_dispatched.event_id <= (is_dispatched.last).base_hi
         or pg_visible_in_snapshot(is_dispatched.xid, (is_dispatched.last).snapshot)
-            and ((is_dispatched.last).upto is null or is_dispatched.xid <= (is_dispatched.last).upto), false)
-$$;
+            and ((is_dispatched.last).upto is null or is_dispatched.xid <= (is_dispatched.last).upto), false);
+end;
 comment on function pgps_internal.is_dispatched(xid8, bigint, pgps_internal.batch) is
 'True when the events of transaction xid are in a batch up to last';
 

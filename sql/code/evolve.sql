@@ -127,10 +127,10 @@ create or replace function pgps.alter_event_type(
 language plpgsql
 as $$
 declare
-    v_type text := pgps._call('type_name', jsonb_build_object('name', alter_event_type.name)) #>> '{}';
+    v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', alter_event_type.name)) #>> '{}';
 begin
     if alter_event_type.dedupe_retention is not null then
-        perform pgps._call('set_dedupe', jsonb_build_object('name', quote_ident(v_type), 'retention', alter_event_type.dedupe_retention));
+        perform pgps._call('set_dedupe', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'retention', alter_event_type.dedupe_retention));
     end if;
     if alter_event_type.add_attribute is null and alter_event_type.drop_attribute is null then
         if alter_event_type.dedupe_retention is not null then
@@ -139,11 +139,11 @@ begin
         raise exception 'nothing to alter in event type "%"', v_type using errcode = '22023',
             hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' or dedupe_retention => ''7 days''.';
     end if;
-    perform pgps._call('alter_type', jsonb_build_object('name', quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
+    perform pgps._call('alter_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
     if alter_event_type.add_attribute is not null then
-        execute format(E'create table pgps_event.%I (%s\n)', v_type || '_add', alter_event_type.add_attribute);
+        execute pg_catalog.format(E'create table pgps_event.%I (%s\n)', v_type || '_add', alter_event_type.add_attribute);
     end if;
-    perform pgps._call('apply_attribute', jsonb_build_object('name', quote_ident(v_type),
+    perform pgps._call('apply_attribute', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type),
         'add', alter_event_type.add_attribute, 'drop', alter_event_type.drop_attribute));
 end
 $$;

@@ -81,6 +81,7 @@ comment on function pgps_internal.acting_publisher(name) is 'The role for which 
 
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'cannot COPY into event type "%"', tg_table_name using errcode = '0A000',
@@ -90,7 +91,8 @@ $$;
 comment on function pgps_internal.refuse_copy() is 'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- pgps.publish
+-- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need; so its own names are written out,
+-- as in every public function of that kind: a better match for format(text, text) in a schema of the path would run as whoever calls.
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.do_publication(caller name, args jsonb) returns jsonb
@@ -146,28 +148,28 @@ create or replace function pgps._insert_events(
 language plpgsql
 as $$
 declare
-    v_endpoint text := format('pgps_event.%I', _insert_events.event_type);
-    v_keys text[] := array(select distinct k from jsonb_array_elements(_insert_events.payload) e, jsonb_object_keys(e) k order by k);
+    v_endpoint text := pg_catalog.format('pgps_event.%I', _insert_events.event_type);
+    v_keys text[] := array(select distinct k from pg_catalog.jsonb_array_elements(_insert_events.payload) e, pg_catalog.jsonb_object_keys(e) k order by k);
     v_columns text[];
     v_unknown text;
 begin
-    select k into v_unknown from unnest(v_keys) k
+    select k into v_unknown from pg_catalog.unnest(v_keys) k
     where k in ('_producer', '_producer_seq') and _insert_events.target is null or not exists (select from pg_catalog.pg_attribute a
         where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
     if v_unknown is not null then
         raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown using errcode = '42703',
             hint = 'See the column attributes of pgps.event_types.';
     end if;
-    v_columns := v_keys || array(select c from unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys));
+    v_columns := pg_catalog.array_cat(v_keys, array(select c from pg_catalog.unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys)));
     -- One INSERT for all: an attribute that an object leaves out takes its default.
-    execute format('insert into %s (%s) select %s from jsonb_array_elements($1) with ordinality e(object, place)
-        cross join lateral jsonb_populate_record(null::%s, e.object) r order by e.place', coalesce(_insert_events.target, v_endpoint),
-        (select string_agg(quote_ident(k), ', ' order by n) from unnest(v_columns) with ordinality u(k, n)),
-        (select string_agg(case
+    execute pg_catalog.format('insert into %s (%s) select %s from pg_catalog.jsonb_array_elements($1) with ordinality e(object, place)
+        cross join lateral pg_catalog.jsonb_populate_record(null::%s, e.object) r order by e.place', coalesce(_insert_events.target, v_endpoint),
+        (select pg_catalog.string_agg(pg_catalog.quote_ident(k), ', ' order by n) from pg_catalog.unnest(v_columns) with ordinality u(k, n)),
+        (select pg_catalog.string_agg(case
                 when k <> all (v_keys) then case k when '_producer' then '$2' else '$3' end
-                when d.adbin is null then 'r.' || quote_ident(k)
-                else format('case when e.object ? %L then r.%I else %s end', k, k, pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
-            from unnest(v_columns) with ordinality u(k, n)
+                when d.adbin is null then 'r.' || pg_catalog.quote_ident(k)
+                else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k, k, pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
+            from pg_catalog.unnest(v_columns) with ordinality u(k, n)
             join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k and not a.attisdropped
             left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum), v_endpoint)
     using _insert_events.payload, _insert_events.producer, _insert_events.producer_seq;
@@ -183,9 +185,9 @@ create or replace function pgps.publish(
 language plpgsql
 as $$
 declare
-    v_events jsonb := case jsonb_typeof(publish.payload) when 'array' then publish.payload else jsonb_build_array(publish.payload) end;
+    v_events jsonb := case pg_catalog.jsonb_typeof(publish.payload) when 'array' then publish.payload else pg_catalog.jsonb_build_array(publish.payload) end;
     v_known jsonb;
-    v_key jsonb := jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer, 'producer_seq', publish.producer_seq);
+    v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer, 'producer_seq', publish.producer_seq);
     v_wrong text;
 begin
     if publish.payload is null then
@@ -198,11 +200,11 @@ begin
         raise exception 'invalid handler "%"', publish.handler using errcode = '22023', hint = 'Use all, any or raiser.';
     elsif (publish.producer is null) <> (publish.producer_seq is null) then
         raise exception 'producer and producer_seq belong together' using errcode = '22023', hint = 'Give both or neither.';
-    elsif publish.producer is not null and jsonb_array_length(v_events) <> 1 then
-        raise exception 'a producer number stands for one event, not for %', jsonb_array_length(v_events)
+    elsif publish.producer is not null and pg_catalog.jsonb_array_length(v_events) <> 1 then
+        raise exception 'a producer number stands for one event, not for %', pg_catalog.jsonb_array_length(v_events)
         using errcode = '22023', hint = 'Publish one event a number, or INSERT with _producer and _producer_seq.';
     end if;
-    select jsonb_typeof(e) into v_wrong from jsonb_array_elements(v_events) e where jsonb_typeof(e) <> 'object' limit 1;
+    select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
     if v_wrong is not null then
         raise exception 'the payload has a JSON % where an object is wanted', v_wrong
         using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
@@ -210,16 +212,16 @@ begin
     v_known := pgps._call('publication', v_key);
     if (v_known ->> 'taken')::boolean then
         return (v_known ->> 'event_id')::bigint;
-    elsif jsonb_array_length(v_events) = 0 then
+    elsif pg_catalog.jsonb_array_length(v_events) = 0 then
         return null;
     end if;
     if coalesce(publish.visibility, v_known ->> 'visibility') = 'immediate' then
-        return (pgps._call('publish_immediately', v_key || jsonb_build_object('payload', v_events,
+        return (pgps._call('publish_immediately', v_key || pg_catalog.jsonb_build_object('payload', v_events,
             'reliability', publish.reliability)) #>> '{}')::bigint;
     end if;
-    perform set_config('pgps.reliability', coalesce(publish.reliability, ''), true), set_config('pgps.visibility', 'deferred', true);
+    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true), pg_catalog.set_config('pgps.visibility', 'deferred', true);
     perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
-    perform set_config('pgps.reliability', '', true), set_config('pgps.visibility', '', true);
+    perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true);
     return (pgps._call('published', v_key) #>> '{}')::bigint;
 end
 $$;

@@ -75,13 +75,13 @@ language plpgsql
 set standard_conforming_strings = on
 as $$
 declare
-    v_type text := pgps._call('type_name', jsonb_build_object('name', create_policy.event_type)) #>> '{}';
+    v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', create_policy.event_type)) #>> '{}';
 begin
     perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
-    execute format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
-    perform pgps._call('create_policy', jsonb_build_object('event_type', quote_ident(v_type), 'name', create_policy.name,
+    execute pg_catalog.format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
+    perform pgps._call('create_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,
         'role', create_policy.role, 'using_expression', create_policy.using_expression,
-        'schemas', to_jsonb(current_schemas(false))));
+        'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
 comment on function pgps.create_policy(text, text, name, text, text) is

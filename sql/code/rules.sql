@@ -119,17 +119,17 @@ as $$
 declare
     v_rule jsonb;
 begin
-    v_rule := pgps._call('create_rule', jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
+    v_rule := pgps._call('create_rule', pg_catalog.jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
         'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes', create_rule.attributes,
         'condition', create_rule.condition, 'run_as', create_rule.run_as));
     -- With the caller's rights: are the expressions right? PostgreSQL's own error says where they are not.
-    execute format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
+    execute pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
         v_rule ->> 'endpoint', v_rule ->> 'columns',
-        (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
-            from unnest(create_rule.attributes) with ordinality x(expression, place)),
+        (select pg_catalog.string_agg(pg_catalog.format(E'(%s\n)', x.expression), ', ' order by x.place)
+            from pg_catalog.unnest(create_rule.attributes) with ordinality x(expression, place)),
         v_rule ->> 'table', v_rule ->> 'table', coalesce(create_rule.condition, 'true'));
-    perform pgps._call('finish_rule', jsonb_build_object('name', quote_ident(v_rule ->> 'name'),
-        'schemas', to_jsonb(current_schemas(false))));
+    perform pgps._call('finish_rule', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_rule ->> 'name'),
+        'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
 comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is

@@ -40,7 +40,7 @@ language plpgsql
 set standard_conforming_strings = on
 as $$
 declare
-    v_endpoint text := format('pgps_event.%I', check_filter.event_type);
+    v_endpoint text := pg_catalog.format('pgps_event.%I', check_filter.event_type);
     v_parsed jsonb;
     v_types text[];
 begin
@@ -49,16 +49,16 @@ begin
         where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
             and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
     -- PostgreSQL checks names, types and rights, and says where an error is; nothing is executed.
-    execute format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
-    if jsonb_array_length(v_parsed -> 'parameters') = 0 then
+    execute pg_catalog.format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
+    if pg_catalog.jsonb_array_length(v_parsed -> 'parameters') = 0 then
         return '{}';
     end if;
     begin
-        execute format(E'prepare pgps_probe as select 1 from %s where (%s\n)', v_endpoint, v_parsed ->> 'shape');
+        execute pg_catalog.format(E'prepare pgps_probe as select 1 from %s where (%s\n)', v_endpoint, v_parsed ->> 'shape');
     exception when others then
         return null;
     end;
-    select array(select t::text from unnest(p.parameter_types) t) into v_types from pg_catalog.pg_prepared_statements p where p.name = 'pgps_probe';
+    select array(select t::text from pg_catalog.unnest(p.parameter_types) t) into v_types from pg_catalog.pg_prepared_statements p where p.name = 'pgps_probe';
     deallocate pgps_probe;
     return v_types;
 end
@@ -72,24 +72,24 @@ create or replace function pgps.check_callback(event_type text, execute text) re
 language plpgsql
 as $$
 declare
-    v_name text[] := parse_ident(regexp_replace(check_callback.execute, '\s*\(.*$', '', 's'));
+    v_name text[] := pg_catalog.parse_ident(pg_catalog.regexp_replace(check_callback.execute, '\s*\(.*$', '', 's'));
     v_single regprocedure;
     v_batch regprocedure;
-    v_type text := format('pgps_event.%I', check_callback.event_type);
-    v_text text := (select string_agg(quote_ident(n), '.') from unnest(v_name) n);
+    v_type text := pg_catalog.format('pgps_event.%I', check_callback.event_type);
+    v_text text := (select pg_catalog.string_agg(pg_catalog.quote_ident(n), '.') from pg_catalog.unnest(v_name) n);
 begin
-    v_single := to_regprocedure(format('%s(%s)', v_text, v_type));
-    v_batch := to_regprocedure(format('%s(%s[])', v_text, v_type));
+    v_single := pg_catalog.to_regprocedure(pg_catalog.format('%s(%s)', v_text, v_type));
+    v_batch := pg_catalog.to_regprocedure(pg_catalog.format('%s(%s[])', v_text, v_type));
     if v_single is null and v_batch is null then
         raise exception 'function %(%) does not exist', v_text, v_type using errcode = '42883',
-            hint = format('The callback takes one event, %s(%s), or a batch, %s(%s[]).', v_text, v_type, v_text, v_type);
-    elsif not has_function_privilege(coalesce(v_single, v_batch)::oid, 'execute') then
+            hint = pg_catalog.format('The callback takes one event, %s(%s), or a batch, %s(%s[]).', v_text, v_type, v_text, v_type);
+    elsif not pg_catalog.has_function_privilege(coalesce(v_single, v_batch)::oid, 'execute') then
         raise exception 'permission denied for function %', coalesce(v_single, v_batch)
-        using errcode = '42501', hint = format('Ask for: grant execute on function %s to %I', coalesce(v_single, v_batch), current_user);
+        using errcode = '42501', hint = pg_catalog.format('Ask for: grant execute on function %s to %I', coalesce(v_single, v_batch), current_user);
     elsif (select p.prokind from pg_catalog.pg_proc p where p.oid = coalesce(v_single, v_batch)::oid) <> 'f' then
         raise exception '% is not a function', coalesce(v_single, v_batch) using errcode = '42809', hint = 'Give a function.';
     end if;
-    return (select jsonb_build_object('function', format('%I.%I', n.nspname, p.proname), 'batch', v_single is null)
+    return (select pg_catalog.jsonb_build_object('function', pg_catalog.format('%I.%I', n.nspname, p.proname), 'batch', v_single is null)
         from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace where p.oid = coalesce(v_single, v_batch)::oid);
 end
 $$;
@@ -104,7 +104,7 @@ create or replace function pgps.subscribe(
 language plpgsql
 as $$
 declare
-    v_types jsonb := pgps._call('types_for', jsonb_build_object('event_type', subscribe.event_type));
+    v_types jsonb := pgps._call('types_for', pg_catalog.jsonb_build_object('event_type', subscribe.event_type));
     v_type text;
     v_constants text[];
     v_callback jsonb;
@@ -116,7 +116,7 @@ begin
     elsif subscribe.handler not in ('all', 'any') then
         raise exception 'invalid handler "%"', subscribe.handler using errcode = '22023', hint = 'Use all or any.';
     end if;
-    for v_type in select jsonb_array_elements_text(v_types -> 'types') loop
+    for v_type in select pg_catalog.jsonb_array_elements_text(v_types -> 'types') loop
         if subscribe.filter is not null then
             v_constants := pgps.check_filter(v_type, subscribe.filter);
         end if;
@@ -124,10 +124,10 @@ begin
             v_callback := pgps.check_callback(v_type, subscribe.execute);
         end if;
     end loop;
-    perform pgps._call('subscribe', jsonb_build_object('name', subscribe.name, 'types', v_types, 'filter', subscribe.filter,
+    perform pgps._call('subscribe', pg_catalog.jsonb_build_object('name', subscribe.name, 'types', v_types, 'filter', subscribe.filter,
         'constant_types', v_constants, 'scope', subscribe.scope, 'callback', v_callback, 'execute', subscribe.execute,
         'priority', coalesce(subscribe.priority, 0), 'start', coalesce(subscribe.start, 'now'), 'max_attempts', subscribe.max_attempts,
-        'handler', subscribe.handler, 'schemas', to_jsonb(current_schemas(false))));
+        'handler', subscribe.handler, 'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text) is

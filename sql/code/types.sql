@@ -180,11 +180,11 @@ begin
     elsif create_event_type.handler is null or create_event_type.handler not in ('all', 'any', 'raiser') then
         raise exception 'invalid handler "%"', create_event_type.handler using errcode = '22023', hint = 'Use all, any or raiser.';
     end if;
-    v_name := pgps._call('prepare_type', jsonb_build_object('name', create_event_type.name)) #>> '{}';
+    v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
     -- As the caller: what the attribute list does, it does with the caller's rights.
-    execute format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
+    execute pg_catalog.format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
         v_name, create_event_type.attributes, case when create_event_type.attributes ~ '\S' then ',' else '' end);
-    perform pgps._call('build_type', jsonb_build_object('name', quote_ident(v_name),
+    perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
         'persistent', coalesce(create_event_type.persistent, true), 'auditable', coalesce(create_event_type.auditable, false),
         'handler', create_event_type.handler));
