@@ -56,7 +56,7 @@ comment on function pgps_internal.is_dispatched(xid8, bigint, pgps_internal.batc
 
 create or replace function pgps_internal.waiting(last pgps_internal.batch, current pg_snapshot) returns setof pgps_internal.control
 language plpgsql stable rows 100
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_before pg_snapshot := (waiting.last).previous;
@@ -316,7 +316,7 @@ contiguous numbers cost nothing and gaps and any order are right (a high-water m
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
 declare
     v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);

@@ -222,7 +222,7 @@ begin
         (select coalesce(string_agg(format(', pgps_p%s %s[]', n, v_types[n]), '' order by n), '') from generate_series(1, v_count) n));
     perform pgps_internal.create_function(format(
         '%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
-        format('language plpgsql volatile security definer %s as %L',
+        format('language plpgsql volatile security definer set enable_seqscan = on %s as %L',
             pgps_internal.environment_clause((build_owner_match.signature).environment), format($body$
             #variable_conflict use_column
             begin

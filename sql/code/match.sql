@@ -17,7 +17,9 @@ declare
     v_state text;
     v_context text;
 begin
-    perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true);
+    -- A plan made for these very events knows how large its tables are; one that is kept does not, see pgps_internal.enter.
+    perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true),
+        set_config('enable_seqscan', case when match.events > 200 then 'on' else 'off' end, true);
     begin
         v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, false);
     exception when others or assert_failure or query_canceled then
@@ -31,6 +33,7 @@ begin
         v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = v_type_id);
     end;
     perform pgps_internal.wake_subscribers(v_classes);
+    perform set_config('enable_seqscan', 'off', true);
     if not exists (select from pgps_internal.member m where m.type_id = v_type_id and m.takes_batch) then
         return;
     end if;

@@ -18,7 +18,7 @@ begin
     v_batch := to_regprocedure(format('%s(%s)', v_subscription.callback, v_type.endpoint)) is null
         and to_regprocedure(format('%s(%s[])', v_subscription.callback, v_type.endpoint)) is not null;
     perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
-        format('language plpgsql volatile security definer %s as %L', pgps_internal.environment_clause(v_subscription.environment),
+        format('language plpgsql volatile security definer set enable_seqscan = on %s as %L', pgps_internal.environment_clause(v_subscription.environment),
         case when v_batch then format('begin perform %s(pgps_events); end', v_subscription.callback)
             else format('begin perform %s(pgps_e) from pg_catalog.unnest(pgps_events) pgps_e; end', v_subscription.callback) end));
     execute format('alter function %s(pgps_event.%I[]) owner to %s', v_name, v_type.name, v_subscription.owner);
@@ -237,7 +237,8 @@ set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_
 as $$
 #variable_conflict use_column
 begin
-    -- A few index entries for each subscription, in the order of the index; next_events only where these leave a doubt.
+    -- A few index entries for each subscription; next_events only where these leave a doubt. Offset 0: joined otherwise, all deliveries
+    -- there are would be read.
     return query
     select s.name, s.priority
     from pgps_internal.subscription s
@@ -245,17 +246,19 @@ begin
         where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true
     where s.callback is not null and s.state = 'active' and (
         exists (
-            select from pgps_internal.member m join pgps_internal.delivery d using (class_id)
-            where m.subscription_id = s.subscription_id and isempty(m.skip)
-                and d.batch_id > greatest(coalesce(p.acked_batch, -1), m.from_batch))
+            select from pgps_internal.member m
+            cross join lateral (select from pgps_internal.delivery d
+                where d.class_id = m.class_id and d.batch_id > greatest(p.acked_batch, m.from_batch) offset 0) d
+            where m.subscription_id = s.subscription_id and isempty(m.skip))
         or exists (
             select from pgps_internal.failure f
             where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp())
         or exists (
-            select from pgps_internal.member m join pgps_internal.delivery d using (class_id)
-            where m.subscription_id = s.subscription_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
-                and (not isempty(m.skip) or d.batch_id = p.acked_batch
-                    and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
+            select from pgps_internal.member m
+            cross join lateral (select d.batch_id, d.ids, d.event_ids from pgps_internal.delivery d
+                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1) offset 0) d
+            where m.subscription_id = s.subscription_id and (not isempty(m.skip)
+                or d.batch_id = p.acked_batch and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
         ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1), coalesce(p.acked_event, 0), 1)))
     order by s.priority desc, s.subscription_id;
 end
@@ -265,7 +268,7 @@ comment on function pgps.pending_subscribers() is
 
 create or replace function pgps.run_subscriber(subscription text, max_events integer = null) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
     select pgps_internal.run(pgps_internal.find_internal(run_subscriber.subscription),
         coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false)
@@ -309,7 +312,7 @@ comment on function pgps._runnable() is 'Names of the active internal subscripti
 
 create or replace function pgps._run(subscription text, hurry boolean) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
     select pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry)
     from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
@@ -339,7 +342,7 @@ comment on function pgps_internal.next_delivery(bigint) is
 
 create or replace function pgps.next_delivery(subscription text) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
     select (pgps_internal.next_delivery((pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
 $$;
@@ -349,7 +352,7 @@ to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704
 
 create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_internal(fail_delivery.subscription);

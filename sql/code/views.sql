@@ -55,7 +55,7 @@ select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p
     -- Competing consumers do not wait for each other: each row has what one ack settled, and their sum counts.
     case when s.handler = 'any' and s.callback is null
         then coalesce((select sum(t.acked_total) from pgps_internal.position t where t.subscription_id = s.subscription_id), 0)::bigint
-        else coalesce(p.acked_total, 0) end as acked_total
+        else coalesce(p.acked_total, 0) end as acked_total, p.moved_at
 from pgps_internal.subscription s
 left join lateral (select p.* from pgps_internal.position p where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true;
 comment on view pgps_internal.standing is 'The newest position of each subscription; see pgps_internal.position_of';
@@ -71,16 +71,19 @@ cross join lateral (
 comment on view pgps_internal.unfolded is 'Deliveries, a row for each event; see pgps_internal.event_ids';
 
 create or replace view pgps_internal.backlog as
-select m.subscription_id, m.type_id, w.depth, w.oldest
+select m.subscription_id, m.type_id, w.depth,
+    -- Batches are numbered in the order of their times: one look for each subscription, not one for each delivery.
+    (select x.created_at from pgps_internal.batch x where x.batch_id = w.first_batch limit 1) as oldest
 from pgps_internal.member m
-join pgps_internal.standing p using (subscription_id)
+left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
+    where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) n on true
+cross join lateral (select coalesce(n.acked_batch, -1) as acked_batch, coalesce(n.acked_event, 0) as acked_event) p
 cross join lateral (
     select coalesce(sum(case when d.batch_id > p.acked_batch and isempty(m.skip) then d.events
             else (select count(*) from pgps_internal.unfolded e where e.class_id = d.class_id and e.batch_id = d.batch_id
                 and (e.batch_id > p.acked_batch or e.event_id > p.acked_event) and not e.event_id <@ m.skip) end), 0)::bigint as depth,
-        min(x.created_at) filter (where d.batch_id > p.acked_batch) as oldest
+        min(d.batch_id) filter (where d.batch_id > p.acked_batch) as first_batch
     from pgps_internal.delivery d
-    left join pgps_internal.batch x on x.batch_id = d.batch_id
     where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
 ) w
 where not m.takes_batch
@@ -340,7 +343,13 @@ create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
     case when s.callback is null then 'external' else 'internal' end as kind, s.callback as execute, s.priority, s.handler, s.state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
-    coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds, r.rate,
+    coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds,
+    -- Most of many subscriptions rest.
+    case when p.moved_at > clock_timestamp() - interval '1 minute' then (
+        select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
+                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)
+        from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
+        where h.moved_at > clock_timestamp() - interval '1 minute') else 0 end::double precision as rate,
     p.acked_total as delivered, f.attempts, f.retrying, f.failed, s.last_error, s.created_at
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
@@ -348,10 +357,6 @@ cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.old
     from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
 cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
     count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
-cross join lateral (select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
-            else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
-    from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
-    where h.moved_at > clock_timestamp() - interval '1 minute') r
 where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.

@@ -5,10 +5,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The same channel twice is sent once by the server.
-    perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
-    from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-    where m.class_id = any (wake_subscribers.classes) and s.state = 'active';
+    -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their own, or are not
+    -- active, are looked up.
+    perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end, '')
+    from unnest(wake_subscribers.classes) c
+    join pgps_internal.member m on m.class_id = c
+    left join pgps_internal.subscription s on s.subscription_id = m.subscription_id and (s.callback is not null or s.state <> 'active')
+    where s.subscription_id is null or s.state = 'active';
 end
 $$;
 comment on function pgps_internal.wake_subscribers(bigint[]) is

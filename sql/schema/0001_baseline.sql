@@ -155,6 +155,7 @@ create table pgps_internal.subscription (
     created_at timestamptz not null default clock_timestamp()
 );
 create index subscription_internal_idx on pgps_internal.subscription (priority desc, subscription_id) where callback is not null;
+create index subscription_quiet_idx on pgps_internal.subscription (subscription_id) where callback is not null or state <> 'active';
 create index subscription_pattern_idx on pgps_internal.subscription (subscription_id) where is_pattern;
 
 -- Which classes feed a subscription, from after which batch, without which events (published before it subscribed).
