@@ -1,0 +1,76 @@
+"""Plans of the hot statements: what is kept must stay right while segments fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_db import Connect
+
+READ = """
+select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables
+where schemaname = 'pgps_internal' and relname ~ '^(tick_log|control|batch|batch_type|delivery|position)_\\d$'
+"""
+EVENTS = 3000
+
+
+@pytest.fixture
+def consumer(connect: Connect, own_database: str) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "tick")
+    call(connection, "subscribe", "all", "tick")
+    call(connection, "subscribe", "even", "tick", filter="n % 2 = 0")
+    return connection
+
+
+def round_trip(connection: psycopg.Connection) -> int:
+    """Publish, dispatch, receive and acknowledge one event; return how many rows have been read so far."""
+    publish(connection, "tick", 2)
+    assert value(connection, "select pgps.dispatch()") == 1
+    for subscription in ("all", "even"):
+        assert value(connection, "select count(*) from pgps.receive(%s, 1)", [subscription]) == 1
+        call(connection, "ack", subscription)
+    rows(connection, "select pg_stat_force_next_flush()")
+    return int(value(connection, READ))
+
+
+def test_plans_made_while_segments_are_empty_do_not_read_them_from_end_to_end_later(
+    consumer: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    # Statistics that say so, and no autovacuum to mend them before the test is over.
+    rows(consumer, "analyze")
+    for _ in range(8):
+        round_trip(consumer)
+    other = connect(dsn=own_database)
+    publish(other, "tick", *range(EVENTS))
+    assert value(other, "select pgps.dispatch()") == EVENTS
+    for subscription in ("all", "even"):
+        rows(other, "select count(*) from pgps.receive(%s, %s)", [subscription, EVENTS])
+        call(other, "ack", subscription)
+    before = round_trip(consumer)
+    assert round_trip(consumer) - before < EVENTS / 10
+
+
+def test_a_look_for_pending_subscribers_reads_no_delivery_of_others(consumer: psycopg.Connection) -> None:
+    rows(
+        consumer,
+        "create function public.handle(pgps_event.tick[]) returns void language plpgsql as $$ begin end $$",
+    )
+    call(consumer, "subscribe", "idle", "tick", filter="n = -1", execute="public.handle")
+    rows(consumer, "analyze")
+    assert rows(consumer, "select * from pgps.pending_subscribers()") == []
+    publish(consumer, "tick", -1)
+    rows(consumer, "select pgps.dispatch()")
+    assert rows(consumer, "select subscription from pgps.pending_subscribers()") == [("idle",)]
+    rows(consumer, "call pgps.run_subscribers()")
+    for n in range(50):
+        publish(consumer, "tick", n)
+        rows(consumer, "select pgps.dispatch()")
+    rows(consumer, "select pg_stat_force_next_flush()")
+    before = int(value(consumer, READ))
+    assert rows(consumer, "select * from pgps.pending_subscribers()") == []
+    rows(consumer, "select pg_stat_force_next_flush()")
+    assert int(value(consumer, READ)) - before < 50
