@@ -11,7 +11,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.fix_db import Connect
 from tests.fix_server import Server
+from tests.fix_worker import workers
 from tests.links.rig import Broker
+
+__all__ = ["brokers", "workers"]
 
 _PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "gw")
 _counter = itertools.count(1)

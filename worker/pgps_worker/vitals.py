@@ -23,6 +23,7 @@ class Vitals:
     callbacks_stopped: int = 0
     events_filed: int = 0
     segments_reclaimed: int = 0
+    events_carried: int = 0
     service_restarts: int = 0
     services: dict[str, str | None] = field(default_factory=dict)
 

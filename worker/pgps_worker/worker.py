@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.health import Health
+from pgps_worker.links.service import Links
 from pgps_worker.once import drain
 from pgps_worker.reclaimer import Reclaimer
 from pgps_worker.runner import Runner, open_agenda
@@ -34,6 +35,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         Watcher(config, stop, vitals, agenda),
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),
+        Links(config, stop, vitals),
     ]
     if config.health_port is not None:
         services.append(Health(config, stop, vitals))

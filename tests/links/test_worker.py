@@ -1,0 +1,107 @@
+"""Links served by workers, as people run them: what is carried survives what can happen to a worker or a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_db import wait_until
+from tests.fix_worker import Workers
+from tests.links.rig import Broker, received
+
+Brokers = Callable[[int], list[Broker]]
+
+
+def state(broker: Broker, link: str) -> str:
+    return str(value(broker.admin, "select state from pgps.links where name = %s", [link]))
+
+
+def is_wanted(broker: Broker, count: int = 1) -> bool:
+    """Return whether neighbours have sent so many filters."""
+    return bool(value(broker.admin, "select count(*) from pgps_internal.wanted") == count)
+
+
+def subscribed(a: Broker, b: Broker, name: str = "all") -> None:
+    """Subscribe b to what a publishes, and wait until a knows."""
+    wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, timeout=20)
+    wait_until(lambda: value(b.admin, "select count(*) from pgps.advertisements") == 1, timeout=20)
+    call(b.admin, "subscribe", name, "tick", scope="global")
+    wait_until(lambda: is_wanted(a), timeout=20)
+    wait_until(lambda: value(b.admin, "select count(*) from pgps_internal.activation") == 1, timeout=20)
+
+
+def arrived(broker: Broker, subscription: str, count: int) -> list[int]:
+    """Wait until so many events have come, and return them."""
+    query = "select depth from pgps.subscriptions where name = %s"
+    wait_until(lambda: value(broker.admin, query, [subscription]) >= count, timeout=30, what=f"{count} events")
+    return [n for _, n in received(broker, subscription)]
+
+
+def test_workers_carry_events_to_the_neighbour(brokers: Brokers, workers: Workers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    workers(a.dsn)
+    workers(b.dsn)
+    call(a.admin, "create_link", "to_b", b.dsn)
+    subscribed(a, b)
+    assert state(a, "to_b") == "up"
+    publish(a.admin, "tick", 1, 2)
+    publish(a.admin, "tick", 3)
+    assert arrived(b, "all", 3) == [1, 2, 3]
+
+
+def test_a_link_that_both_sides_define_is_served_once(brokers: Brokers, workers: Workers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    call(a.admin, "create_link", "to_b", b.dsn)
+    call(b.admin, "create_link", "to_a", a.dsn)
+    workers(a.dsn)
+    workers(b.dsn)
+    subscribed(a, b)
+    publish(a.admin, "tick", *range(100))
+    assert arrived(b, "all", 100) == list(range(100))
+    assert value(a.admin, "select count(*) from pgps_internal.link_session") == 2
+
+
+def test_a_worker_that_is_killed_leaves_nothing_behind_and_loses_nothing(brokers: Brokers, workers: Workers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    first = workers(a.dsn)
+    workers(b.dsn)
+    call(a.admin, "create_link", "to_b", b.dsn)
+    subscribed(a, b)
+    for n in range(0, 3000, 100):
+        publish(a.admin, "tick", *range(n, n + 100))
+        if n == 1000:
+            first.kill9()
+    workers(a.dsn)
+    assert arrived(b, "all", 3000) == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "expected", "said"),
+    [
+        ("host=/nonexistent dbname=x", "waiting", "/nonexistent"),
+        ("{b} dbname=nowhere", "waiting", "nowhere"),
+        ("{b} dbname=postgres", "waiting", "pgps"),
+        ("{a}", "blocked", "itself"),
+    ],
+)
+def test_a_link_that_cannot_work_says_why_and_hurts_no_other(
+    brokers: Brokers, workers: Workers, conninfo: str, expected: str, said: str
+) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    overrides = {"dbname": conninfo.rpartition("=")[2]} if conninfo.startswith("{b}") else {}
+    target = make_conninfo({"{a}": a.dsn}.get(conninfo, b.dsn), **overrides) if "{" in conninfo else conninfo
+    call(a.admin, "create_link", "broken", target)
+    call(a.admin, "create_link", "good", b.dsn)
+    workers(a.dsn)
+    wait_until(lambda: state(a, "broken") == expected, timeout=20, what=expected)
+    error, hint = rows(a.admin, "select last_error, hint from pgps.links where name = 'broken'")[0]
+    assert said in error
+    assert hint
+    wait_until(lambda: state(a, "good") == "up", timeout=20)

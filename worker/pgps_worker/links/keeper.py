@@ -1,0 +1,151 @@
+"""Keeps one link up: connects both brokers, opens both ways, and begins again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from pgps.errors import ConfigError
+from pgps_worker.connection import Connection, connect, in_one_line
+from pgps_worker.links import calls
+from pgps_worker.links.pump import Pump
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Keeper"]
+
+log = logging.getLogger(__name__)
+
+# The paper's time-outs: four seconds first, doubling until sixty-four.
+_FIRST_PAUSE, _LONGEST_PAUSE = 4.0, 64.0
+# Somebody else serves it: looked at again soon, should that one leave.
+_ELSEWHERE_PAUSE = 1.0
+# The other broker commits a batch of any size: no limit but that of a dead connection.
+_STATEMENT_TIMEOUT = 0.0
+
+_HINTS = {
+    "3F000": "There is no pgps in that database: pgps install DSN",
+    "42883": "The pgps there has no links: pgps upgrade DSN",
+    "42501": "Over there: grant pgps_link to the role of the link",
+}
+# What does not mend itself.
+_BLOCKED = {"22023", "42710", "0A000", "55000"}
+
+
+class ElsewhereError(Exception):
+    """Another session serves this link."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    """One link of this broker."""
+
+    config: WorkerConfig
+    link: calls.LinkRow
+    stop: Stop
+    vitals: Vitals
+    was_up: bool = False
+
+    async def run(self) -> None:
+        """Serve the link until asked to stop, or cancelled."""
+        pause = _FIRST_PAUSE
+        while not self.stop.requested:
+            self.was_up = False
+            try:
+                await self._serve()
+            except ElsewhereError:
+                await self._note("elsewhere")
+                pause = _FIRST_PAUSE
+                await self.stop.sleep(_ELSEWHERE_PAUSE)
+                continue
+            except (psycopg.Error, OSError, ConfigError, ExceptionGroup) as group:
+                error = _first(group)
+                if not isinstance(error, psycopg.Error | OSError | ConfigError):
+                    raise
+            else:
+                return
+            if self.was_up:
+                pause = _FIRST_PAUSE
+            state = "blocked" if getattr(error, "sqlstate", None) in _BLOCKED else "waiting"
+            log.warning("link %s: %s; again in %.0f s", self.link.name, in_one_line(error), pause)
+            await self._note(state, error)
+            await self.stop.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _serve(self) -> None:
+        """Open both ways and carry until something breaks."""
+        remote = dataclasses.replace(self.config, dsn=self.link.conninfo)
+        name = f"link-{self.link.name}"[:24]
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def opened(config: WorkerConfig) -> Connection:
+                return await stack.enter_async_context(connect(config, name, statement_timeout=_STATEMENT_TIMEOUT))
+
+            here = [await opened(self.config), await opened(self.config)]
+            there = [await opened(remote), await opened(remote)]
+            me, peer = await calls.identity(here[0]), await calls.identity(there[0])
+            out, back = await self._open(me, peer, here, there)
+            await calls.note_link(here[0], self.link.name, "up")
+            self.was_up = True
+            log.info("link %s: up, with broker %s", self.link.name, peer["name"])
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(out.run(), name=f"{name}-out")
+                ways.create_task(back.run(), name=f"{name}-back")
+
+    async def _open(
+        self, me: dict[str, Any], peer: dict[str, Any], here: list[Connection], there: list[Connection]
+    ) -> tuple[Pump, Pump]:
+        """Take the four duties, at the broker of the lower id first: two that begin at once do not block each other."""
+        taken: dict[tuple[str, str], calls.Opened] = {}
+        sides: list[tuple[str, list[Connection], dict[str, Any], str | None]] = [
+            ("here", here, peer, self.link.name),
+            ("there", there, me, None),
+        ]
+        for side, sessions, other, link in sorted(sides, key=lambda s: str((me if s[0] == "here" else peer)["broker"])):
+            for session, duty in zip(sessions, ("send", "receive"), strict=True):
+                opened = await calls.open_link(session, other, duty, link)
+                if opened.taken:
+                    raise ElsewhereError
+                taken[side, duty] = opened
+        return (
+            self._pump(here[0], there[1], taken["here", "send"], taken["there", "receive"]),
+            self._pump(there[0], here[1], taken["there", "send"], taken["here", "receive"]),
+        )
+
+    def _pump(self, source: Connection, target: Connection, sends: calls.Opened, receives: calls.Opened) -> Pump:
+        return Pump(source, target, sends.channel, receives.last, receives.mark, self.stop, self.vitals)
+
+    async def _note(self, state: str, error: BaseException | None = None) -> None:
+        """Record the state; when this broker is away itself there is nobody to tell."""
+        with contextlib.suppress(psycopg.Error, OSError):
+            async with connect(self.config, "links", statement_timeout=5.0) as connection:
+                await calls.note_link(
+                    connection,
+                    self.link.name,
+                    state,
+                    error=in_one_line(error) if error else None,
+                    hint=_hint(error) if error else None,
+                )
+
+
+def _first(group: BaseException) -> BaseException:
+    """Return the first error of a group; its ways break together."""
+    error = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _hint(error: BaseException) -> str | None:
+    if isinstance(error, psycopg.Error):
+        return error.diag.message_hint or _HINTS.get(error.sqlstate or "", "Try it: psql with the link's conninfo.")
+    return getattr(error, "hint", None)

@@ -1,0 +1,71 @@
+"""All links of a broker: those that are defined are served, those that are dropped or paused are let go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgps_worker.connection import connect, notified
+from pgps_worker.links import calls
+from pgps_worker.links.keeper import Keeper
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Links"]
+
+log = logging.getLogger(__name__)
+
+_POLL = 5.0
+_STATEMENT_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Serves the links that this broker has defined; a second worker finds them taken, and stands by."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "links"
+
+    async def run(self) -> None:
+        """Keep a task for each link until asked to stop."""
+        running: dict[calls.LinkRow, asyncio.Task[None]] = {}
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            await connection.execute("listen " + calls.LINK_CHANNEL)
+            self.vitals.up(self.name)
+            try:
+                while not self.stop.requested:
+                    await self._adjust(running, set(await calls.serve_links(connection)))
+                    await notified(connection, _POLL, stop=self.stop)
+            finally:
+                await self._leave(list(running.values()))
+
+    async def _adjust(self, running: dict[calls.LinkRow, asyncio.Task[None]], wanted: set[calls.LinkRow]) -> None:
+        gone = [link for link, task in running.items() if link not in wanted or task.done()]
+        await self._leave([running.pop(link) for link in gone])
+        for link in wanted - running.keys():
+            keeper = Keeper(self.config, link, self.stop, self.vitals)
+            running[link] = asyncio.create_task(keeper.run(), name=f"link-{link.name}")
+
+    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
+        """Let tasks end; a batch that is half carried is rolled back and carried again."""
+        if not self.stop.requested:
+            for task in tasks:
+                task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                try:
+                    await task
+                except Exception:
+                    log.exception("%s failed", task.get_name())
