@@ -157,7 +157,7 @@ comment on function pgps_internal.cut_batch(integer) is 'Cuts and matches one ba
 
 create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set enable_bitmapscan = off
 as $$
 declare
     v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot() else (next_window.last).snapshot end;

@@ -30,7 +30,7 @@ begin
     v_attributes := coalesce((select string_agg('l.' || quote_ident(a.name), ', ') from pgps_internal.attributes_of(v_type.endpoint) a), '');
     perform pgps_internal.create_function(format(
         'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken', v_type.type_id),
-        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
         declare
             v_cut pgps_internal.taken;
         begin
@@ -75,7 +75,7 @@ begin
     perform pgps_internal.create_function(format(
         'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_origin text)
         returns pgps_internal.message[]', v_type.type_id),
-        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as %L$sql$, format($body$
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
         declare
             v_messages pgps_internal.message[];
         begin
