@@ -102,12 +102,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := (ack_lease.subscription).subscription_id;
+    -- Asked once, not for each event that waits: 57 of 66 ms with 3,000 waiting.
+    v_holder text := pgps_internal.holder();
     v_batch bigint;
     v_acked bigint;
 begin
     if ack_lease.up_to is not null then
         select s.batch_id into v_batch from pgps_internal.share s
-        where s.subscription_id = v_id and s.event_id = ack_lease.up_to and s.holder = pgps_internal.holder();
+        where s.subscription_id = v_id and s.event_id = ack_lease.up_to and s.holder = v_holder;
         if not found then
             raise exception 'event % is not held by this session on subscription "%"', ack_lease.up_to, (ack_lease.subscription).name
             using errcode = '55000', hint = 'Its lease may have ended and another consumer has it; see the setting lease.';
@@ -115,7 +117,7 @@ begin
     end if;
     with settled as (
         delete from pgps_internal.share s
-        where s.subscription_id = v_id and s.holder = pgps_internal.holder()
+        where s.subscription_id = v_id and s.holder = v_holder
             and (ack_lease.up_to is null or (s.batch_id, s.event_id) <= (v_batch, ack_lease.up_to))
         returning s.event_id
     ),

@@ -73,14 +73,14 @@ begin
         end$body$, v_columns, v_type.name, v_type.log, v_type.name || '_kept')));
     -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not four.
     perform pgps_internal.create_function(format(
-        'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_origin text)
+        'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]', v_type.type_id),
         format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
         declare
             v_messages pgps_internal.message[];
         begin
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_origin
+                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 = (r.event_id / 65536) %% 4
@@ -90,7 +90,7 @@ begin
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
                     select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at,
-                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_origin), r.attempt)::pgps_internal.message)
+                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
                     join pgps_internal.%3$I l on l.event_id = r.event_id
                     where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids))
