@@ -89,6 +89,7 @@ def test_waiting_clients_are_told(broker: psycopg.Connection, opened: Open) -> N
 def test_publishers_wake_a_sleeping_dispatcher_only(broker: psycopg.Connection, opened: Open) -> None:
     dispatcher = opened()
     rows(dispatcher, "listen pgps_dispatch")
+    assert value(dispatcher, "select pgps.try_lead()")
     publish(broker, "tick", 1)
     assert len(list(dispatcher.notifies(timeout=10, stop_after=1))) == 1
     assert value(dispatcher, "select pgps.stay_awake()")
