@@ -1,4 +1,4 @@
-"""`python -m bench`: run the lines of the table, print it, keep the raw results."""
+"""`python -m bench`: run the lines of the table, print each when it is done, keep the raw results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,8 +19,6 @@ from pgps.embedded import EmbeddedCluster
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from bench.figures import Figure
 
 LINES: dict[str, ModuleType] = {
     "bulk": bulk,
@@ -49,10 +48,14 @@ def main() -> int:
         with cluster:
             house = House(cluster, runs, options.quick, progress, progress.add_task("preparing", line=""))
             house.prepare()
-            results = {name: _run(house, name) for name in names}
-            methods = {name: (LINES[name].__doc__ or "").strip() for name in names}
-            document = report.record(house, results, methods)
-    path = report.save(document)
+            results: dict[str, report.Line] = {}
+            path = report.path(names, quick=options.quick)
+            for name in names:
+                results[name] = _run(house, name)
+                # At once: a run that is ended early has measured something, too.
+                document = report.record(house, results)
+                report.save(document, path)
+                screen.print(report.table({name: results[name]}, title=""))
     if options.json:
         json.dump(document, sys.stdout, indent=1, ensure_ascii=False)
         print()
@@ -62,15 +65,19 @@ def main() -> int:
             out = Console(width=160)
         out.print(report.table(results))
     screen.print(f"raw results: {path}")
-    return 1 if any(figure.met is False for figures in results.values() for figure in figures) else 0
+    return 0 if all(line.met for line in results.values()) else 1
 
 
-def _run(house: House, name: str) -> list[Figure]:
+def _run(house: House, name: str) -> report.Line:
     line = LINES[name]
     steps = line.steps(house) if hasattr(line, "steps") else house.runs
     house.progress.update(house.task, line=name, total=steps, completed=0)
-    figures: list[Figure] = line.run(house)
-    return figures
+    method = (line.__doc__ or "").strip()
+    try:
+        return report.Line(method, line.run(house))
+    except Exception as error:
+        house.progress.console.print(traceback.format_exc(), markup=False)
+        return report.Line(method, [], f"{type(error).__name__}: {error}")
 
 
 def _options() -> argparse.Namespace:

@@ -13,15 +13,37 @@ if TYPE_CHECKING:
 
     from bench.house import House
 
-__all__ = ["EACH", "publish", "subscribe"]
+__all__ = ["EACH", "FEW", "crowded", "many", "publish"]
 
 EACH = 5
 """Subscriptions that every event matches: those of its symbol."""
 
+FEW = 100
+"""Subscriptions to event type "few"."""
+
 _CHUNK = 1000
+_TEMPLATE = "bench_crowd"
 
 
-def subscribe(house: House, dsn: str, event_type: str, number: int) -> float:
+def many(house: House) -> int:
+    """Return how many subscriptions there are to event type "many"."""
+    return house.scale(100_000, 10_000)
+
+
+def crowded(house: House) -> tuple[str, float]:
+    """Return the template database with event types "few" and "many", and subscriptions made a second.
+
+    It is made once, by the line that needs it first.
+    """
+
+    def make(dsn: str) -> float:
+        _subscribe(house, dsn, "few", FEW)
+        return _subscribe(house, dsn, "many", many(house))
+
+    return _TEMPLATE, house.made(_TEMPLATE, make)
+
+
+def _subscribe(house: House, dsn: str, event_type: str, number: int) -> float:
     """Create an event type and `number` subscriptions in one transaction; return subscriptions a second."""
     with opened(dsn) as connection:
         create_event_type(connection, event_type)

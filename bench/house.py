@@ -54,6 +54,7 @@ class House:
     task: TaskID
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
     _databases: int = 0
+    _made: dict[str, float] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Install pgps once; the lines' databases are cloned from there."""
@@ -61,13 +62,21 @@ class House:
             connection.execute(f"create database {_TEMPLATE}".encode())
         install.install(self.cluster.dsn(_TEMPLATE))
 
+    def made(self, name: str, make: Callable[[str], float]) -> float:
+        """Make a template that takes long to make, once; return what `make` did, given its connection string."""
+        if name not in self._made:
+            with self.cluster.connect() as connection:
+                connection.execute(f"create database {name} template {_TEMPLATE}".encode())
+            self._made[name] = make(self.cluster.dsn(name))
+        return self._made[name]
+
     @contextlib.contextmanager
-    def database(self) -> Iterator[str]:
-        """Make a database with pgps; yield its connection string, and drop it."""
+    def database(self, template: str = _TEMPLATE) -> Iterator[str]:
+        """Clone a database with pgps; yield its connection string, and drop it."""
         self._databases += 1
         name = f"bench_{self._databases}"
         with self.cluster.connect() as connection:
-            connection.execute(f"create database {name} template {_TEMPLATE}".encode())
+            connection.execute(f"create database {name} template {template}".encode())
         try:
             yield self.cluster.dsn(name)
         finally:

@@ -1,6 +1,6 @@
 """The worker's memory with many subscriptions.
 
-100,000 subscriptions are made, a worker starts, 10,000 events that match 50,000 times are published
+There are 100,000 subscriptions, a worker starts, 10,000 events that match 50,000 times are published
 and dispatched; then the resident memory of the worker's process counts, shared libraries included.
 What its sessions hold in the server beyond shared buffers (anonymous memory) is reported beside it.
 """
@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.crowd import EACH, publish, subscribe
+from bench.crowd import EACH, crowded, publish
+from bench.crowd import many as number_of_many
 from bench.figures import Figure, Target
 from bench.house import opened, worker
 
@@ -25,9 +26,9 @@ TITLE = "the worker's memory with 100,000 subscriptions"
 
 def run(house: House) -> list[Figure]:
     """Measure it."""
-    many = house.scale(100_000, 10_000)
-    with house.database() as dsn:
-        subscribe(house, dsn, "many", many)
+    many = number_of_many(house)
+    template, _ = crowded(house)
+    with house.database(template) as dsn:
         resident, sessions = [], []
         with opened(dsn) as connection:
             for _ in house.pairs():

@@ -8,34 +8,51 @@ import json
 import os
 import platform
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bench.figures import Figure
     from bench.house import House
 
-__all__ = ["record", "save", "table"]
+__all__ = ["Line", "path", "record", "save", "table"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def table(results: dict[str, list[Figure]]) -> Table:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What came of a line; `error` when it did not come to its end."""
+
+    method: str
+    figures: list[Figure]
+    error: str | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether it came to its end and missed no target."""
+        return self.error is None and all(figure.met is not False for figure in self.figures)
+
+
+def table(results: Mapping[str, Line], title: str = "pgps: medians of paired runs") -> Table:
     """Return the table: a section for each line, a row for each figure."""
-    shown = Table(title="pgps: medians of paired runs", header_style="bold", title_justify="left")
+    shown = Table(title=title or None, header_style="bold", title_justify="left")
     for column in ("what", "target", "reached", "spread", "runs", "pgps", "other", ""):
         shown.add_column(
             column, justify="left" if column == "what" else "right", overflow="fold", no_wrap=column != "what"
         )
-    for name, figures in results.items():
-        for figure in figures:
+    for name, line in results.items():
+        for figure in line.figures:
             shown.add_row(*_row(figure))
-        if figures:
-            shown.add_section()
-        else:
-            shown.add_row(name, "", "skipped")
+        if line.error is not None:
+            shown.add_row(name + f"\n  [dim]{escape(line.error)}[/]", "", "failed")
+        shown.add_section()
     return shown
 
 
@@ -65,8 +82,8 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def record(house: House, results: dict[str, list[Figure]], methods: dict[str, str]) -> dict[str, Any]:
-    """Return everything that was measured, with what is needed to judge it."""
+def record(house: House, results: Mapping[str, Line]) -> dict[str, Any]:
+    """Return everything that was measured so far, with what is needed to judge it."""
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "quick": house.quick,
@@ -82,7 +99,8 @@ def record(house: House, results: dict[str, list[Figure]], methods: dict[str, st
         "server": house.describe(),
         "lines": {
             name: {
-                "method": methods[name],
+                "method": line.method,
+                "error": line.error,
                 "figures": [
                     {
                         **dataclasses.asdict(figure),
@@ -90,20 +108,24 @@ def record(house: House, results: dict[str, list[Figure]], methods: dict[str, st
                         "spread": figure.spread,
                         "met": figure.met,
                     }
-                    for figure in figures
+                    for figure in line.figures
                 ],
             }
-            for name, figures in results.items()
+            for name, line in results.items()
         },
     }
 
 
-def save(document: dict[str, Any]) -> Path:
-    """Write the raw results to a file of their own and return where."""
+def path(names: list[str], *, quick: bool) -> Path:
+    """Return where a run that begins now keeps the raw results of these lines."""
     RESULTS.mkdir(exist_ok=True)
-    stamp = document["date"].replace(":", "").replace("-", "").split("+")[0]
-    names = list(document["lines"])
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
     what = names[0] if len(names) == 1 else "some" if len(names) < 8 else "all"
-    path = RESULTS / f"{stamp}-{what}{'-quick' if document['quick'] else ''}.json"
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    return path
+    return RESULTS / f"{stamp}-{what}{'-quick' if quick else ''}.json"
+
+
+def save(document: dict[str, Any], path: Path) -> None:
+    """Write the raw results; whoever reads meanwhile sees the old ones or the new ones."""
+    written = path.with_suffix(".part")
+    written.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    written.replace(path)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.crowd import EACH, publish, subscribe
+from bench.crowd import EACH, FEW, crowded, publish
+from bench.crowd import many as number_of_many
 from bench.figures import Figure, Target, compare
 from bench.house import alternate, opened, timed
 
@@ -25,22 +26,20 @@ _EVENTS = 10_000
 
 def run(house: House) -> list[Figure]:
     """Measure it."""
-    few, many = 100, house.scale(100_000, 10_000)
-    with house.database() as dsn:
-        subscribe(house, dsn, "few", few)
-        rate = subscribe(house, dsn, "many", many)
-        with opened(dsn) as connection:
-            for event_type, subscriptions in (("few", few), ("many", many)):
-                _dispatch(connection, event_type, subscriptions)
-            times_few, times_many = [], []
-            for number in house.pairs():
-                house.say("dispatching")
-                slow, fast = alternate(
-                    number, lambda: _dispatch(connection, "many", many), lambda: _dispatch(connection, "few", few)
-                )
-                times_many.append(slow)
-                times_few.append(fast)
-            _check(connection, "many", house.runs + 1)
+    few, many = FEW, number_of_many(house)
+    template, rate = crowded(house)
+    with house.database(template) as dsn, opened(dsn) as connection:
+        for event_type, subscriptions in (("few", few), ("many", many)):
+            _dispatch(connection, event_type, subscriptions)
+        times_few, times_many = [], []
+        for number in house.pairs():
+            house.say("dispatching")
+            slow, fast = alternate(
+                number, lambda: _dispatch(connection, "many", many), lambda: _dispatch(connection, "few", few)
+            )
+            times_many.append(slow)
+            times_few.append(fast)
+        _check(connection, "many", house.runs + 1)
     what = f"{TITLE}: {many:,} against {few}"
     return [
         compare(what, times_many, times_few, unit="s", target=Target("at most", 5), note="pgps: many; other: few"),
