@@ -316,7 +316,7 @@ contiguous numbers cost nothing and gaps and any order are right (a high-water m
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);

@@ -3,11 +3,12 @@
 -- calls, also inside somebody's SECURITY DEFINER function, where session_user or the role setting would name another.
 -- Entry points set jit = off: unnested ids are estimated far too high, and compiling a receive took seconds that runs in 1 ms.
 -- They set enable_seqscan = off: a plan made while a segment is empty reads it from end to end, and is kept while the segment grows
--- to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters, policies and callbacks get it back.
+-- to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters, policies and callbacks get it back. What can only be
+-- scanned looks so costly then that it would be done by parallel workers; starting these takes 20 ms.
 
 create or replace function pgps_internal.enter() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 begin
     case new.verb

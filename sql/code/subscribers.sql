@@ -233,7 +233,7 @@ comment on function pgps_internal.find_internal(text) is 'The internal subscript
 
 create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer)
 language plpgsql security definer stable
-set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 #variable_conflict use_column
 begin
@@ -268,7 +268,7 @@ comment on function pgps.pending_subscribers() is
 
 create or replace function pgps.run_subscriber(subscription text, max_events integer = null) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
     select pgps_internal.run(pgps_internal.find_internal(run_subscriber.subscription),
         coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false)
@@ -312,7 +312,7 @@ comment on function pgps._runnable() is 'Names of the active internal subscripti
 
 create or replace function pgps._run(subscription text, hurry boolean) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
     select pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry)
     from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
@@ -342,7 +342,7 @@ comment on function pgps_internal.next_delivery(bigint) is
 
 create or replace function pgps.next_delivery(subscription text) returns bigint
 language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
     select (pgps_internal.next_delivery((pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
 $$;
@@ -352,7 +352,7 @@ to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704
 
 create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_internal(fail_delivery.subscription);
