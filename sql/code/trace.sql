@@ -28,6 +28,10 @@ declare
     v_type pgps_internal.event_type;
     v_hops jsonb;
 begin
+    if args ->> 'origin' is null or v_event is null then
+        raise exception 'origin or event_id is null' using errcode = '22023',
+            hint = 'Give both as the in queue has them: columns origin and origin_event_id.';
+    end if;
     for v_type in select t.* from pgps_internal.event_type t
         where has_table_privilege(caller, t.endpoint, 'select') or pg_has_role(caller, 'pgps_admin', 'usage') order by t.type_id loop
         execute format($sql$
@@ -35,7 +39,7 @@ begin
                 'at', (select b.created_at from pgps_internal.batch_type y join pgps_internal.batch b using (batch_id)
                     where y.type_id = $3 and l.event_id <@ y.ids order by b.batch_id desc limit 1), 'published_at', c.published_at))
             from %s l
-            cross join lateral (select c.* from pgps_internal.control c where c.xid = l.xid and c.hi >= l.event_id and c.type_id = $3 order by c.hi limit 1) c
+            cross join lateral (select c.* from pgps_internal.control c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $3 order by c.hi limit 1) c
             left join pgps_internal.origin o on o.origin_id = coalesce(c.origin_id, pgps_internal.self_origin())
             left join lateral (select i.hops from pgps_internal.arrival i where i.origin_id = c.origin_id and i.hi >= l.event_id and l.event_id <@ i.ids
                 limit 1) i on true
@@ -59,7 +63,7 @@ end;
 comment on function pgps.trace(text, bigint) is
 'The way of an event from its origin to this broker: each broker it was at, when it was dispatched there (by that broker''s clock), and its id here.
 origin: name or id of the broker that published it; event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here.
-Needs SELECT on its type, or pgps_admin.';
+Needs SELECT on its type, or pgps_admin. Errors: 22023 null.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.trace(text, bigint) to public;
