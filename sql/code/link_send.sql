@@ -280,7 +280,7 @@ begin
         stated as (
             select t.lseq, t.event_id, c.control, (c.control).hi as hi
             from taken t cross join lateral (select c as control from pgps_internal.control c
-                where c.xid = t.xid and c.hi >= t.event_id and c.type_id = $4 order by c.hi limit 1) c
+                where c.xid = t.xid and c.hi >= t.event_id and c.lo <= t.event_id and c.type_id = $4 order by c.hi limit 1) c
         ),
         islands as (
             select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island from stated s
