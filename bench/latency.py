@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bench.figures import Figure, Target, compare, percentile
 from bench.house import opened, worker
 from bench.pgbench import rate, start
-from bench.subjects import COLUMNS, create_event_type, create_outbox
+from bench.subjects import COLUMNS, create_event_type, create_outbox, publisher
 from bench.waiting import listener, running, subscriber
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _measure(
 ) -> list[float]:
     """Return latencies in milliseconds."""
     client.result()
-    process = start(dsn, _SCRIPTS[name], ["--rate", str(per_second)], seconds=seconds, clients=4)
+    process = start(publisher(dsn), _SCRIPTS[name], ["--rate", str(per_second)], seconds=seconds, clients=4)
     output, _ = process.communicate()
     rate(output)
     time.sleep(0.5)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from bench.figures import Figure, Target, compare
 from bench.house import alternate, opened, timed
-from bench.subjects import COLUMNS, create_event_type, create_outbox
+from bench.subjects import COLUMNS, create_event_type, create_outbox, publisher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +28,13 @@ _EVENTS = 10_000
 
 def run(house: House) -> list[Figure]:
     """Measure it."""
-    with house.database() as dsn, opened(dsn) as connection:
-        create_event_type(connection)
-        create_outbox(connection)
-        client = _measure(house, connection, _from_client)
-        loop = _measure(house, connection, _in_loop)
+    with house.database() as dsn:
+        with opened(dsn) as connection:
+            create_event_type(connection)
+            create_outbox(connection)
+        with opened(publisher(dsn)) as connection:
+            client = _measure(house, connection, _from_client)
+            loop = _measure(house, connection, _in_loop)
     return [
         compare(f"{TITLE}: a client", *client, unit="s", target=Target("at most", 1.8), note="against an outbox"),
         compare(f"{TITLE}: a plpgsql loop", *loop, unit="s", note="reported"),

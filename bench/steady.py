@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bench.figures import Figure, Target
 from bench.house import opened, worker
 from bench.pgbench import rate, start
-from bench.subjects import COLUMNS, create_event_type
+from bench.subjects import COLUMNS, create_event_type, publisher
 from bench.waiting import running, subscriber
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(house: House) -> list[Figure]:
             worker(dsn),
             running(subscriber, dsn, channel=channel, subscription="external"),
         ):
-            process = start(dsn, _SCRIPT, ["--rate", "1000"], seconds=seconds, clients=4)
+            process = start(publisher(dsn), _SCRIPT, ["--rate", "1000"], seconds=seconds, clients=4)
             samples = _watch(house, connection, process, ids, seconds)
             output, _ = process.communicate()
             rate(output)
