@@ -36,5 +36,7 @@
 \ir code/link_send.sql
 \ir code/link_receive.sql
 \ir code/links.sql
+\ir code/link_views.sql
+\ir code/resync.sql
 \ir code/trace.sql
 \ir code/statements.sql

@@ -19,6 +19,7 @@ from pgps.cli import (
     event_types,
     exceptions,
     install,
+    links,
     listen,
     policies,
     publish,
@@ -28,6 +29,7 @@ from pgps.cli import (
     sql,
     subscriptions,
     top,
+    topology,
 )
 from pgps.cli._command import Dsn, Json, Verbose
 from pgps.cli._session import Options
@@ -76,8 +78,9 @@ def _register() -> None:
     app.add_typer(subscriptions.app, name="sub")
     app.add_typer(rules.app, name="rule")
     app.add_typer(exceptions.app, name="exceptions")
+    app.add_typer(links.app, name="link")
     app.add_typer(settings.app, name="config")
-    for module in (publish, listen, sql, doctor, top):
+    for module in (publish, listen, sql, doctor, top, topology):
         module.register(app)
     demo = _demo()
     if isinstance(demo, typer.Typer):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pgps.cli._format import argument, count, duration, quoted
+from pgps.cli._format import argument, count, duration, literal, quoted
 from pgps.cli._session import Row
 from pgps.install import MINIMUM_SERVER, Installation
 
@@ -51,6 +51,8 @@ class Facts:
     workers: list[Row] = field(default_factory=list)
     oldest_transaction: Row | None = None
     without_temp: list[Row] = field(default_factory=list)
+    links: list[Row] = field(default_factory=list)
+    broker: Row | None = None
 
 
 def server_version(facts: Facts) -> Iterator[Finding]:
@@ -251,6 +253,57 @@ def connections(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "connections", text)
 
 
+def links(facts: Facts) -> Iterator[Finding]:
+    """Each link that should be up is, and somebody serves it."""
+    if facts.broker is not None and facts.broker["state"] == "restored":
+        message = "this broker was restored or cloned: its links stay down until you say which"
+        fix = "pgps link resume --as restored (the original is gone); pgps link resume --as clone (it lives on)"
+        yield Finding(Level.PROBLEM, "links", message, fix)
+    wanted = [row for row in facts.links if row["defined_here"] and row["enabled"]]
+    if wanted and not any(row["service"] == "links" for row in facts.workers):
+        # Of those that the other side serves nothing need be done here.
+        idle = [f'"{row["name"]}"' for row in wanted if row["state"] not in ("up", "elsewhere")]
+        if idle:
+            yield Finding(Level.PROBLEM, "links", f"no worker here connects {', '.join(idle)}", "pgps-worker --dsn DSN")
+    for row in facts.links:
+        yield from _link_state(row)
+    if facts.links and all(row["state"] in ("up", "elsewhere", "paused") for row in facts.links):
+        yield Finding(Level.OK, "links", f"{count(len(facts.links))} defined or met, none in trouble")
+
+
+def _link_state(row: Row) -> Iterator[Finding]:
+    name, typed = row["name"], argument(row["name"])
+    why = (row["last_error"] or "no error recorded").splitlines()[0]
+    if row["state"] == "blocked":
+        yield Finding(Level.PROBLEM, "links", f'"{name}" is blocked: {why}', row["hint"] or f"pgps link show {typed}")
+    elif row["state"] == "waiting" and row["defined_here"]:
+        message = f'"{name}" cannot connect, and tries again: {why}'
+        yield Finding(Level.WARNING, "links", message, row["hint"] or f"pgps link show {typed}")
+    elif row["state"] == "paused" and row["lag_events"]:
+        message = f'"{name}" is paused with {count(row["lag_events"])} events waiting'
+        yield Finding(Level.NOTE, "links", message, f"pgps link resume {typed}")
+    elif row["different_types"]:
+        message = (
+            f'"{name}": event types differ from the neighbour\'s, and do not cross: {", ".join(row["different_types"])}'
+        )
+        yield Finding(Level.WARNING, "links", message, f"pgps link show {typed}; then pgps link resync {typed}")
+
+
+def link_rights(facts: Facts) -> Iterator[Finding]:
+    """No link holds a password, and none lends a superuser's rights to a neighbour."""
+    for row in facts.links:
+        name = row["name"]
+        if row["has_password"]:
+            message = f'"{name}" has a password in its connection string'
+            fix = f"select pgps.alter_link({literal(name)}, 'host=… user=… passfile=…')"
+            yield Finding(Level.WARNING, "link rights", message, fix)
+        if row["role_is_superuser"]:
+            message = f'over "{name}" the neighbour receives and publishes as superuser {row["role"]}'
+            typed = argument(name)
+            fix = f"create role NEIGHBOUR; pgps link rm {typed}; pgps link add {typed} … --role NEIGHBOUR"
+            yield Finding(Level.WARNING, "link rights", message, fix)
+
+
 CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     server_version,
     plpython,
@@ -265,4 +318,6 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     autovacuum,
     temporary_tables,
     connections,
+    links,
+    link_rights,
 ]

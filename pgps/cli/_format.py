@@ -14,6 +14,7 @@ __all__ = [
     "clip",
     "count",
     "duration",
+    "literal",
     "plain",
     "printable",
     "quoted",
@@ -122,6 +123,11 @@ def argument(name: str) -> str:
 def quoted(name: str) -> str:
     """Return a name as it is typed in SQL."""
     return name if re.fullmatch(r"[a-z_][a-z0-9_$]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as it is typed as a value in SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def ago(moment: Any) -> str:

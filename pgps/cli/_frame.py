@@ -13,6 +13,7 @@ from rich.text import Text
 from pgps.cli._format import ago, clip, count, duration, plain, rate, yes_no
 from pgps.cli._output import Column, table
 from pgps.cli._session import Row
+from pgps.cli.links import COLUMNS as _LINKS
 from pgps.cli.subscriptions import state_style
 
 __all__ = ["Frame", "as_json", "render"]
@@ -32,6 +33,7 @@ class Frame:
     types: list[Row]
     subscriptions: list[Row]
     workers: list[Row]
+    links: list[Row] = field(default_factory=list)
     throughput: float = 0.0
     history: deque[float] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
@@ -69,6 +71,7 @@ def as_json(frame: Frame) -> dict[str, Any]:
         "event_types": frame.types,
         "subscriptions": frame.subscriptions,
         "workers": frame.workers,
+        "links": frame.links,
     }
 
 
@@ -114,12 +117,15 @@ def render(frame: Frame, *, height: int | None, width: int) -> RenderableType:
     )
     for_types = for_subscriptions = _MOST
     if height is not None:
-        room = max(height - _AROUND - len(frame.workers), 2)
+        around = _AROUND + len(frame.workers) + (len(frame.links) + 4 if frame.links else 0)
+        room = max(height - around, 2)
         for_types = min(len(types), max(room // 3, 1))
         for_subscriptions = max(room - for_types, 1)
     parts: list[RenderableType] = [_head(frame, width), Text()]
     parts += _section(_TYPES, types, for_types, "no event types")
     parts += _section(_SUBSCRIPTIONS, subscriptions, for_subscriptions, "no subscriptions")
+    if frame.links:
+        parts += _section(_LINKS, frame.links, len(frame.links), "")
     parts += _section(_WORKERS, frame.workers, len(frame.workers), "no workers: pgps-worker --dsn DSN")
     return Group(*parts)
 

@@ -63,6 +63,13 @@ _EXCEPTIONS = SQL("""
     from pgps.exceptions""")
 
 
+_LINKS = SQL("""
+    select name, neighbour, broker_id::text as broker_id, epoch, direction, enabled, defined_here, role, state,
+           changed_at, last_error, hint, lag_events, lag_seconds, events_sent, sent_rate, events_received,
+           received_rate, last_received_at, filters_sent, filters_received
+    from pgps.links""")
+
+
 def event_types(name: str | None = None) -> Query:
     """Return the event types the reader may see, or the one of that name."""
     return _EVENT_TYPES + _where(name=name) + SQL(" order by name")
@@ -150,6 +157,26 @@ def workers() -> Query:
     return SQL("""
     select pid, worker, service, role, host(client_addr) as client_addr, started_at, state, leader
     from pgps.workers order by worker, service, pid""")
+
+
+def links(name: str | None = None) -> Query:
+    """Return the links to other brokers, or those of that name."""
+    return _LINKS + _where(name=name) + SQL(" order by name, neighbour")
+
+
+def link_details() -> Query:
+    """Return what else is known of each link."""
+    return SQL("""
+    select name, neighbour, role, role_is_superuser, has_password, connected_since, sent, confirmed, received,
+           differences, array(select jsonb_object_keys(differences) order by 1) as different_types
+    from pgps.link_details""")
+
+
+def routes() -> Query:
+    """Return the network as far as this broker knows it: itself first, then each origin by each neighbour."""
+    return SQL("""
+    select origin, broker_id::text as broker_id, epoch, is_self, neighbour, path, cost, is_parent, event_types
+    from pgps.routes order by is_self desc, cost, origin, epoch, is_parent desc, neighbour""")
 
 
 def settings(name: str | None = None) -> Query:
@@ -296,6 +323,13 @@ SUMMARY = """
            (select coalesce(sum(depth), 0)::bigint from pgps.subscriptions) as depth,
            (select count(*) from pgps.exceptions) as exceptions
 """
+
+LINKS_SUMMARY = """
+    select count(*) as links, count(*) filter (where state in ('up', 'elsewhere')) as links_up from pgps.links
+"""
+# A database of an older release is examined and shown, too, and told to be upgraded.
+HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
+IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_identity() i"
 
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
 MOMENT = "select current_database() as database, clock_timestamp() as now"

@@ -130,14 +130,21 @@ class Session:
                 sqlstate=error.sqlstate,
             ) from error
 
-    def change(self, statements: Iterable[Query], *, done: str | Callable[[Any], str]) -> Any:
+    def change(
+        self,
+        statements: Iterable[Query],
+        *,
+        done: str | Callable[[Any], str],
+        shown: Iterable[Query] | None = None,
+    ) -> Any:
         """Run statements in one transaction and say what was done; return the last one's value.
 
         `done` may be a function of that value. With --dry-run everything is
         really run, and then rolled back: what would be refused is refused.
+        --show-sql writes `shown` instead, where the statements hold a secret.
         """
         statements = list(statements)
-        self.show(statement.as_string(self.connection) for statement in statements)
+        self.show(statement.as_string(self.connection) for statement in (statements if shown is None else shown))
         value: Any = None
         with self.connection.transaction(force_rollback=self.options.dry_run):
             for statement in statements:

@@ -8,6 +8,7 @@ from pgps.cli import _queries
 from pgps.cli._checks import CHECKS, Facts, Level
 from pgps.cli._command import Session, command
 from pgps.cli._output import Column
+from pgps.cli._session import Row
 from pgps.cli.install import installed_here
 
 __all__ = ["register"]
@@ -46,6 +47,7 @@ def _facts(session: Session) -> Facts:
     oldest = next(iter(session.rows(_queries.OLDEST_TRANSACTION)), None)
     if not server["installed"]:
         return Facts(server=server, oldest_transaction=oldest)
+    links = _links(session)
     return Facts(
         server=server,
         installation=installed_here(session),
@@ -56,4 +58,14 @@ def _facts(session: Session) -> Facts:
         workers=session.rows(_queries.workers()),
         oldest_transaction=oldest,
         without_temp=session.rows(_queries.TEMP_PRIVILEGE),
+        links=links,
+        broker=session.one(_queries.IDENTITY) if links else None,
     )
+
+
+def _links(session: Session) -> list[Row]:
+    """Return the links with their details; none for who may not see them, or before `pgps upgrade` has made them."""
+    if not session.one(_queries.HAS_LINKS)["has_links"]:
+        return []
+    details = {(row["name"], row["neighbour"]): row for row in session.rows(_queries.link_details())}
+    return [{**row, **details[row["name"], row["neighbour"]]} for row in session.rows(_queries.links())]

@@ -98,6 +98,9 @@ def status(session: Session) -> None:
     }
     if facts["installed"]:
         facts |= session.one(_queries.SUMMARY)
+        # Brokers that stand alone are not told of links.
+        links = session.one(_queries.LINKS_SUMMARY) if session.one(_queries.HAS_LINKS)["has_links"] else {"links": 0}
+        facts |= links if links["links"] else {}
     session.out.record(facts, columns=[column for column in _STATUS if column.key in facts])
     if not facts["installed"]:
         session.out.say("hint: pgps install")
@@ -128,4 +131,6 @@ _STATUS = [
     Column("lag_seconds", "oldest of them", format=duration),
     Column("depth", "deliveries to consume", format=count),
     Column("exceptions", format=count),
+    Column("links", format=count),
+    Column("links_up", "links connected", format=count),
 ]

@@ -54,6 +54,7 @@ def _look(session: Session, before: Frame | None) -> Frame:
             types=session.rows(_queries.activity()),
             subscriptions=session.rows(_queries.subscriptions()),
             workers=session.rows(_queries.workers()),
+            links=session.rows(_queries.links()) if session.one(_queries.HAS_LINKS)["has_links"] else [],
         )
     frame.measure(before)
     return frame

@@ -1,0 +1,40 @@
+-- Links that have gone astray: both sides compare again. Locks: advisory (1885826167, 0) until the transaction ends.
+
+create or replace function pgps_internal.do_resync_link(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+begin
+    perform pgps_internal.require_admin(caller, 'resynchronise links');
+    perform pg_advisory_xact_lock(1885826167, 0);
+    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
+    where coalesce(l.name, n.name) = pgps_internal.fold(args ->> 'name') order by l.name nulls last limit 1;
+    if not found and exists (select from pgps_internal.link l where l.name = pgps_internal.fold(args ->> 'name')) then
+        raise exception 'link "%" has never been up', args ->> 'name' using errcode = '55000', hint = 'See last_error and hint in pgps.links.';
+    elsif not found then
+        raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
+    end if;
+    -- What was told counts as something else, so that the next comparison sends all of it, and takes back what is wanted no more.
+    update pgps_internal.told t set value = t.value || '{"is_stale": true}'
+    where t.neighbour_id = v_neighbour.neighbour_id and t.kind <> 'attach';
+    perform pgps_internal.hear_type(v_neighbour, f.definition || jsonb_build_object('name', f.name))
+    from pgps_internal.foreign_type f where f.neighbour_id = v_neighbour.neighbour_id;
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.do_resync_link(name, jsonb) is 'See pgps.resync_link';
+
+create or replace function pgps.resync_link(name text) returns void
+language sql
+begin atomic
+    select pgps._call('resync_link', jsonb_build_object('name', resync_link.name));
+end;
+comment on function pgps.resync_link(text) is
+'Tells the neighbour at a link everything anew: event types, advertisements, filters; and compares its event types with those here again, for
+example after one of them was altered. Events are neither lost nor repeated by it. name: as in pgps.links.
+Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.resync_link(text) to public;
