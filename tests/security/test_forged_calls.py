@@ -26,6 +26,8 @@ FOR_ADMINISTRATORS: dict[str, dict[str, Any]] = {
     "create_link": {"conninfo": "host=x", "direction": "both"},
     "alter_link": {"enabled": False},
     "drop_link": {},
+    "resume_links": {"as": "clone"},
+    "resync_link": {},
 }
 
 SENSELESS: list[dict[str, Any]] = [
