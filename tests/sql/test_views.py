@@ -12,7 +12,10 @@ from tests.fix_broker import call, endpoint, ids, make_type, publish, rows, take
 from tests.fix_db import Connect
 
 Name = Callable[..., str]
-VIEWS = "event_types queues advertisements subscriptions rules policies exceptions workers activity links link_details routes settings".split()
+VIEWS = [
+    *"event_types queues advertisements subscriptions rules policies exceptions".split(),
+    *"workers activity links link_details routes settings".split(),
+]
 
 
 @pytest.fixture
