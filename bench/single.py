@@ -48,9 +48,7 @@ def run(house: House) -> list[Figure]:
     figures = []
     for mode, rates in measured.items():
         figures += _figures(mode, rates)
-    figures.append(
-        compare(f"{TITLE}: no worker", alone["pgps"], alone["outbox"], unit="/s", note="reported")
-    )
+    figures.append(compare(f"{TITLE}: no worker", alone["pgps"], alone["outbox"], unit="/s", note="reported"))
     return figures
 
 
