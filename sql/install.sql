@@ -32,6 +32,7 @@
 \ir code/neighbours.sql
 \ir code/filters.sql
 \ir code/routes.sql
+\ir code/horizon.sql
 \ir code/link_messages.sql
 \ir code/link_send.sql
 \ir code/link_receive.sql

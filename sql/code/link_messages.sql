@@ -229,6 +229,16 @@ begin
         format('batches %s to %s of broker "%s" were trimmed before they came here', (hear_gap.body ->> 'after')::bigint + 1, hear_gap.body ->> 'upto', o.name)
     from pgps_internal.origin o
     where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer;
+    insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
+    select (hear_gap.neighbour).neighbour_id, a.lseq, a.mark, o.origin_id, o.attachment, (hear_gap.body ->> 'upto')::bigint,
+        greatest((hear_gap.body ->> 'upto')::bigint, pgps_internal.horizon(o.origin_id))
+    from pgps_internal.origin o, (select a.lseq, a.mark from pgps_internal.arrival a where a.neighbour_id = (hear_gap.neighbour).neighbour_id
+        order by a.lseq desc limit 1) a
+    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
+        and o.parent = (hear_gap.neighbour).neighbour_id and o.attachment = (hear_gap.body ->> 'attachment')::integer;
+    update pgps_internal.origin o set rewind_from = (hear_gap.body ->> 'upto')::bigint
+    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
+        and o.rewind_from < (hear_gap.body ->> 'upto')::bigint;
     raise warning 'pgps: events of a broker were trimmed before they came here; see pgps.exceptions';
 end
 $$;

@@ -103,7 +103,7 @@ as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
     v_item jsonb;
-    v_taken bigint[] := '{}';
+    v_ids int8multirange := '{}';
     v_slices jsonb;
     v_heard boolean := false;
     v_last bigint := pgps_internal.last_received(v_neighbour.neighbour_id);
@@ -116,22 +116,20 @@ begin
     v_slices := pgps_internal.slices(args -> 'types');
     for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
         if v_item ? 'upto' then
-            if pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark') then
-                v_taken := v_taken || (v_item ->> 'lseq')::bigint;
-            end if;
+            v_ids := v_ids + pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark');
         else
             perform pgps_internal.hear(v_neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
         end if;
     end loop;
-    perform pgps_internal.publish_slices(v_neighbour, args, v_slices, v_taken);
+    perform pgps_internal.publish_slices(v_neighbour, args, v_slices, v_ids);
     if pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
     end if;
     if v_heard then
         perform pg_notify('pgps_link', '');
     end if;
-    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', cardinality(v_taken));
+    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
 end
 $$;
 comment on function pgps_internal.do_link_apply(name, jsonb) is 'See pgps.link_apply';
@@ -196,7 +194,7 @@ end
 $$;
 comment on function pgps_internal.slices(jsonb) is 'The runs of a batch with the ids that their events have here';
 
-create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns boolean
+create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -205,37 +203,57 @@ declare
     v_horizon bigint;
     v_upto bigint := (take_item.item ->> 'upto')::bigint;
     v_ids int8multirange;
+    v_had int8multirange := '{}';
 begin
     select o.* into v_origin from pgps_internal.origin o
     where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer
-            or v_upto <= v_horizon then
-        return false;
-    elsif (take_item.item ->> 'previous')::bigint > v_horizon then
+            or v_upto <= coalesce(v_origin.rewind_from, v_horizon) then
+        return '{}';
+    elsif (take_item.item ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon) then
+        -- A gap: once more from here.
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
-        return false;
+        return '{}';
     end if;
-    select range_agg(r) into v_ids
+    select coalesce(range_agg(r), '{}') into v_ids
     from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
-    insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
-    values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
-        coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, v_ids, nullif(take_item.item -> 'hops', 'null'));
-    if not v_origin.is_settled and v_ids is not null then
-        update pgps_internal.member m set skip = m.skip + v_ids
-        from pgps_internal.early e
-        where e.origin_id = v_origin.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
-            and (e.since is null or e.since >= v_upto)
-            and e.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq');
+    if v_upto <= v_horizon then
+        v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices, take_item.mark);
+    else
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+        values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
+            coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'), nullif(take_item.item -> 'hops', 'null'));
+        if not v_origin.is_settled and not isempty(v_ids) then
+            perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
+                from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
+        end if;
     end if;
-    return v_ids is not null;
+    if v_origin.rewind_to <= v_upto then
+        perform pgps_internal.end_rewind(v_origin);
+    elsif v_origin.rewind_to is not null then
+        update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
+    end if;
+    return v_ids - v_had;
 end
 $$;
 comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, jsonb, text) is
-'Rules 2, 3 and 5 of the horizon for one item: true when its events are to be published here';
+'Rules 2 to 4 of the horizon for one item: the ids of its events that are to be published here';
 
-create or replace function pgps_internal.publish_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken bigint[]) returns void
+create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[]) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    update pgps_internal.member m set skip = m.skip + skip_early.ids
+    from pgps_internal.early e
+    where e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
+        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types)
+$$;
+comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
+'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that subscription';
+
+create or replace function pgps_internal.publish_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -246,25 +264,25 @@ declare
 begin
     for v_wire in select t.value from jsonb_array_elements(publish_slices.batch -> 'types') t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
-        select coalesce(range_agg(r), '{}') into v_dropped
+        select coalesce(range_agg(r), '{}') - publish_slices.taken into v_dropped
         from jsonb_array_elements(publish_slices.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-        where (s.value ->> 'type_id')::integer = v_type.type_id and (s.value ->> 'lseq')::bigint <> all (publish_slices.taken);
+        where (s.value ->> 'type_id')::integer = v_type.type_id;
         perform pgps_internal.publish_stage(publish_slices.neighbour, v_type, v_wire, v_dropped, publish_slices.batch, publish_slices.slices);
     end loop;
     insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
     select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (publish_slices.neighbour).role,
         false, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
     from (select s.value as run from jsonb_array_elements(publish_slices.slices) s
-        where (s.value ->> 'lseq')::bigint = any (publish_slices.taken)) s
+        where (s.value ->> 'ids')::int8multirange && publish_slices.taken) s
     join jsonb_array_elements(publish_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
     -- As publication does: told at commit, if the dispatcher sleeps.
-    if cardinality(publish_slices.taken) > 0 and pg_try_advisory_lock_shared(1885826163, 2) then
+    if not isempty(publish_slices.taken) and pg_try_advisory_lock_shared(1885826163, 2) then
         perform pg_advisory_unlock_shared(1885826163, 2), pg_notify('pgps_dispatch', '');
     end if;
 end
 $$;
-comment on function pgps_internal.publish_slices(pgps_internal.neighbour, jsonb, jsonb, bigint[]) is
+comment on function pgps_internal.publish_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
 'Puts the taken items'' events into the logs, and a row for each statement at the origin into the control queue';
 
 create or replace function pgps_internal.publish_stage(
@@ -323,7 +341,7 @@ begin atomic
 end;
 comment on function pgps.link_apply(jsonb) is
 'Last statement of the transaction that receives a batch: acts on its messages and publishes its events here, in order, and notes how far;
-COMMIT follows. Returns last, and how many items were taken (the others had been received from elsewhere). Needs pgps.link_begin.
+COMMIT follows. Returns last, and how many events were taken (the others had been received from elsewhere). Needs pgps.link_begin.
 Errors: 55000 a batch or an event is missing.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -76,16 +76,6 @@ $$;
 comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint) is
 'Makes items of the deliveries for a neighbour up to a batch: one for each batch of each origin, however many of its filters want an event';
 
-create or replace function pgps_internal.go_live(neighbour pgps_internal.neighbour) returns void
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    -- With nothing in force at the child there is nothing that could be missing: from now on.
-    update pgps_internal.attached a set is_live = true
-    where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.keep) = 0
-$$;
-comment on function pgps_internal.go_live(pgps_internal.neighbour) is 'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now';
-
 create or replace function pgps_internal.be_silent(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -178,11 +168,11 @@ begin
     if v_packed > v_at.received_batch then
         perform pgps_internal.pack(v_neighbour, v_at, v_packed);
     end if;
+    perform pgps_internal.confirm(v_neighbour, v_at, v_after, v_packed);
     if (args ->> 'refresh')::boolean then
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);
     end if;
-    perform pgps_internal.confirm(v_neighbour, v_at, v_after, v_packed);
     select max(x.lseq) into v_upto
     from (select o.lseq, sum(o.events) over (order by o.lseq) - o.events as before
         from (select s.lseq, s.events from pgps_internal.shipment s where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after
@@ -261,9 +251,9 @@ as $$
 declare
     v_runs jsonb;
     v_taken text := format('taken as materialized (
-        select o.lseq, l.event_id, l.xid
+        select o.lseq, l.event_id, l.xid, case when o.body is null then l.event_id else coalesce(l.pgps_origin_event, l.event_id) end as place
         from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
-        cross join lateral (select x.event_id, x.xid from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
+        cross join lateral (select x.event_id, x.xid, x.pgps_origin_event from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
         where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4)', runs.log);
 begin
     -- Usually an item is of one statement.
@@ -278,14 +268,14 @@ begin
     end if;
     execute format('with %s,
         stated as (
-            select t.lseq, t.event_id, c.control, (c.control).hi as hi
+            select t.lseq, t.place, c.control, (c.control).hi as hi
             from taken t cross join lateral (select c as control from pgps_internal.control c
                 where c.xid = t.xid and c.hi >= t.event_id and c.lo <= t.event_id and c.type_id = $4 order by c.hi limit 1) c
         ),
         islands as (
-            select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island from stated s
+            select s.*, row_number() over (order by s.lseq, s.place) - row_number() over (partition by s.lseq, s.hi order by s.place) as island from stated s
         ),
-        grouped as (select i.lseq, min(i.event_id) as lo, count(*) as n, (array_agg(i.control))[1] as control from islands i group by i.lseq, i.hi, i.island)
+        grouped as (select i.lseq, min(i.place) as lo, count(*) as n, (array_agg(i.control))[1] as control from islands i group by i.lseq, i.hi, i.island)
         select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.lo) from grouped g', v_taken)
     using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
     return coalesce(v_runs, '[]');
@@ -319,14 +309,17 @@ as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
     v_type pgps_internal.event_type;
+    v_mixed boolean := exists (select from pgps_internal.shipment o where o.neighbour_id = v_neighbour.neighbour_id
+        and o.lseq > link_rows.after and o.lseq <= link_rows.upto and o.body is not null and o.upto is not null);
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = link_rows.event_type;
+    -- Events of one batch that came at different times are put back into the order of their origin.
     return query execute format('
         select case when $5 then o.lseq end, l.*
         from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
             where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4 order by o.lseq, r) o
         cross join lateral (select coalesce(x.pgps_origin_event, x.event_id) %s from %s x
-            where x.event_id >= lower(o.r) and x.event_id < upper(o.r) order by x.event_id offset 0) l',
+            where x.event_id >= lower(o.r) and x.event_id < upper(o.r) order by x.event_id offset 0) l' || case when v_mixed then ' order by o.lseq, l.coalesce' else '' end,
         (select coalesce(string_agg(format(case when (c.value ->> 'as_text')::boolean then ', x.%I::text' else ', x.%I' end, c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(pgps_internal.wire_columns(v_type.endpoint)) with ordinality c(value, n)), v_type.log)
     using v_neighbour.neighbour_id, link_rows.after, link_rows.upto, v_type.type_id, link_rows.ordered;

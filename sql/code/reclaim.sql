@@ -93,6 +93,9 @@ begin
         if v_audit then
             perform pgps_internal.archive(reclaim_log.event_type, v_segment);
         end if;
+        execute format('insert into pgps_internal.trimmed as t (type_id, event_id) select $1, max(l.event_id) from %s l having count(*) > 0
+            on conflict on constraint trimmed_pkey do update set event_id = greatest(t.event_id, excluded.event_id)', v_segment)
+        using (reclaim_log.event_type).type_id;
         execute format('truncate only %s', v_segment);
         v_reclaimed := v_reclaimed + 1;
     end loop;

@@ -180,9 +180,9 @@ create or replace function pgps_internal.activate() returns void
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A filter is in force where one is that covers it and was told to the parent.
+    -- A filter is in force where one is that covers it and was told to the parent; from now on: what came until now was skipped.
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
-    select i.origin_id, i.key, min(a.since), false
+    select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
     from (select distinct i.origin_id, i.key from pgps_internal.interest i) i
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.cover c on c.key = i.key
@@ -363,10 +363,18 @@ begin
         when 'attach' then
             select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
             return tell.value || jsonb_build_object('horizon', coalesce(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
-                'keep', array(select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id));
+                'keep', array(
+                    -- What is told stands for what it covers.
+                    select t.key from pgps_internal.told t
+                    where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' and exists (
+                        select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id
+                            union select unnest(v_origin.rewind_keep)) k
+                        where k.key = t.key or exists (select from pgps_internal.cover c where c.key = k.key and c.by_key = t.key))));
         when 'active' then
             -- What is matched from now on is complete; what was received or matched before may not be.
-            return tell.value || jsonb_build_object('since', pgps_internal.reached(split_part(tell.key, ' ', 1)::integer));
+            return tell.value || jsonb_build_object('since', greatest(pgps_internal.reached(split_part(tell.key, ' ', 1)::integer),
+                (select a.since from pgps_internal.activation a
+                    where a.origin_id = split_part(tell.key, ' ', 1)::integer and a.key = split_part(tell.key, ' ', 2))));
         else
             return tell.value;
     end case;

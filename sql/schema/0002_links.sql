@@ -65,8 +65,10 @@ create table pgps_internal.origin (
     parent integer references pgps_internal.neighbour on delete set null,
     attachment integer not null default 0,
     is_settled boolean not null default false,
+    rewind_start bigint,
     rewind_from bigint,
     rewind_to bigint,
+    rewind_keep text[] not null default '{}',
     unique (broker_id, epoch)
 );
 

@@ -1,0 +1,246 @@
+-- The horizon when paths change: what a new child lacks comes from the log, or, when it is not there, from further up. Rules 2 to 4 in
+-- docs/decisions/0009-links.md. Locks: those of routes.
+
+create or replace function pgps_internal.trimmed_upto(origin pgps_internal.origin, types integer[]) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (trimmed_upto.origin).is_self then
+        return greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id) from pgps_internal.batch_type b
+            join pgps_internal.trimmed t using (type_id) where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id));
+    end if;
+    return coalesce((select max(a.upto) from pgps_internal.arrival a, pgps_internal.trimmed t
+        where a.origin_id = (trimmed_upto.origin).origin_id and t.type_id = any (trimmed_upto.types) and a.lo <= t.event_id), 0);
+end
+$$;
+comment on function pgps_internal.trimmed_upto(pgps_internal.origin, integer[]) is
+'Up to which batch of an origin this broker may have truncated events of these types';
+
+create or replace function pgps_internal.go_live(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_attached pgps_internal.attached;
+    v_origin pgps_internal.origin;
+begin
+    for v_attached in
+        select a.* from pgps_internal.attached a where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live order by a.origin_id
+    loop
+        select o.* into v_origin from pgps_internal.origin o where o.origin_id = v_attached.origin_id;
+        if cardinality(v_attached.keep) = 0 then
+            -- With nothing in force at the child there is nothing that could be missing: from now on.
+            update pgps_internal.attached a set is_live = true where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id;
+        elsif v_origin.is_self or not exists (
+                select from unnest(v_attached.keep) k
+                left join pgps_internal.activation c on c.origin_id = v_attached.origin_id and c.key = k
+                where c.since is null or c.since > v_attached.horizon) then
+            perform pgps_internal.catch_up(go_live.neighbour, v_attached, v_origin);
+        elsif v_origin.rewind_to is null then
+            perform pgps_internal.rewind(v_origin);
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.go_live(pgps_internal.neighbour) is
+'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now, and fetches what others need';
+
+create or replace function pgps_internal.rewind(origin pgps_internal.origin) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_start bigint := (select min(a.horizon) from pgps_internal.attached a
+        where a.origin_id = (rewind.origin).origin_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent);
+begin
+    -- A new attachment with the children's horizon: the parent answers, or rewinds in turn; the origin has it all.
+    if v_start is not null then
+        update pgps_internal.origin o
+        set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
+                where a.origin_id = o.origin_id and not a.is_live and a.horizon >= v_start),
+            rewind_start = v_start, rewind_from = v_start, rewind_to = greatest(pgps_internal.horizon(o.origin_id), v_start), attachment = o.attachment + 1
+        where o.origin_id = (rewind.origin).origin_id;
+        update pgps_internal.activation a set is_confirmed = false where a.origin_id = (rewind.origin).origin_id;
+    end if;
+end
+$$;
+comment on function pgps_internal.rewind(pgps_internal.origin) is 'Asks the parent again from where the children are';
+
+create or replace function pgps_internal.end_rewind(origin pgps_internal.origin) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
+    select distinct (end_rewind.origin).origin_id, f.key, (end_rewind.origin).rewind_start, false
+    from pgps_internal.attached c, unnest(c.keep) k join pgps_internal.filter f on f.key = k
+    where c.origin_id = (end_rewind.origin).origin_id and not c.is_live and c.horizon >= (end_rewind.origin).rewind_start
+        and f.key = any ((end_rewind.origin).rewind_keep)
+    on conflict on constraint activation_pkey do update set since = least(a.since, excluded.since);
+    update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_to = null, rewind_keep = '{}'
+    where o.origin_id = (end_rewind.origin).origin_id;
+    perform pg_notify('pgps_link', '');
+end
+$$;
+comment on function pgps_internal.end_rewind(pgps_internal.origin) is 'All that was asked for again has come: the children''s filters are in force here from there on';
+
+create or replace function pgps_internal.wanted_ids(neighbour pgps_internal.neighbour, type_id integer, ids int8multirange) returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_class pgps_internal.class;
+    v_signature pgps_internal.signature;
+    v_visible int8multirange;
+    v_wanted int8multirange := '{}';
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = wanted_ids.type_id;
+    v_visible := pgps_internal.visible(v_type, (wanted_ids.neighbour).role, wanted_ids.ids);
+    if isempty(v_visible) then
+        return v_wanted;
+    end if;
+    for v_class in
+        select c.* from pgps_internal.member m join pgps_internal.class c using (class_id)
+        where m.subscription_id = (wanted_ids.neighbour).subscription_id and m.type_id = wanted_ids.type_id
+    loop
+        if v_class.signature_id is null then
+            return v_visible;
+        end if;
+        -- Asked where filters are asked: in the log, as batch 0.
+        select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
+        perform pgps_internal.match_signature(0, v_signature, v_visible, v_class.class_id);
+        with found as (
+            delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id returning d.event_ids, d.ids
+        )
+        select v_wanted + coalesce(range_agg(r), '{}') into v_wanted
+        from found f cross join lateral (select unnest(f.ids) union all select int8range(e, e, '[]') from unnest(f.event_ids) e) u(r);
+    end loop;
+    return v_wanted;
+end
+$$;
+comment on function pgps_internal.wanted_ids(pgps_internal.neighbour, integer, int8multirange) is 'Those of some events in a log that a neighbour''s filters want';
+
+create or replace function pgps_internal.catch_up(
+    neighbour pgps_internal.neighbour, attached pgps_internal.attached, origin pgps_internal.origin
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (catch_up.neighbour).neighbour_id;
+    v_from bigint := (catch_up.attached).horizon;
+    v_packed bigint := (pgps_internal.position_of((catch_up.neighbour).subscription_id)).received_batch;
+    v_types integer[] := array(select distinct m.type_id from pgps_internal.member m where m.subscription_id = (catch_up.neighbour).subscription_id);
+    v_trimmed bigint := pgps_internal.trimmed_upto(catch_up.origin, v_types);
+    v_last bigint;
+    v_reached bigint;
+    v_open bigint;
+    v_done bigint;
+begin
+    v_reached := case when (catch_up.origin).is_self then least(v_packed, (catch_up.origin).to_batch) else pgps_internal.horizon((catch_up.origin).origin_id) end;
+    if not (catch_up.origin).is_self then
+        -- What is still to be packed must come behind what is sent now.
+        select min(a.upto) filter (where not a.is_packed), max(a.upto) filter (where a.is_packed) into v_open, v_done
+        from (select a.upto, exists (select from pgps_internal.batch_type b where b.batch_id <= v_packed and b.ids && a.ids) as is_packed
+            from pgps_internal.arrival a where a.origin_id = (catch_up.origin).origin_id and a.upto > v_from and a.ids is not null) a;
+        if v_open <= v_done then
+            return;
+        end if;
+        v_reached := least(v_reached, v_open - 1);
+    end if;
+    update pgps_internal.attached a set is_live = true where a.neighbour_id = v_id and a.origin_id = (catch_up.origin).origin_id;
+    if v_trimmed > v_from then
+        insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
+        values (v_id, pgps_internal.last_sent(v_id) + 1, 'gap', jsonb_build_object('broker', (catch_up.origin).broker_id, 'epoch', (catch_up.origin).epoch,
+            'attachment', (catch_up.attached).attachment, 'after', v_from, 'upto', v_trimmed));
+        v_from := v_trimmed;
+    end if;
+    v_last := pgps_internal.last_sent(v_id);
+    with had as materialized (
+        select b.batch_id as upto, b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
+        where (catch_up.origin).is_self and b.type_id = any (v_types) and b.batch_id > greatest(v_from, (catch_up.origin).from_batch) and b.batch_id <= v_packed
+            and b.batch_id <= coalesce((catch_up.origin).to_batch, b.batch_id)
+        union all
+        select a.upto, b.batch_id, b.type_id, b.ids * a.ids from pgps_internal.arrival a
+        join pgps_internal.batch_type b on b.batch_id <= v_packed and b.type_id = any (v_types) and b.ids && a.ids
+        where not (catch_up.origin).is_self and a.origin_id = (catch_up.origin).origin_id and a.upto > v_from and a.ids is not null
+    ),
+    -- An own batch has, besides, what came from elsewhere.
+    own as materialized (
+        select h.upto, h.batch_id, h.type_id, case when (catch_up.origin).is_self then h.ids - coalesce((
+            select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
+            where a.hi >= lower(h.ids) and a.lo < upper(h.ids) and a.ids && h.ids), '{}') else h.ids end as ids
+        from had h where not isempty(h.ids)
+    ),
+    wanted as materialized (
+        select t.type_id, pgps_internal.wanted_ids(catch_up.neighbour, t.type_id, t.ids) as ids
+        from (select o.type_id, range_agg(r) as ids from own o, unnest(o.ids) r group by o.type_id) t
+    ),
+    slices as (
+        select o.upto, max(o.batch_id) as batch_id, o.type_id, range_agg(r) as ids
+        from own o join wanted w using (type_id) cross join lateral unnest(o.ids * w.ids) r group by o.upto, o.type_id
+    ),
+    items as (
+        select s.upto, max(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events, array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
+        from slices s group by s.upto
+    )
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
+    select v_id, v_last + row_number() over (order by i.upto), 'data', (catch_up.origin).origin_id, (catch_up.attached).attachment,
+        coalesce(lag(i.upto) over (order by i.upto), v_from), i.upto, i.batch_id, i.events, i.slices, '{"mixed": true}'
+    from items i;
+    -- Also when nothing matched: the child waits for an answer.
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
+    select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id, (catch_up.attached).attachment,
+        greatest(x.sent, v_from), greatest(x.sent, v_from, v_reached)
+    from (select pgps_internal.sent(v_id, (catch_up.origin).origin_id, (catch_up.attached).attachment) as sent) x;
+end
+$$;
+comment on function pgps_internal.catch_up(pgps_internal.neighbour, pgps_internal.attached, pgps_internal.origin) is
+'Answers an attachment: a gap if history was trimmed, the log behind the child''s horizon, then what comes';
+
+create or replace function pgps_internal.take_rewound(
+    neighbour pgps_internal.neighbour, origin pgps_internal.origin, item jsonb, slices jsonb, mark text
+) returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_upto bigint := (take_rewound.item ->> 'upto')::bigint;
+    v_wire jsonb;
+    v_type pgps_internal.event_type;
+    v_known int8multirange;
+    v_had int8multirange := '{}';
+    v_ids int8multirange;
+begin
+    select coalesce(range_agg(r), '{}') into v_ids
+    from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_rewound.item -> 'lseq';
+    for v_type in select t.* from pgps_internal.event_type t
+        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s where s.value -> 'lseq' = take_rewound.item -> 'lseq')
+    loop
+        -- What is here already, by origin and event id.
+        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'') from pg_temp.pgps_stage_%s s
+            where s.pgps_id <@ $1 and exists (
+                select from pgps_internal.arrival a, unnest(a.ids) r, %s l
+                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(r) and l.event_id < upper(r) and l.pgps_origin_event = s.pgps_event)',
+            v_type.type_id, v_type.log)
+        using v_ids, (take_rewound.origin).origin_id, v_upto into v_known;
+        v_had := v_had + v_known;
+        -- Fetched for children: everybody here has had what was for them.
+        update pgps_internal.member m set skip = m.skip + (v_ids - v_known)
+        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.scope <> 'link';
+    end loop;
+    if not isempty(v_ids - v_had) then
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+        values ((take_rewound.neighbour).neighbour_id, (take_rewound.item ->> 'lseq')::bigint, take_rewound.mark, (take_rewound.origin).origin_id,
+            (take_rewound.origin).attachment, v_upto, pgps_internal.horizon((take_rewound.origin).origin_id), pgps_internal.count_ids(v_ids - v_had),
+            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, nullif(take_rewound.item -> 'hops', 'null'));
+    end if;
+    return v_had;
+end
+$$;
+comment on function pgps_internal.take_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
+'An item behind the horizon, asked for again: what is new of it is kept for children; returns the ids of what was here';
+
+revoke all on all functions in schema pgps_internal from public;

@@ -1,0 +1,24 @@
+"""Random graphs with redundant links, while links are cut and subscriptions come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.links.model import Network, play
+from tests.links.rig import Broker
+
+Brokers = Callable[[int], list[Broker]]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_trees_deliver_every_origins_events_once_and_in_order(brokers: Brokers, seed: int) -> None:
+    assert play(Network(brokers(3), seed, redundant=0), 60) > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rings_and_meshes_deliver_every_origins_events_once_and_in_order(brokers: Brokers, seed: int) -> None:
+    assert play(Network(brokers(4), seed, redundant=2), 80) > 0
