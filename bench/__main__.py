@@ -39,6 +39,8 @@ def main() -> int:
     # The cluster goes however the run ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Console(stderr=True)
+    if not screen.is_terminal:
+        screen = Console(stderr=True, width=160)
     runs = options.runs or (2 if options.quick else 5)
     with Progress(
         TextColumn("{task.fields[line]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
