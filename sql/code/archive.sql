@@ -115,6 +115,8 @@ begin
                     coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), clock_timestamp())
                 from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
                 join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', carry_over.segment);
+        when 'shipment', 'arrival' then
+            perform pgps_internal.carry_over_links(carry_over.ledger, carry_over.segment);
         else
             null;
     end case;

@@ -159,7 +159,7 @@ begin
     perform pg_advisory_xact_lock(1885826166, (hear_sub.neighbour).role::oid::integer);
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
     insert into pgps_internal.wanted (neighbour_id, key, class_id) values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_class)
-    on conflict do nothing;
+    on conflict on constraint wanted_pkey do update set gone_batch = null;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
     values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id, coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
 end
@@ -172,19 +172,31 @@ create or replace function pgps_internal.hear_unsub(neighbour pgps_internal.neig
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
+    update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
+    where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.key = hear_unsub.key;
+end
+$$;
+comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have been late for it';
+
+create or replace function pgps_internal.drop_gone(neighbour pgps_internal.neighbour, packed bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
 declare
     v_class bigint;
 begin
-    delete from pgps_internal.wanted w where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.key = hear_unsub.key returning w.class_id into v_class;
-    if v_class is not null and not exists (select from pgps_internal.wanted w
-            where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.class_id = v_class) then
-        perform pg_advisory_xact_lock(1885826166, (hear_unsub.neighbour).role::oid::integer);
-        delete from pgps_internal.member m where m.subscription_id = (hear_unsub.neighbour).subscription_id and m.class_id = v_class;
+    for v_class in
+        delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.gone_batch <= drop_gone.packed returning w.class_id
+    loop
+        continue when exists (select from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
+        perform pg_advisory_xact_lock(1885826166, (drop_gone.neighbour).role::oid::integer);
+        delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id and m.class_id = v_class;
         perform pgps_internal.drop_unused_class(v_class);
-    end if;
+    end loop;
 end
 $$;
-comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back';
+comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is 'Drops filters that a neighbour has taken back, behind the batch up to which everything is packed';
 
 create or replace function pgps_internal.hear_attach(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql

@@ -169,6 +169,7 @@ begin
         perform pgps_internal.pack(v_neighbour, v_at, v_packed);
     end if;
     perform pgps_internal.confirm(v_neighbour, v_at, v_after, v_packed);
+    perform pgps_internal.drop_gone(v_neighbour, v_packed);
     if (args ->> 'refresh')::boolean then
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);

@@ -67,22 +67,37 @@ create or replace function pgps_internal.do_drop_link(caller name, args jsonb) r
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_name text := pgps_internal.fold(args ->> 'name');
+    v_neighbour pgps_internal.neighbour;
+    v_lag bigint;
 begin
     perform pgps_internal.require_admin(caller, 'drop links');
-    delete from pgps_internal.link l where l.name = pgps_internal.fold(args ->> 'name');
-    if not found then
+    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id) where coalesce(l.name, n.name) = v_name;
+    if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
+    if v_neighbour.neighbour_id is not null then
+        v_lag := (select coalesce(sum(b.depth), 0) from pgps_internal.backlog b where b.subscription_id = v_neighbour.subscription_id);
+        if v_lag > 0 and not coalesce((args ->> 'cascade')::boolean, false) then
+            raise exception 'link "%" has % events that the neighbour has not received', v_name, v_lag using errcode = '55006',
+                hint = format('Wait until pgps.links shows no lag, or: select pgps.drop_link(%L, cascade => true)', v_name);
+        end if;
+        perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
+    end if;
+    delete from pgps_internal.link l where l.name = v_name;
 end
 $$;
 comment on function pgps_internal.do_drop_link(name, jsonb) is 'See pgps.drop_link';
 
-create or replace function pgps.drop_link(name text) returns void
+create or replace function pgps.drop_link(name text, cascade boolean = false) returns void
 language sql
 begin atomic
-    select pgps._call('drop_link', jsonb_build_object('name', drop_link.name));
+    select pgps._call('drop_link', jsonb_build_object('name', drop_link.name, 'cascade', drop_link.cascade));
 end;
-comment on function pgps.drop_link(text) is 'Drops a link. Needs pgps_admin. Errors: 42704, 42501.';
+comment on function pgps.drop_link(text, boolean) is
+'Drops a link and all that is known of the neighbour, or of a neighbour that connects to here, by its name. Refused (55006) while events
+wait for it, unless cascade. Do it on both sides. Needs pgps_admin. Errors: 42704, 55006, 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -138,7 +153,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
-    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id) as filters_received, l.changed_at
+    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
 cross join lateral (select count(*) = 2 as is_up from pgps_internal.link_session s
@@ -161,4 +176,4 @@ grant select on pgps.links to public;
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.serve_links(), pgps.note_link(text, text, text, text) from public;
 grant execute on function pgps.serve_links(), pgps.note_link(text, text, text, text) to pgps_worker, pgps_admin;
-grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean), pgps.drop_link(text) to public;
+grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean), pgps.drop_link(text, boolean) to public;

@@ -73,7 +73,7 @@ join pgps_internal.event_type t on t.type_id = l.type_id
 join pgps_internal.attached a using (neighbour_id)
 join pgps_internal.offer f on f.origin_id = a.origin_id and t.name = any (f.types)
 join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
-where o.parent <> w.neighbour_id;
+where o.parent <> w.neighbour_id and w.gone_batch is null;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
 
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
@@ -169,7 +169,7 @@ begin
     from pgps_internal.attached a
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.wanted w using (neighbour_id)
-    where a.neighbour_id = v_id and a.is_live and (o.is_self
+    where a.neighbour_id = v_id and a.is_live and w.gone_batch is null and (o.is_self
         or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key));
 end
 $$;
@@ -332,15 +332,15 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select exists (
-        select from pgps_internal.cover c
-        join pgps_internal.filters_for(is_awaited.neighbour) f on f.key = c.key
+        select from pgps_internal.filters_for(is_awaited.neighbour) f
         join pgps_internal.interest i on i.key = f.key
         join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
         left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
-        where c.by_key = is_awaited.key and a.is_confirmed is not true)
+        where a.is_confirmed is not true and exists (select from pgps_internal.cover c
+            where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key))
 $$;
 comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
-'True while a filter that this one covers is to take its place, and the parent has not said that it is in force';
+'True while a filter that this one covers, or that covers it, is to take its place, and the parent has not said that it is in force';
 
 create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
 language plpgsql stable

@@ -27,6 +27,7 @@ alter table pgps_internal.link
 
 -- It has one more argument now.
 drop function if exists pgps.create_link(text, text, text);
+drop function if exists pgps.drop_link(text);
 
 create table pgps_internal.neighbour (
     neighbour_id integer generated always as identity primary key,
@@ -122,6 +123,8 @@ create table pgps_internal.wanted (
     neighbour_id integer not null references pgps_internal.neighbour on delete cascade,
     key text not null references pgps_internal.filter on delete cascade,
     class_id bigint not null,
+    -- Taken back; matched until what was dispatched before is packed.
+    gone_batch bigint,
     primary key (neighbour_id, key)
 );
 

@@ -1,10 +1,9 @@
-"""Random networks: links come and go while events, subscriptions and cuts happen; every subscription is checked against its origins."""
+"""Random networks, and a check of every subscription against its origins while links come and go."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-
 
 from tests.fix_broker import call, make_type, rows, value
 from tests.links.rig import Broker, Link, open_link, received, settle
@@ -166,5 +165,3 @@ def play(network: Network, steps: int) -> int:
         return network.check()
     finally:
         network.close()
-
-
