@@ -27,7 +27,7 @@ def create_event_type(connection: psycopg.Connection, name: str = "quote") -> No
     """Create the event type, advertised by who creates it and by the publisher."""
     connection.execute("select pgps.create_event_type(%s, %s)", [name, ATTRIBUTES])
     connection.execute("select pgps.advertise(%s)", [name])
-    if not connection.execute("select from pg_roles where rolname = %s", [_PUBLISHER]).fetchone():
+    if not connection.execute("select 1 from pg_roles where rolname = %s", [_PUBLISHER]).fetchone():
         connection.execute(f"create role {_PUBLISHER} login".encode())
     connection.execute(f"grant insert on pgps_event.{name} to {_PUBLISHER}".encode())
     with connection.transaction():
