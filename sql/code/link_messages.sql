@@ -119,7 +119,8 @@ begin
         delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin;
         return;
     end if;
-    update pgps_internal.origin o set name = hear_ad.body ->> 'name' where o.origin_id = v_origin and o.name <> hear_ad.body ->> 'name';
+    -- With a new offer filters may have to come into force that had no way to this origin.
+    update pgps_internal.origin o set name = hear_ad.body ->> 'name', is_settled = false where o.origin_id = v_origin;
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
         array(select jsonb_array_elements_text(hear_ad.body -> 'types')))

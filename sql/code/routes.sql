@@ -46,7 +46,7 @@ begin
         select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
         order by r.origin_id, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
     )
-    update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1
+    update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false
     from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
     if found then
         update pgps_internal.activation a set is_confirmed = false
