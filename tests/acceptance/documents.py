@@ -6,6 +6,8 @@ A comment before a block says more about it:
 
     <!-- test: error 42501 -->   its last statement fails with that SQLSTATE
     <!-- test: run -->           a ```sh block that is run (others are only checked to exist)
+    <!-- test: serve -->         a ```sh block whose lines are programs that run until the document ends
+    <!-- test: until TEXT -->    a ```sh block that is run until it prints that text (… stands for anything on its line)
     <!-- test: skip -->          not run: it needs what a test has not
 """
 
@@ -37,6 +39,11 @@ class Block:
     def error(self) -> str | None:
         """The SQLSTATE it is to end with, None when it is to succeed."""
         return self.said.removeprefix("error ") if self.said.startswith("error ") else None
+
+    @property
+    def awaited(self) -> str | None:
+        """The text that it is to print in the end, None when it is run but once."""
+        return self.said.removeprefix("until ") if self.said.startswith("until ") else None
 
 
 def documents() -> list[Path]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from psycopg.conninfo import conninfo_to_dict
 from pgps.cli.__main__ import app
 from pgps.embedded import find_binaries
 from tests.acceptance.documents import ROOT, Block, blocks_of, documents
+from tests.fix_db import wait_until
 from tests.fix_server import Server
 
 _VARIABLES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
+_BASH = ["bash", "-euo", "pipefail", "-c"]
+Serve = Callable[[Block], None]
 _PATHS = [str(path.relative_to(ROOT)) for path in documents()]
 
 
@@ -36,18 +40,36 @@ def environment(own_database: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def _no_roles_left(request: pytest.FixtureRequest, server: Server) -> Iterator[None]:
-    """Drop the roles that a document makes, once its database is gone."""
+def _nothing_left(request: pytest.FixtureRequest, server: Server) -> Iterator[None]:
+    """Drop the databases and roles that a document makes, once its own database is gone."""
     text = (ROOT / request.getfixturevalue("path")).read_text()
     yield
+    for database in re.findall(r"^createdb (\w+)", text, re.MULTILINE):
+        server.drop(database)
     with psycopg.connect(server.base, autocommit=True) as connection:
         for role in re.findall(r"^create role (\w+)", text, re.MULTILINE):
             connection.execute(sql.SQL("drop role if exists {}").format(sql.Identifier(role)))
 
 
+@pytest.fixture
+def serve(_nothing_left: None, environment: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
+    """Start each line of a block as a program; all end before the databases go."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(block: Block) -> None:
+        for line in block.text.splitlines():
+            with (tmp_path / "served.log").open("ab") as log:
+                started.append(subprocess.Popen(shlex.split(line), cwd=ROOT, env=environment, stdout=log, stderr=log))
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("path", _PATHS)
-@pytest.mark.usefixtures("_no_roles_left")
-def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, str]) -> None:
+@pytest.mark.usefixtures("_nothing_left")
+def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, str], serve: Serve) -> None:
     blocks = [block for block in blocks_of(ROOT / path) if block.said != "skip"]
     for for_psql, group in groupby(blocks, key=lambda block: block.kind in {"sql", "text"}):
         if for_psql:
@@ -56,8 +78,12 @@ def test_what_a_document_tells_to_type_works(path: str, environment: dict[str, s
         for block in group:
             if block.kind == "python":
                 _run(path, block, [sys.executable, "-c", block.text], environment)
+            elif block.said == "serve":
+                serve(block)
+            elif block.awaited is not None:
+                _run_until(path, block, environment)
             elif block.said == "run":
-                _run(path, block, ["bash", "-euo", "pipefail", "-c", block.text], environment)
+                _run(path, block, [*_BASH, block.text], environment)
 
 
 @pytest.mark.parametrize("path", _PATHS)
@@ -72,7 +98,19 @@ def test_the_commands_a_document_names_exist(path: str) -> None:
     assert not wrong
 
 
-def _run(path: str, block: Block, command: Sequence[str], environment: dict[str, str]) -> None:
+def _run_until(path: str, block: Block, environment: dict[str, str]) -> None:
+    """Run a block again and again until it prints what it is to print."""
+    printed = ""
+
+    def is_there() -> bool:
+        nonlocal printed
+        printed = _run(path, block, [*_BASH, block.text], environment)
+        return re.search(".*".join(re.escape(part) for part in str(block.awaited).split("…")), printed) is not None
+
+    wait_until(is_there, timeout=60, what=f"{path}:{block.line}: {block.awaited}\n{printed}")
+
+
+def _run(path: str, block: Block, command: Sequence[str], environment: dict[str, str]) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -84,6 +122,7 @@ def _run(path: str, block: Block, command: Sequence[str], environment: dict[str,
         check=False,
     )
     assert done.returncode == 0, f"{path}:{block.line}:\n{block.text}\n{done.stdout}"
+    return done.stdout
 
 
 def _run_statements(path: str, blocks: Sequence[Block], environment: dict[str, str]) -> None:
