@@ -203,17 +203,21 @@ def resume(
 
 
 @command(app, "rm", changes=True)
-def rm(session: Session, name: Name, yes: Yes = False) -> None:
-    """Drop a link; what still waits for the neighbour is not sent by it any more."""
-    session.confirm(f'Drop link "{name}"?', yes=yes)
+def rm(
+    session: Session,
+    name: Name,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Also while events wait for the neighbour, which then are lost to it.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Drop a link once nothing waits for the neighbour any more; do it on both sides.
 
-    def done(_: Any) -> str:
-        left = [] if session.options.dry_run else session.rows(_queries.links(name))
-        if any(row["state"] == "draining" for row in left):
-            return f'link "{name}" drains, and is gone when the neighbour has what was on its way'
-        return f'link "{name}" dropped'
-
-    session.change([_queries.call("drop_link", name=name)], done=done)
+    A neighbour that connects from the other side is dropped by its own name.
+    """
+    question = f'Drop link "{name}"' + (" and what waits for the neighbour?" if cascade else "?")
+    session.confirm(question, yes=yes)
+    session.change([_queries.call("drop_link", name=name, cascade=cascade or None)], done=f'link "{name}" dropped')
 
 
 @command(app, "resync", changes=True)

@@ -122,6 +122,21 @@ def test_show_has_what_crossed_and_what_waits(pgps: Pgps, pair: tuple[Broker, Br
     assert receiver["received"] == sender["confirmed"]
 
 
+def test_a_link_is_dropped_when_nothing_waits_for_the_neighbour(pgps: Pgps, pair: tuple[Broker, Broker, Link]) -> None:
+    a, b, link = pair
+    publish(a.admin, "tick", 1)
+    a.settle()
+    refused = pgps("link", "rm", "to_b", "--yes", dsn=a.dsn)
+    assert refused.status == 1
+    assert "1 events" in refused.err
+    assert "hint: Wait" in refused.err
+    assert pgps("link", "rm", "to_b", "--cascade", "--yes", "--dry-run", dsn=a.dsn).status == 0
+    settle([a, b], [link])
+    assert pgps("link", "rm", "to_b", "--yes", dsn=a.dsn).status == 0
+    assert pgps("link", "rm", "a", "--yes", dsn=b.dsn).status == 0
+    assert pgps("link", "ls", "--json", dsn=a.dsn).json == pgps("link", "ls", "--json", dsn=b.dsn).json == []
+
+
 def test_resync_tells_the_neighbour_everything_anew(pgps: Pgps, pair: tuple[Broker, Broker, Link]) -> None:
     a, b, link = pair
     publish(a.admin, "tick", 1)

@@ -1,0 +1,137 @@
+"""docker/compose.links.yml: four brokers that are linked, each with a server, an installer and a worker."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.fix_broker import rows
+from tests.fix_db import Connect
+from tests.fix_server import Server
+from tests.unit.test_containers import ROOT, stages
+
+FILE = ROOT / "docker" / "compose.links.yml"
+BROKERS = ("home", "hospital", "pharmacy", "auditor")
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text())["services"]
+    return loaded
+
+
+@pytest.fixture
+def peer(server: Server, own_database: str) -> Iterator[dict[str, str]]:
+    """The role that the servers' init script makes, made by it; the environment of who uses that database."""
+    given = conninfo_to_dict(own_database)
+    names = {"host": "PGHOST", "port": "PGPORT", "password": "PGPASSWORD"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        **{names[key]: str(value) for key, value in given.items() if key in names},
+        "PATH": path,
+    }
+    postgres = {"POSTGRES_PASSWORD": "it's", "POSTGRES_USER": str(given["user"]), "POSTGRES_DB": str(given["dbname"])}
+    subprocess.run([ROOT / "docker" / "links-init.sh"], env={**environment, **postgres}, check=True)
+    yield {**environment, "PGPS_DSN": own_database}
+    with psycopg.connect(own_database, autocommit=True) as connection:
+        connection.execute("drop owned by peer; drop role peer")
+
+
+def test_each_broker_has_a_server_an_installer_and_a_worker(services: dict[str, Any]) -> None:
+    assert set(services) == {f"{broker}{kind}" for broker in BROKERS for kind in ("", "-install", "-worker")}
+
+
+def test_every_build_names_a_stage_that_exists(services: dict[str, Any]) -> None:
+    for service in services.values():
+        build = service["build"]
+        assert (FILE.parent / build["context"] / build["dockerfile"]).is_file()
+        assert build["target"] in stages()
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_each_waits_for_what_it_needs(services: dict[str, Any], broker: str) -> None:
+    assert services[f"{broker}-install"]["depends_on"] == {broker: {"condition": "service_healthy"}}
+    assert services[f"{broker}-worker"]["depends_on"] == {
+        f"{broker}-install": {"condition": "service_completed_successfully"}
+    }
+
+
+@pytest.mark.parametrize("broker", BROKERS)
+def test_what_keeps_running_has_a_health_check(services: dict[str, Any], broker: str) -> None:
+    for name in (broker, f"{broker}-worker"):
+        check = services[name]["healthcheck"]
+        assert check["test"][0] == "CMD"
+        assert {"interval", "timeout", "retries"} <= set(check)
+    assert services[f"{broker}-worker"]["environment"]["PGPS_WORKER_HEALTH_PORT"] == "8080"
+
+
+def test_each_tool_goes_to_the_server_of_its_broker(services: dict[str, Any]) -> None:
+    for broker in BROKERS:
+        assert services[broker]["environment"]["POSTGRES_DB"] == broker
+        for kind in ("install", "worker"):
+            given = conninfo_to_dict(services[f"{broker}-{kind}"]["environment"]["PGPS_DSN"])
+            assert (given["host"], given["dbname"]) == (broker, broker)
+
+
+def test_servers_are_reachable_from_this_machine_only_and_at_ports_of_their_own(services: dict[str, Any]) -> None:
+    ports = [port for broker in BROKERS for port in services[broker]["ports"]]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert len(set(ports)) == len(BROKERS)
+
+
+def test_volumes_are_declared_and_files_exist(services: dict[str, Any]) -> None:
+    sources = {volume.partition(":")[0] for broker in BROKERS for volume in services[broker]["volumes"]}
+    assert {source for source in sources if not source.startswith(".")} == set(
+        yaml.safe_load(FILE.read_text())["volumes"]
+    )
+    for source in sources:
+        if source.startswith("."):
+            assert os.access(FILE.parent / source, os.X_OK)
+
+
+def test_the_links_make_one_network_with_a_ring(services: dict[str, Any]) -> None:
+    pairs = {
+        frozenset((broker, peer))
+        for broker in BROKERS
+        for peer in services[f"{broker}-install"]["environment"]["PEERS"].split()
+    }
+    assert {one for pair in pairs for one in pair} == set(BROKERS)
+    assert len(pairs) == len(BROKERS)
+
+
+def test_no_connection_string_of_a_link_has_a_password(services: dict[str, Any]) -> None:
+    for broker in BROKERS:
+        assert not re.search(r"link add .*password", " ".join(services[f"{broker}-install"]["command"]))
+
+
+def test_the_installer_defines_its_links_and_may_run_again(
+    services: dict[str, Any], peer: dict[str, str], own_database: str, connect: Connect
+) -> None:
+    service = services["home-install"]
+    command = [word.replace("$$", "$") for word in service["command"]]
+    for _ in range(2):
+        done = subprocess.run(
+            command,
+            env={**peer, "PEERS": service["environment"]["PEERS"]},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    admin = connect(dsn=own_database)
+    assert rows(admin, "select name, role from pgps.links order by name") == [
+        ("hospital", "peer"),
+        ("pharmacy", "peer"),
+    ]
