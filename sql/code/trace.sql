@@ -45,24 +45,44 @@ begin
                 limit 1) i on true
             where coalesce(l.pgps_origin_event, l.event_id) = $2 and (o.origin_id is null and $1 = pgps_internal.broker() or $1 in (o.name, o.broker_id::text))$sql$,
             v_type.log) using args ->> 'origin', v_event, v_type.type_id into v_hops;
-        exit when v_hops is not null;
+        if v_hops is not null then
+            -- Whether the caller may see this event is for the caller's own rights to say: see pgps.trace.
+            return jsonb_build_object('hops', v_hops, 'queue', case when v_type.has_policy and not pg_has_role(caller, 'pgps_admin', 'usage')
+                then v_type.name || '_in' end);
+        end if;
     end loop;
-    return coalesce(v_hops, '[]');
+    return null;
 end
 $$;
 comment on function pgps_internal.do_trace(name, jsonb) is 'See pgps.trace';
 
 create or replace function pgps.trace(origin text, event_id bigint)
 returns table (hop integer, broker text, dispatched_at timestamptz, local_event_id bigint)
-language sql rows 6
-begin atomic
-    select h.place::integer, h.value ->> 'broker', (h.value ->> 'at')::timestamptz, (h.value ->> 'event_id')::bigint
-    from jsonb_array_elements(pgps._call('trace', jsonb_build_object('origin', trace.origin, 'event_id', trace.event_id))) with ordinality h(value, place)
+language plpgsql rows 6
+as $$
+#variable_conflict use_column
+declare
+    v_found pg_catalog.jsonb := pgps._call('trace', pg_catalog.jsonb_build_object('origin', trace.origin, 'event_id', trace.event_id));
+    v_visible bigint;
+begin
+    if v_found operator(pg_catalog.->>) 'queue' is not null then
+        -- With the caller's rights: a row-level policy may hide the event.
+        execute pg_catalog.format('select q.event_id from pgps_queue.%I q where q.event_id operator(pg_catalog.=) $1', v_found operator(pg_catalog.->>) 'queue')
+        using (v_found operator(pg_catalog.#>>) '{hops,-1,event_id}')::bigint into v_visible;
+        if v_visible is null then
+            return;
+        end if;
+    end if;
+    return query
+    select h.place::integer, h.value operator(pg_catalog.->>) 'broker', (h.value operator(pg_catalog.->>) 'at')::pg_catalog.timestamptz,
+        (h.value operator(pg_catalog.->>) 'event_id')::bigint
+    from pg_catalog.jsonb_array_elements(v_found operator(pg_catalog.->) 'hops') with ordinality h(value, place)
     order by h.place;
-end;
+end
+$$;
 comment on function pgps.trace(text, bigint) is
 'The way of an event from its origin to this broker: each broker it was at, when it was dispatched there (by that broker''s clock), and its id here.
-origin: name or id of the broker that published it; event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here.
+origin: name or id of the broker that published it; event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here, or hidden by a policy.
 Needs SELECT on its type, or pgps_admin. Errors: 22023 null.';
 
 revoke all on all functions in schema pgps_internal from public;

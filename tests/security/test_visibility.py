@@ -109,6 +109,16 @@ def test_a_callback_whose_owner_lost_the_right_is_suspended(
     rows(mallory.admin, f"drop function {other}; drop table {other}")
 
 
+def test_a_trace_shows_no_event_that_a_policy_hides(mallory: Mallory, name: Callable[..., str]) -> None:
+    call(mallory.admin, "subscribe", name("s"), quoted(mallory.event_type))
+    allow(mallory, "odd", "n % 2 = 1")
+    deliver(mallory, 1, 2)
+    seen = rows(mallory.admin, f"select origin, origin_event_id from {queue(mallory.event_type, 'in')} order by n")
+    hops = "select count(*) from pgps.trace(%s, %s)"
+    assert [value(mallory.admin, hops, list(event)) for event in seen] == [1, 1]
+    assert [value(mallory.connection, hops, list(event)) for event in seen] == [1, 0]
+
+
 def test_a_policy_that_raises_suspends_its_role_and_nobody_else(mallory: Mallory, name: Callable[..., str]) -> None:
     found, other = mallory.subscribe(name("s")), name("s")
     filtered = mallory.subscribe(name("s"), filter="n > 0")
