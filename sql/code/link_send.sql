@@ -305,7 +305,7 @@ each), types (what pgps.link_rows gives for them). Needs pgps.link_open. Errors:
 
 create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean) returns setof record
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off
+set search_path = pg_catalog, pg_temp set jit = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
