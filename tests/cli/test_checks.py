@@ -35,7 +35,21 @@ CURRENT = Installation(
     code_digest="ab" * 32,
     expected_digest="ab" * 32,
 )
-WORKER = {"worker": "w1", "leader": True}
+WORKER = {"worker": "w1", "leader": True, "service": "dispatcher"}
+LINK = {
+    "name": "far",
+    "defined_here": True,
+    "enabled": True,
+    "state": "up",
+    "last_error": "",
+    "hint": None,
+    "lag_events": 0,
+    "different_types": [],
+    "has_password": False,
+    "role_is_superuser": False,
+    "role": "peer",
+}
+SERVED = [{"worker": "w1", "leader": True, "service": "links"}]
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -71,7 +85,12 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"roles": ["pgps_admin"]}, Level.PROBLEM, "roles", "create role pgps_worker nologin"),
         ({"is_admin": False}, Level.NOTE, "roles", "grant pgps_admin to alice"),
         ({"workers": []}, Level.WARNING, "workers", "pgps-worker --dsn DSN"),
-        ({"workers": [{"worker": "w1", "leader": False}]}, Level.PROBLEM, "leader", "restart pgps-worker"),
+        (
+            {"workers": [{"worker": "w1", "leader": False, "service": None}]},
+            Level.PROBLEM,
+            "leader",
+            "restart pgps-worker",
+        ),
         ({"activity": [{"waiting": 5, "waiting_seconds": 20.0}]}, Level.WARNING, "dispatcher", "pgps top"),
         ({"activity": [{"waiting": 5, "waiting_seconds": 90.0}]}, Level.PROBLEM, "dispatcher", "pgps top"),
         ({"activity": [{"waiting": 5, "waiting_seconds": 1.0}]}, Level.OK, "dispatcher", ""),
@@ -113,6 +132,35 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"autovacuum": False}, Level.WARNING, "autovacuum", "alter system set autovacuum = on"),
         ({"without_temp": [{"role": "bob"}]}, Level.WARNING, "temporary", "grant temporary on database orders to bob"),
         ({"connections": 90}, Level.WARNING, "connections", "max_connections = 200"),
+        ({"workers": SERVED, "links": [LINK]}, Level.OK, "links", ""),
+        ({"workers": [], "links": [{**LINK, "state": "defined"}]}, Level.PROBLEM, "links", "pgps-worker --dsn DSN"),
+        (
+            {"workers": SERVED, "links": [{**LINK, "state": "blocked", "last_error": "e", "hint": "type this"}]},
+            Level.PROBLEM,
+            "links",
+            "type this",
+        ),
+        ({"workers": SERVED, "links": [{**LINK, "state": "waiting"}]}, Level.WARNING, "links", "pgps link show far"),
+        (
+            {"workers": SERVED, "links": [{**LINK, "state": "paused", "enabled": False, "lag_events": 3}]},
+            Level.NOTE,
+            "links",
+            "pgps link resume far",
+        ),
+        (
+            {"workers": SERVED, "links": [{**LINK, "different_types": ["t"]}]},
+            Level.WARNING,
+            "links",
+            "pgps link resync far",
+        ),
+        (
+            {"workers": SERVED, "links": [LINK], "broker": {"state": "restored"}},
+            Level.PROBLEM,
+            "links",
+            "pgps link resume --as restored",
+        ),
+        ({"links": [{**LINK, "has_password": True}]}, Level.WARNING, "link rights", "passfile"),
+        ({"links": [{**LINK, "role_is_superuser": True}]}, Level.WARNING, "link rights", "--role NEIGHBOUR"),
     ],
     ids=str,
 )

@@ -58,6 +58,11 @@ def test_every_command_has_help_with_the_shared_options(
         ["sub", "rm", "s"],
         ["type", "drop", "t", "--cascade"],
         ["exceptions", "discard", "t"],
+        ["link", "add", "l"],
+        ["link", "resume"],
+        ["link", "resume", "l", "--as", "clone"],
+        ["link", "rm", "l"],
+        ["topology", "--mermaid", "--svg", "x.svg"],
     ],
     ids=" ".join,
 )
