@@ -171,9 +171,21 @@ declare
     v_type_id integer;
     v_ids bigint[];
     v_runs jsonb;
+    v_lo bigint;
+    v_hi bigint;
+    v_count bigint;
 begin
     for v_wire in select t.value from jsonb_array_elements(slices.types) t loop
         select t.type_id into v_type_id from pgps_internal.event_type t where t.name = v_wire ->> 'name';
+        -- One statement's events, and nobody else drew an id meanwhile: a range.
+        if jsonb_array_length(v_wire -> 'runs') = 1 then
+            execute format('select min(s.pgps_id), max(s.pgps_id), count(*) from pg_temp.pgps_stage_%s s', v_type_id) into v_lo, v_hi, v_count;
+            if v_count = (v_wire #>> '{runs,0,n}')::bigint and v_hi - v_lo + 1 = v_count then
+                v_slices := v_slices || jsonb_build_array(v_wire #> '{runs,0}' || jsonb_build_object('lo', v_lo, 'hi', v_hi, 'type_id', v_type_id,
+                    'ids', int8multirange(int8range(v_lo, v_hi, '[]'))));
+                continue;
+            end if;
+        end if;
         execute format('select array_agg(s.pgps_id order by s.pgps_id) from pg_temp.pgps_stage_%s s', v_type_id) into v_ids;
         -- Rows come in the order of the runs, so a run is a number of ids in a row.
         select jsonb_agg(r.run || jsonb_build_object('lo', v_ids[r.before + 1], 'hi', v_ids[r.before + (r.run ->> 'n')::bigint], 'first', r.before + 1,
