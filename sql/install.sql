@@ -13,6 +13,7 @@
 \ir code/dispatch.sql
 \ir code/wake.sql
 \ir code/match.sql
+\ir code/isolate.sql
 \ir code/generate.sql
 \ir code/visible.sql
 \ir code/subscribe.sql

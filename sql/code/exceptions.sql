@@ -147,7 +147,8 @@ begin
         where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns, v_type.name || '_kept')
     using still_wanted.event_id;
     begin
-        perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids), v_class.class_id);
+        perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids),
+            int8range(v_class.class_id, v_class.class_id, '[]'));
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then

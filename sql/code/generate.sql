@@ -172,7 +172,7 @@ begin
         end if;
         -- It notes the deliveries itself: handing out 50,000 of them costs as much as finding them.
         perform pgps_internal.create_function(format(
-            'pgps_internal.match_%s(pgps_batch bigint, pgps_ids int8multirange, pgps_only bigint) returns bigint[]', v_signature.signature_id),
+            'pgps_internal.match_%s(pgps_batch bigint, pgps_ids int8multirange, pgps_only int8range) returns bigint[]', v_signature.signature_id),
             format('language plpgsql volatile %s as %L', pgps_internal.environment_clause(v_signature.environment), format($body$
             #variable_conflict use_column
             declare
@@ -183,7 +183,7 @@ begin
                         pg_catalog.max(%1$I.event_id) as pgps_highest
                     from %2$s as %1$I, %3$s as pgps_c
                     where %1$I.event_id between pg_catalog.lower(pgps_ids) and pg_catalog.upper(pgps_ids) - 1 and %1$I.event_id <@ pgps_ids
-                        and (pgps_only is null or pgps_c.pgps_class = pgps_only)
+                        and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only) and pg_catalog.upper(pgps_only) - 1)
                         and (%4$s
                         )
                     group by pgps_c.pgps_class

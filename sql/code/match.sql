@@ -27,7 +27,7 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        -- One bad filter or event hurts nobody else: again, each signature on its own, then class by class, event by event.
+        -- One bad filter or event hurts nobody else: again, each signature on its own, in halves (isolate.sql).
         perform pgps_internal.clear_blame();
         perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, true);
         v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = v_type_id);
@@ -171,7 +171,7 @@ $$;
 comment on function pgps_internal.forget_prepared(text) is
 'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would run it as its own';
 
-create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_class bigint)
+create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -190,21 +190,21 @@ begin
     perform pg_try_advisory_lock_shared(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
         execute 'select pgps_internal.match_' || v_id || '($1, $2, $3)'
-        using match_signature.batch_id, match_signature.ids, match_signature.only_class into v_matched;
+        using match_signature.batch_id, match_signature.ids, match_signature.only_classes into v_matched;
         perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return v_matched;
     end if;
     v_prepared := pgps_internal.prepared();
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
-    where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class);
+    where c.signature_id = v_id and c.is_active and (match_signature.only_classes is null or c.class_id <@ match_signature.only_classes);
     if v_classes is null then
         perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return null;
     end if;
     select coalesce(string_agg(format(', %L::%s[]', (
         select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
-        where c.signature_id = v_id and c.is_active and (match_signature.only_class is null or c.class_id = match_signature.only_class)
+        where c.signature_id = v_id and c.is_active and (match_signature.only_classes is null or c.class_id <@ match_signature.only_classes)
     )::text, v_types[n]), '' order by n), '') into v_constants
     from generate_subscripts(v_types, 1) n;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
@@ -235,139 +235,7 @@ begin
     return v_matched;
 end
 $$;
-comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, bigint) is
-'Notes the deliveries of one signature in a batch and returns the classes that have one; only_class: of that class only';
-
-create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_class bigint;
-    v_event bigint;
-    v_state text;
-    v_error text;
-    v_context text;
-begin
-    begin
-        perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
-        return;
-    exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
-        if pgps_internal.is_cancelled(v_state, v_context) then
-            raise;
-        end if;
-        perform pgps_internal.clear_blame();
-    end;
-    for v_class in select c.class_id from pgps_internal.class c
-        where c.signature_id = (match_carefully.signature).signature_id and c.is_active loop
-        begin
-            perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, v_class);
-            update pgps_internal.class c set failures = 0 where c.class_id = v_class and c.failures > 0;
-            continue;
-        exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
-            if pgps_internal.is_cancelled(v_state, v_context) then
-                raise;
-            end if;
-            perform pgps_internal.clear_blame();
-        end;
-        for v_event in select generate_series(lower(r), upper(r) - 1) from unnest(match_carefully.ids) r loop
-            begin
-                perform pgps_internal.match_signature(match_carefully.batch_id, match_carefully.signature,
-                    int8multirange(int8range(v_event, v_event, '[]')), v_class);
-            exception when others or assert_failure or query_canceled then
-                get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-                if pgps_internal.is_cancelled(v_state, v_context) then
-                    raise;
-                end if;
-                perform pgps_internal.clear_blame();
-                exit when pgps_internal.note_filter_failure(v_class, v_event, match_carefully.batch_id, v_state, v_error);
-            end;
-        end loop;
-    end loop;
-end
-$$;
-comment on function pgps_internal.match_carefully(bigint, pgps_internal.signature, int8multirange) is
-'After a failure: the signature, then its classes one by one, then their events one by one; failures go to the exception queue';
-
-create or replace function pgps_internal.note_filter_failure(
-    class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
-) returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_class pgps_internal.class;
-begin
-    update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
-    where c.class_id = note_filter_failure.class_id returning * into v_class;
-    perform pgps_internal.keep_event(v_class.type_id, note_filter_failure.event_id);
-    insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
-    select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
-    from pgps_internal.member m where m.class_id = v_class.class_id
-    on conflict do nothing;
-    if note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer then
-        perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
-        delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
-        return true;
-    end if;
-    return false;
-end
-$$;
-comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
-'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps failing)';
-
-create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    update pgps_internal.subscription s set state = 'suspended', last_error = suspend_class.error
-    from pgps_internal.member m
-    where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id;
-    perform pgps_internal.set_class_active(suspend_class.class_id, false);
-    update pgps_internal.class c set suspended_batch = suspend_class.after_batch where c.class_id = suspend_class.class_id;
-end
-$$;
-comment on function pgps_internal.suspend_class(bigint, bigint, text) is
-'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then';
-
-create or replace function pgps_internal.clear_blame() returns void
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_advisory_unlock_shared(1885826164, l.objid::integer) from pg_locks l
-    where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
-        and l.database = (select d.oid from pg_database d where d.datname = current_database())
-$$;
-comment on function pgps_internal.clear_blame() is 'Forgets which signature was being evaluated; see pgps.blame';
-
-create or replace function pgps.blame() returns text
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_signature bigint;
-    v_names text;
-begin
-    for v_signature in
-        select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
-            and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    loop
-        perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
-        from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
-        perform pg_advisory_unlock_shared(1885826164, v_signature::integer);
-        select concat_ws(', ', v_names, string_agg(s.name, ', ')) into v_names
-        from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
-        where c.signature_id = v_signature;
-    end loop;
-    return v_names;
-end
-$$;
-comment on function pgps.blame() is
-'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their names';
+comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, int8range) is
+'Notes the deliveries of one signature in a batch and returns the classes that have one; only_classes: of these only, null = all';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.blame() from public;
-grant execute on function pgps.blame() to pgps_worker, pgps_admin;

@@ -258,7 +258,7 @@ begin
         if isempty(v_ids) then
             continue;
         elsif v_signature.signature_id is not null then
-            perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, v_class.class_id);
+            perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, int8range(v_class.class_id, v_class.class_id, '[]'));
         else
             -- Only what is still there: a delivery of nothing would stand in the way for ever.
             execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
@@ -301,7 +301,7 @@ begin
         begin
             perform pgps_internal.join_type(v_subscription, v_type, 'now');
             -- Over no events: does the filter mean anything here?
-            perform pgps_internal.match_signature(0, g, '{}', m.class_id)
+            perform pgps_internal.match_signature(0, g, '{}', int8range(m.class_id, m.class_id, '[]'))
             from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.signature g using (signature_id)
             where m.subscription_id = v_subscription.subscription_id and m.type_id = v_type.type_id;
         exception when others or assert_failure or query_canceled then

@@ -50,6 +50,17 @@ def test_a_filter_that_raises_fails_for_its_event_only(broker: psycopg.Connectio
     assert rows(broker, failed) == [(2, "picky", ERRORS[error], "failed")]
 
 
+def test_among_many_of_one_shape_each_filter_fails_for_its_own_event(broker: psycopg.Connection) -> None:
+    rows(broker, "select pgps.subscribe('s' || k, 'tick', format('100 / (n - %s) > 0', k)) from generate_series(1, 40) k")
+    publish(broker, "tick", *range(1, 61))
+    assert call(broker, "dispatch") == 60
+    failed = "select n, subscription, sqlstate from pgps_queue.tick_exception order by n"
+    assert rows(broker, failed) == [(k, f"s{k}", "22012") for k in range(1, 41)]
+    for k in (1, 20, 40):
+        assert numbers(broker, f"s{k}") == list(range(k + 1, 61))
+    assert numbers(broker, "all") == list(range(1, 61))
+
+
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_failed_event_is_asked_again_when_it_is_retried(broker: psycopg.Connection, error: str) -> None:
     make_filter(broker, error)

@@ -1,0 +1,147 @@
+-- When a filter raises: which filter on which event, and what becomes of it. One bad filter or event hurts nobody else.
+
+create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_shaky bigint[] := array(select c.class_id from pgps_internal.class c
+        where c.signature_id = (match_carefully.signature).signature_id and c.is_active and c.failures > 0);
+begin
+    perform pgps_internal.isolate(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
+    -- "Keeps failing" means batch after batch: who got through this one begins anew.
+    update pgps_internal.class c set failures = 0
+    where c.class_id = any (v_shaky) and c.is_active and not exists (
+        select from pgps_internal.member m join pgps_internal.failure f using (subscription_id)
+        where m.class_id = c.class_id and f.step = 'filter' and f.event_id <@ match_carefully.ids);
+end
+$$;
+comment on function pgps_internal.match_carefully(bigint, pgps_internal.signature, int8multirange) is
+'Matches a signature although a filter may raise; what fails goes to the exception queue';
+
+create or replace function pgps_internal.isolate(batch_id bigint, signature pgps_internal.signature, ids int8multirange, classes int8range)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_events bigint[];
+    v_classes bigint[];
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    begin
+        perform pgps_internal.match_signature(isolate.batch_id, isolate.signature, isolate.ids, isolate.classes);
+        return;
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
+        perform pgps_internal.clear_blame();
+    end;
+    -- Halves of the events first, then of the classes: with 100,000 classes, one bad event costs some thirty matches of a part, and going
+    -- class by class took minutes.
+    v_events := array(select generate_series(lower(r), upper(r) - 1) from unnest(isolate.ids) r);
+    if cardinality(v_events) > 1 then
+        perform pgps_internal.isolate(isolate.batch_id, isolate.signature, isolate.ids * h.half, isolate.classes)
+        from (values (int8multirange(int8range(null, v_events[cardinality(v_events) / 2], '(]'))),
+            (int8multirange(int8range(v_events[cardinality(v_events) / 2], null, '()')))) h(half);
+        return;
+    end if;
+    v_classes := array(select c.class_id from pgps_internal.class c
+        where c.signature_id = (isolate.signature).signature_id and c.is_active and (isolate.classes is null or c.class_id <@ isolate.classes)
+        order by c.class_id);
+    if cardinality(v_classes) > 1 then
+        perform pgps_internal.isolate(isolate.batch_id, isolate.signature, isolate.ids, h.half)
+        from (values (int8range(v_classes[1], v_classes[cardinality(v_classes) / 2], '[]')),
+            (int8range(v_classes[cardinality(v_classes) / 2 + 1], v_classes[cardinality(v_classes)], '[]'))) h(half);
+    elsif cardinality(v_classes) = 1 then
+        perform pgps_internal.note_filter_failure(v_classes[1], v_events[1], isolate.batch_id, v_state, v_error);
+    end if;
+end
+$$;
+comment on function pgps_internal.isolate(bigint, pgps_internal.signature, int8multirange, int8range) is
+'Matches what can be matched, and files each event with each class whose filter raises on it: by halves. classes: null = all';
+
+create or replace function pgps_internal.note_filter_failure(
+    class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
+) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class pgps_internal.class;
+begin
+    update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
+    where c.class_id = note_filter_failure.class_id returning * into v_class;
+    perform pgps_internal.keep_event(v_class.type_id, note_filter_failure.event_id);
+    insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
+    select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
+    from pgps_internal.member m where m.class_id = v_class.class_id
+    on conflict do nothing;
+    if note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer then
+        perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
+        delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
+        return true;
+    end if;
+    return false;
+end
+$$;
+comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
+'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps failing)';
+
+create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.subscription s set state = 'suspended', last_error = suspend_class.error
+    from pgps_internal.member m
+    where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id;
+    perform pgps_internal.set_class_active(suspend_class.class_id, false);
+    update pgps_internal.class c set suspended_batch = suspend_class.after_batch where c.class_id = suspend_class.class_id;
+end
+$$;
+comment on function pgps_internal.suspend_class(bigint, bigint, text) is
+'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then';
+
+create or replace function pgps_internal.clear_blame() returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_advisory_unlock_shared(1885826164, l.objid::integer) from pg_locks l
+    where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
+        and l.database = (select d.oid from pg_database d where d.datname = current_database())
+$$;
+comment on function pgps_internal.clear_blame() is 'Forgets which signature was being evaluated; see pgps.blame';
+
+create or replace function pgps.blame() returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_signature bigint;
+    v_names text;
+begin
+    for v_signature in
+        select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
+            and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    loop
+        perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
+        from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
+        perform pg_advisory_unlock_shared(1885826164, v_signature::integer);
+        select concat_ws(', ', v_names, string_agg(s.name, ', ')) into v_names
+        from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+        where c.signature_id = v_signature;
+    end loop;
+    return v_names;
+end
+$$;
+comment on function pgps.blame() is
+'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their names';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.blame() from public;
+grant execute on function pgps.blame() to pgps_worker, pgps_admin;
