@@ -51,7 +51,8 @@ def test_a_filter_that_raises_fails_for_its_event_only(broker: psycopg.Connectio
 
 
 def test_among_many_of_one_shape_each_filter_fails_for_its_own_event(broker: psycopg.Connection) -> None:
-    rows(broker, "select pgps.subscribe('s' || k, 'tick', format('100 / (n - %s) > 0', k)) from generate_series(1, 40) k")
+    filter_of_k = "format('100 / (n - %s) > 0', k)"
+    rows(broker, f"select pgps.subscribe('s' || k, 'tick', {filter_of_k}) from generate_series(1, 40) k")
     publish(broker, "tick", *range(1, 61))
     assert call(broker, "dispatch") == 60
     failed = "select n, subscription, sqlstate from pgps_queue.tick_exception order by n"

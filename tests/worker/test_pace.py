@@ -61,4 +61,15 @@ def test_looks_that_find_nothing_do_not_count() -> None:
 def test_it_lingers_for_as_long_as_a_batch_takes() -> None:
     assert 0 < Pace().linger() < 0.001
     assert publish_at(100, took=0.002).linger() == pytest.approx(0.002)
-    assert publish_at(10, took=0.05).linger() < 0.01
+    assert publish_at(10, took=0.05).linger() == pytest.approx(0.01)
+
+
+def test_it_lets_more_events_gather_the_more_there_are() -> None:
+    pace = Pace()
+    lingers = []
+    for number in range(1, 61):
+        pace.note(number, began=number / 100 - 0.001, ended=number / 100)
+        lingers.append(pace.linger())
+    assert lingers == sorted(lingers)
+    assert lingers[0] == pytest.approx(0.001)
+    assert 0.001 < lingers[9] < lingers[-1] == pytest.approx(0.01)
