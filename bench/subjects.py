@@ -41,4 +41,5 @@ def create_outbox(connection: psycopg.Connection, name: str = "outbox") -> None:
         f"create table {name} (id bigserial primary key, created_at timestamptz not null default now(),"
         f" {ATTRIBUTES})".encode()
     )
-    connection.execute(f"grant insert, select on {name} to {_PUBLISHER}; grant usage on {name}_id_seq to {_PUBLISHER}".encode())
+    for grant in (f"insert, select on {name}", f"usage on {name}_id_seq"):
+        connection.execute(f"grant {grant} to {_PUBLISHER}".encode())
