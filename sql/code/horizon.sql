@@ -110,7 +110,7 @@ begin
         end if;
         -- Asked where filters are asked: in the log, as batch 0.
         select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
-        perform pgps_internal.match_signature(0, v_signature, v_visible, v_class.class_id);
+        perform pgps_internal.match_signature(0, v_signature, v_visible, int8range(v_class.class_id, v_class.class_id, '[]'));
         with found as (
             delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id returning d.event_ids, d.ids
         )
