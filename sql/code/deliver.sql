@@ -62,8 +62,8 @@ begin
     v_last := v_next[cardinality(v_next)];
     -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
     if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next));
+        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total,
+            cardinality(v_next));
     end if;
     return v_due || v_next;
 end

@@ -61,12 +61,6 @@ comment on function pgps._call(text, jsonb) is
 -- Who may what
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.is_member(caller name, role name) returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$ select pg_has_role(is_member.caller, is_member.role, 'usage') $$;
-comment on function pgps_internal.is_member(name, name) is 'True when caller has the rights of role (superusers always)';
-
 create or replace function pgps_internal.require_admin(caller name, action text) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -211,6 +205,21 @@ end
 $$;
 comment on function pgps_internal.find_subscription(name, text) is
 'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
+
+create or replace function pgps_internal.find_administered(caller name, name text) returns pgps_internal.subscription
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s
+    where s.name = pgps_internal.fold(find_administered.name) and s.scope <> 'link' and pg_has_role(find_administered.caller, 'pgps_admin', 'usage');
+    return case when found then v_subscription else pgps_internal.find_subscription(find_administered.caller, find_administered.name) end;
+end
+$$;
+comment on function pgps_internal.find_administered(name, text) is
+'The subscription of that name, to end or to pause: as find_subscription, but an administrator may have anybody''s, except a link''s';
 
 create or replace function pgps_internal.clean_path(schemas jsonb) returns text
 language plpgsql immutable

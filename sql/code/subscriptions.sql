@@ -58,13 +58,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_subscription pgps_internal.subscription;
+    v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
 begin
-    select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(args ->> 'name') and s.scope <> 'link' and pg_has_role(caller, 'pgps_admin', 'usage');
-    if not found then
-        v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
-    end if;
     perform pgps_internal.drop_subscription(v_subscription.subscription_id);
 end
 $$;
@@ -83,13 +78,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_subscription pgps_internal.subscription;
+    v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
 begin
-    select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(args ->> 'name') and s.scope <> 'link' and pg_has_role(caller, 'pgps_admin', 'usage');
-    if not found then
-        v_subscription := pgps_internal.find_subscription(caller, args ->> 'name');
-    end if;
     update pgps_internal.subscription s set state = args ->> 'state', last_error = case when args ->> 'state' = 'active' then null else s.last_error end
     where s.subscription_id = v_subscription.subscription_id;
     if args ->> 'state' = 'active' then
