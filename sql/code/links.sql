@@ -137,6 +137,20 @@ begin atomic
 end;
 comment on function pgps.note_link(text, text, text, text) is 'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
+create or replace function pgps._link_sessions(reader name) returns table (neighbour_id integer, duty text, since timestamptz)
+language sql security definer stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The reader is who reads the view; anybody may call this and say it is another.
+    select s.neighbour_id, s.duty, s.since from pgps_internal.link_session s
+    where pg_has_role(session_user, _link_sessions.reader, 'member') and pgps_internal.is_alive(s.holder)
+        and (pg_has_role(_link_sessions.reader, 'pgps_admin', 'usage') or pg_has_role(_link_sessions.reader, 'pgps_worker', 'usage'))
+$$;
+comment on function pgps._link_sessions(name) is
+'The sessions that carry for neighbours and live, which only their owners and superusers could tell. For pgps.links and pgps.link_details, not
+for applications; no rows unless the session may be reader and reader is in pgps_admin or pgps_worker.';
+grant execute on function pgps._link_sessions(name) to public;
+
 create or replace view pgps.links as
 select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as direction, coalesce(l.enabled, true) as enabled,
     case
@@ -156,8 +170,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
-cross join lateral (select count(*) = 2 as is_up from pgps_internal.link_session s
-    join pg_stat_get_activity(null) a on s.holder = format('%s@%s', a.pid, extract(epoch from a.backend_start))
+cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(current_user) s
     where s.neighbour_id = n.neighbour_id) u
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
 left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.fix_db import Connect
 from tests.links.rig import Broker, linked, open_lane, open_link, received, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -62,6 +63,10 @@ def test_only_the_widest_of_filters_travels_and_its_end_brings_the_others_back_f
             call(b.admin, "subscribe", f"over{limit}", "tick", filter=f"n > {limit}", scope="global")
         settle([a, b], links)
         assert filters_from(a, "b") == ["n > 1"]
+        filters = "select sent_filters, received_filters from pgps.link_details"
+        assert (rows(b.admin, filters), rows(a.admin, filters)) == ([(["tick: n > 1"], [])], [([], ["tick: n > 1"])])
+        in_force = value(b.admin, "select filters_in_force from pgps.routes where origin = 'a'")
+        assert in_force == ["tick: n > 1", "tick: n > 5", "tick: n > 9"]
         publish(a.admin, "tick", 2, 6, 10)
         call(b.admin, "unsubscribe", "over1")
         publish(a.admin, "tick", 3, 7, 11)
@@ -256,6 +261,21 @@ def test_a_link_to_itself_a_second_one_and_a_strangers_are_refused(brokers: Brok
         call(a.admin, "create_link", "again", b.dsn)
         with refused("42710", '"again"', '"to_b"'):
             open_lane(a, b, link="again", defined_at_source=True)
+
+
+def test_every_administrator_and_nobody_else_sees_that_a_link_is_up(
+    brokers: Brokers, role: Callable[..., str], connect: Connect
+) -> None:
+    a, b = brokers(2)
+    plain, worker, stranger = role("plain", "pgps_admin"), role("worker", "pgps_worker"), role("stranger")
+    with linked([(a, b)]):
+        seen = {who: connect(who, dsn=a.dsn) for who in (plain, worker, stranger)}
+        assert rows(seen[plain], "select state from pgps.links") == [("up",)]
+        assert rows(seen[worker], "select connected_since is not null from pgps.link_details") == [(True,)]
+        assert rows(seen[stranger], "select * from pgps.links") == []
+        assert len(rows(seen[plain], "select * from pgps._link_sessions(%s)", [plain])) == 2
+        assert rows(seen[stranger], "select * from pgps._link_sessions(%s)", [plain]) == []
+        assert rows(seen[stranger], "select * from pgps._link_sessions(%s)", [stranger]) == []
 
 
 def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:
