@@ -6,6 +6,8 @@
     │   ├── BinariesMissing
     │   └── StartFailed
     ├── InstallError              pgps cannot be installed into, or removed from, this database
+    ├── ClientClosed              the client, or the subscription, is closed
+    ├── TypeMismatch              a class does not fit the event type, or does not any more
     └── BrokerError               the database refused; mapped by SQLSTATE, never by text
         ├── UnknownName           42704 (and other undefined names of class 42)
         ├── AlreadyExists         42710 (and other duplicates of class 42)
@@ -18,7 +20,8 @@
         ├── TryAgain              40xxx: serialization failure or deadlock; the same call may succeed
         └── ConnectionLost        08xxx, 57P0x, or the server was never reached
 
-Every error carries `message`, `hint` and `sqlstate`; a hint says what to type.
+Every error carries `message`, `hint` and `sqlstate`; a hint says what to type. A BrokerError carries what else the
+server tells: `detail`, and the `constraint` or `attribute` it is about.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ __all__ = [
     "BadDefinition",
     "BinariesMissing",
     "BrokerError",
+    "ClientClosed",
     "ConfigError",
     "ConnectionLost",
     "ConstraintViolated",
@@ -41,6 +45,7 @@ __all__ = [
     "PgpsError",
     "StartFailed",
     "TryAgain",
+    "TypeMismatch",
     "UnknownName",
     "WrongState",
     "from_database",
@@ -80,8 +85,36 @@ class InstallError(PgpsError):
     """pgps cannot be installed into, upgraded in or removed from this database."""
 
 
+class ClientClosed(PgpsError):
+    """The client, or the subscription, is closed."""
+
+
+class TypeMismatch(PgpsError):
+    """A class does not fit the event type: the attribute, what the class expects, what the type has (None: nothing)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        event_type: str,
+        attribute: str,
+        expected: str,
+        found: str | None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.event_type = event_type
+        self.attribute = attribute
+        self.expected = expected
+        self.found = found
+
+
 class BrokerError(PgpsError):
     """The database refused a call."""
+
+    detail: str | None = None
+    constraint: str | None = None
+    attribute: str | None = None
 
 
 class UnknownName(BrokerError):
@@ -162,7 +195,13 @@ def from_database(error: psycopg.Error) -> BrokerError:
     if sqlstate is None and isinstance(error, psycopg.OperationalError):
         sqlstate = "08006"
     message = error.diag.message_primary or str(error).strip() or type(error).__name__
-    return _class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
+    told = _class_of(sqlstate)(message, hint=error.diag.message_hint, sqlstate=sqlstate)
+    told.detail, told.constraint, told.attribute = (
+        error.diag.message_detail,
+        error.diag.constraint_name,
+        error.diag.column_name,
+    )
+    return told
 
 
 def _class_of(sqlstate: str | None) -> type[BrokerError]:

@@ -1,0 +1,25 @@
+"""The client library: publish to a broker and subscribe to it, asynchronously or not.
+
+`AsyncClient` is the source, `Client` its twin for programs with threads; both
+have the same methods.
+"""
+
+from pgps.client._async.client import AsyncClient
+from pgps.client._async.subscription import AsyncBatch, AsyncSubscription
+from pgps.client._sync.client import Client
+from pgps.client._sync.subscription import Batch, Subscription
+from pgps.client.events import Event, Handling, class_source, event_class, event_type
+
+__all__ = [
+    "AsyncBatch",
+    "AsyncClient",
+    "AsyncSubscription",
+    "Batch",
+    "Client",
+    "Event",
+    "Handling",
+    "Subscription",
+    "class_source",
+    "event_class",
+    "event_type",
+]

@@ -1,0 +1,229 @@
+"""A broker as an application sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, TypeVar, Unpack, overload
+
+from psycopg.rows import TupleRow
+
+from pgps import config
+from pgps.client import _calls, _wire
+from pgps.client._async import runtime
+from pgps.client._async.hub import AsyncHub
+from pgps.client._async.publisher import AsyncPublisher
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch, open_connection
+from pgps.client._async.subscription import AsyncSubscription
+from pgps.client._calls import Options
+from pgps.client._conninfo import target
+from pgps.client.events import name_of
+from pgps.errors import ClientClosed
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+_log = logging.getLogger("pgps.client")
+
+
+class AsyncClient:
+    """A connection to a broker that publishes, subscribes and comes back after it was lost.
+
+    `conninfo` is a libpq connection string or URI, "" leaves everything to
+    PGPS_DSN, PG* variables and service files; keyword arguments are single
+    parameters of libpq. `name` appears in pg_stat_activity. `producer` numbers
+    what is published, so that it is published once however often the
+    connection breaks; without it a publication whose answer was lost raises
+    ConnectionLost. `reconnect_timeout` is how many seconds a call waits for a
+    server that is away, None for ever. `poll` is how often a subscription
+    looks, should a notification be lost. `grace` is how long the end of the
+    client waits for handlers. Connecting raises ConnectionLost.
+    """
+
+    def __init__(
+        self,
+        conninfo: str | None = None,
+        *,
+        name: str | None = None,
+        producer: str | None = None,
+        reconnect_timeout: float | None = 60.0,
+        poll: float = 5.0,
+        grace: float = 10.0,
+        prepare_threshold: int | None = 0,
+        **parameters: Any,
+    ) -> None:
+        self._target = target(
+            config.load(dsn=conninfo).dsn,
+            parameters,
+            name=name,
+            reconnect_timeout=reconnect_timeout,
+            prepare_threshold=prepare_threshold,
+        )
+        self.name = name
+        self.poll = poll
+        self.grace = grace
+        self.reconnect_timeout = reconnect_timeout
+        self._session = AsyncSession(self._target)
+        self._hub = AsyncHub(self._target)
+        self._idle: list[AnyConnection] = []
+        self._subscriptions: list[AsyncSubscription[Any]] = []
+        self._shapes: dict[str, _wire.Shape] = {}
+        self._publisher = AsyncPublisher(
+            self._session, producer, self._shape, lambda event_type: self._shapes.pop(event_type, None)
+        )
+        self.is_closed = False
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self.close(done=kind is None)
+
+    async def connect(self) -> None:
+        """Connect now, without trying again: a wrong password or host shows at once."""
+        await self._session.open()
+
+    async def close(self, *, done: bool = True) -> None:
+        """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
+        for subscription in list(self._subscriptions):
+            await subscription.close(done=done)
+        self.is_closed = True
+        await self._hub.close()
+        await self._session.close()
+        while self._idle:
+            await runtime.close_connection(self._idle.pop())
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Publishing
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def advertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
+        """Announce that this role publishes an event type."""
+        await self._do(_calls.ADVERTISE, [name_of(event_type)], connection)
+
+    async def unadvertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
+        """Take that back."""
+        await self._do(_calls.UNADVERTISE, [name_of(event_type)], connection)
+
+    async def publish(
+        self,
+        event_type: str | type,
+        payload: Mapping[str, Any] | object | Iterable[Mapping[str, Any] | object],
+        *,
+        visibility: str | None = None,
+        reliability: str | None = None,
+        handler: str | None = None,
+        connection: AnyConnection | None = None,
+    ) -> int | None:
+        """Publish one event, or many as one occurrence; return the id of the last, None if there was none.
+
+        An event is a mapping of attributes, or a dataclass object. With
+        `connection` it is part of that connection's transaction; without, of
+        one of its own. None for visibility, reliability and handler is what
+        the type says. Raises UnknownName, NotPermitted, WrongState (not
+        advertised), ConstraintViolated, BadArgument, ConnectionLost.
+        """
+        manner = {"visibility": visibility, "reliability": reliability, "handler": handler}
+        return await self._publisher.publish(name_of(event_type), payload, manner, connection)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Subscribing
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @overload
+    def subscribe(
+        self, name: str, event_type: type[T], *, payload: None = None, **options: Unpack[Options]
+    ) -> AsyncSubscription[T]: ...
+
+    @overload
+    def subscribe(
+        self, name: str, event_type: str | None = None, *, payload: type[T], **options: Unpack[Options]
+    ) -> AsyncSubscription[T]: ...
+
+    @overload
+    def subscribe(
+        self, name: str, event_type: str | None = None, *, payload: None = None, **options: Unpack[Options]
+    ) -> AsyncSubscription[dict[str, Any]]: ...
+
+    def subscribe(
+        self,
+        name: str,
+        event_type: str | type | None = None,
+        *,
+        payload: type | None = None,
+        **options: Unpack[Options],
+    ) -> AsyncSubscription[Any]:
+        """Return a subscription, to be entered with `async with`, iterated over, or run with a callback.
+
+        It is created when it is first used, unless there is one of that name;
+        without an event type it must be there. A dataclass as `payload`, or
+        for the event type, is what payloads become, else they are dicts. What
+        else it takes is in `Options`.
+        """
+        cls = event_type if isinstance(event_type, type) else payload
+        named = None if event_type is None else name_of(event_type)
+        return AsyncSubscription(self, _calls.define(name, named, cls, options))
+
+    async def unsubscribe(self, name: str, *, connection: AnyConnection | None = None) -> None:
+        """Drop a subscription, with what waits for it."""
+        await self._do(_calls.UNSUBSCRIBE, [name], connection)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Everything else in the database
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def execute(self, query: str, params: Any = None) -> list[TupleRow]:
+        """Run one statement in a transaction of its own; return its rows. Lost answers are not asked for again."""
+        return await self._session.rows(query, params, again=False)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AnyConnection]:
+        """Give the block a psycopg connection in a transaction: committed at its end, rolled back by an error.
+
+        What the client does with `connection=` in there is part of it. Errors of
+        the block's own statements are psycopg's.
+        """
+        connection = await self._take_connection()
+        try:
+            async with connection.transaction():
+                yield connection
+        finally:
+            if connection.closed or connection.broken or self.is_closed:
+                await runtime.close_connection(connection)
+            else:
+                self._idle.append(connection)
+
+    async def shape(self, event_type: str | type) -> _wire.Shape:
+        """Return the attributes of an event type as they are now."""
+        self._shapes.pop(name_of(event_type), None)
+        return await self._session.run(lambda link: self._shape(name_of(event_type), link))
+
+    async def _take_connection(self) -> AnyConnection:
+        if self.is_closed:
+            raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
+        while self._idle:
+            connection = self._idle.pop()
+            if _wire.is_alive(connection):
+                return connection
+            await runtime.close_connection(connection)
+
+        async def connect() -> AnyConnection:
+            return await open_connection(self._target)
+
+        return await self._session.patiently(connect)
+
+    async def _shape(self, event_type: str, connection: AnyConnection) -> _wire.Shape:
+        found = self._shapes.get(event_type)
+        if found is None:
+            rows = await fetch(connection, _wire.SHAPE, [event_type])
+            found = self._shapes[event_type] = _wire.shape_of(event_type, rows)
+        return found
+
+    async def _do(self, query: str, params: list[Any], connection: AnyConnection | None) -> None:
+        if connection is None:
+            await self._session.rows(query, params)
+            return
+        with _wire.mapped():
+            await fetch(connection, query, params)

@@ -1,0 +1,129 @@
+"""One connection that listens for all subscriptions of a client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from psycopg import Notify, sql
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+
+from pgps.client._async import runtime
+from pgps.client._async.session import AnyConnection, open_connection
+from pgps.client._conninfo import Target
+from pgps.client._wire import mapped
+from pgps.errors import ConnectionLost
+
+__all__ = ["AsyncHub", "Heard"]
+
+Heard: TypeAlias = Callable[[str | None], None]
+"""Told the payload of a notification; None when some may have been missed."""
+
+_log = logging.getLogger("pgps.client")
+# A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
+_LOOK = 60.0
+
+
+class AsyncHub:
+    """Listens on channels, and tells who asked for them; connects anew when the connection is lost."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = runtime.Lock()
+        self._listeners: dict[str, list[Heard]] = {}
+        self._connection: AnyConnection | None = None
+        self._waiter: runtime.Waiter | None = None
+        self._task: runtime.Task | None = None
+        self._closed = False
+
+    async def listen(self, channel: str, heard: Heard) -> None:
+        """Have `heard` called for every notification on the channel from now on."""
+        async with self._lock:
+            self._listeners.setdefault(channel, []).append(heard)
+            if self._task is None:
+                await self._connect()
+                self._task = runtime.Task(self._run, "pgps-listen")
+            elif len(self._listeners[channel]) == 1 and self._connection is not None:
+                await self._say("listen {}", channel)
+
+    async def forget(self, channel: str, heard: Heard) -> None:
+        """Stop telling it."""
+        async with self._lock:
+            listeners = self._listeners.get(channel, [])
+            if heard in listeners:
+                listeners.remove(heard)
+            if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
+                await self._say("unlisten {}", channel)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        if self._waiter is not None:
+            self._waiter.wake()
+        if self._task is not None:
+            await self._task.stop(grace=5.0)
+        await self._drop()
+
+    async def _connect(self) -> None:
+        self._connection = await open_connection(self._target)
+        self._connection.add_notify_handler(self._notified)
+        self._waiter = runtime.Waiter(self._connection)
+        for channel in self._listeners:
+            await self._say("listen {}", channel)
+
+    async def _say(self, statement: str, channel: str) -> None:
+        if self._connection is not None:
+            with mapped():
+                await self._connection.execute(sql.SQL(statement).format(sql.Identifier(channel)))
+
+    async def _drop(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
+        connection, self._waiter, self._connection = self._connection, None, None
+        if connection is not None:
+            await runtime.close_connection(connection)
+
+    async def _run(self) -> None:
+        while not self._closed:
+            try:
+                await self._follow()
+            except ConnectionLost as lost:
+                _log.info("no longer listening: %s", lost.message)
+            if not self._closed:
+                await self._reconnect()
+
+    async def _follow(self) -> None:
+        """Tell what comes, until the connection is lost."""
+        while not self._closed:
+            connection, waiter = self._connection, self._waiter
+            if connection is None or waiter is None:
+                return
+            await waiter.wait(_LOOK)
+            async with connection.lock:
+                with mapped():
+                    connection.pgconn.consume_input()
+                    while notification := connection.pgconn.notifies():
+                        self._notified(
+                            Notify(notification.relname.decode(), notification.extra.decode(), notification.be_pid)
+                        )
+                if not self._closed:
+                    waiter.again()
+
+    async def _reconnect(self) -> None:
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type(ConnectionLost), wait=wait_random_exponential(multiplier=0.05, max=5)
+        )
+        async for attempt in attempts:
+            with attempt:
+                async with self._lock:
+                    await self._drop()
+                    if not self._closed:
+                        await self._connect()
+        for listeners in list(self._listeners.values()):
+            for heard in list(listeners):
+                heard(None)
+
+    def _notified(self, notification: Notify) -> None:
+        for heard in list(self._listeners.get(notification.channel, ())):
+            heard(notification.payload)

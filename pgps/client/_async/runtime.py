@@ -1,0 +1,127 @@
+"""What tasks, events and waiting are here; pgps/client/_sync/runtime.py has the same names with threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import psycopg
+
+__all__ = ["Lock", "Signal", "Task", "Waiter", "call", "close_connection", "limited", "sleep"]
+
+T = TypeVar("T")
+
+Lock = asyncio.Lock
+sleep = asyncio.sleep
+
+
+class Signal:
+    """Something has happened since it was cleared."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wake who waits."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Tell whether it has happened."""
+        return self._event.is_set()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds, for ever if None; return whether it has happened."""
+        if self._event.is_set():
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._event.wait()
+        return self._event.is_set()
+
+
+class Task:
+    """A function that runs beside the caller."""
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._task = asyncio.create_task(function(), name=name)
+
+    async def stop(self, *, grace: float | None = None) -> None:
+        """End it: by itself within `grace` seconds (it has been told), else where it waits."""
+        if self._task is asyncio.current_task():
+            return
+        if grace is not None:
+            await asyncio.wait([self._task], timeout=grace)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def join(self) -> None:
+        """Wait for its end."""
+        await asyncio.wait([self._task])
+
+
+class Waiter:
+    """Waits until a connection has something to read, or until `wake`.
+
+    It holds no lock of the connection meanwhile, so that statements can be run on it.
+    """
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._signal = Signal()
+        # Of its own: psycopg registers the connection's file descriptor with the loop while it waits for an answer.
+        self._fd = os.dup(connection.fileno())
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        # What is there stays readable until somebody reads: once is enough.
+        self._loop.remove_reader(self._fd)
+        self._signal.set()
+
+    async def wait(self, timeout: float) -> None:
+        """Wait for something to read, at most `timeout` seconds."""
+        await self._signal.wait(timeout)
+
+    def again(self) -> None:
+        """Watch again, when all has been read."""
+        self._signal.clear()
+        self._loop.add_reader(self._fd, self._readable)
+
+    def wake(self) -> None:
+        """End the wait."""
+        self._signal.set()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self._signal.set()
+
+
+async def call(function: Callable[..., Awaitable[T] | T], *args: Any) -> T:
+    """Call a function of the application, plain or asynchronous."""
+    result = function(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+@contextlib.asynccontextmanager
+async def limited(timeout: float | None, what: str) -> AsyncIterator[None]:  # noqa: ARG001
+    """Interrupt the block after `timeout` seconds with TimeoutError; never if None."""
+    async with asyncio.timeout(timeout):
+        yield
+
+
+async def close_connection(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Close a connection, whatever state it is in."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        await connection.close()

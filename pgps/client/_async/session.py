@@ -1,0 +1,127 @@
+"""A connection that comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.rows import TupleRow, tuple_row
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
+
+from pgps.client._async import runtime
+from pgps.client._conninfo import Target
+from pgps.client._wire import is_alive, mapped
+from pgps.errors import ClientClosed, ConnectionLost
+
+__all__ = ["AnyConnection", "AsyncSession", "fetch", "open_connection"]
+
+T = TypeVar("T")
+AnyConnection: TypeAlias = psycopg.AsyncConnection[Any]
+_log = logging.getLogger("pgps.client")
+
+
+async def fetch(connection: AnyConnection, query: str, params: Any = None) -> list[TupleRow]:
+    """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(query.encode(), params)
+        return await cursor.fetchall() if cursor.description else []
+
+
+async def open_connection(target: Target) -> AnyConnection:
+    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
+    with mapped():
+        return await psycopg.AsyncConnection.connect(
+            autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
+        )
+
+
+class AsyncSession:
+    """One connection, used by one caller at a time, opened anew when it was lost."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = runtime.Lock()
+        self._connection: AnyConnection | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Connect now, and fail if that fails. Raises ConnectionLost."""
+        async with self.used():
+            pass
+
+    async def close(self) -> None:
+        """Close it for good."""
+        self._closed = True
+        async with self._lock:
+            await self._drop()
+
+    @contextlib.asynccontextmanager
+    async def used(self) -> AsyncIterator[AnyConnection]:
+        """Give the connection to the block alone; errors come out as those of pgps, and a broken one is dropped."""
+        async with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
+            if self._connection is not None and not is_alive(self._connection):
+                await self._drop()
+            if self._connection is None:
+                self._connection = await open_connection(self._target)
+            try:
+                with mapped():
+                    yield self._connection
+            except ConnectionLost:
+                await self._drop()
+                raise
+
+    async def run(self, work: Callable[[AnyConnection], Awaitable[T]], *, again: bool = True) -> T:
+        """Do work on the connection; after a lost connection once more, for as long as the client waits for the server.
+
+        Without `again` only connecting is repeated, not what may have had an effect.
+        """
+        connected = False
+
+        async def once() -> T:
+            nonlocal connected
+            connected = False
+            async with self.used() as connection:
+                connected = True
+                return await work(connection)
+
+        return await self.patiently(once, lambda: again or not connected)
+
+    async def patiently(self, work: Callable[[], Awaitable[T]], may_repeat: Callable[[], bool] = lambda: True) -> T:
+        """Do what needs the server, until it is there or has been away for too long."""
+        try:
+            return await work()
+        except ConnectionLost as lost:
+            if self._closed or not may_repeat():
+                raise
+            _log.info("connection lost: %s", lost.message)
+        timeout = self._target.reconnect_timeout
+        attempts = AsyncRetrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, ConnectionLost) and may_repeat() and not self._closed
+            ),
+            wait=wait_random_exponential(multiplier=0.05, max=5),
+            stop=stop_never if timeout is None else stop_after_delay(timeout),
+            reraise=True,
+        )
+        async for attempt in attempts:
+            with attempt:
+                return await work()
+        raise AssertionError("unreachable")
+
+    async def rows(self, query: str, params: Any = None, *, again: bool = True) -> list[TupleRow]:
+        """Run one statement; return its rows."""
+
+        async def work(connection: AnyConnection) -> list[TupleRow]:
+            return await fetch(connection, query, params)
+
+        return await self.run(work, again=again)
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await runtime.close_connection(connection)

@@ -1,0 +1,415 @@
+"""A subscription as an iterator and a context manager."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pgps.client import _calls
+from pgps.client._async import runtime
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._wire import mapped
+from pgps.client.events import Event, Handling, Reader, loads
+from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
+
+if TYPE_CHECKING:
+    from pgps.client._async.client import AsyncClient
+    from pgps.client._calls import Definition
+
+__all__ = ["AsyncBatch", "AsyncSubscription"]
+
+T = TypeVar("T")
+_log = logging.getLogger("pgps.client")
+
+
+class AsyncBatch(list[Event[T]]):
+    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
+
+    def __init__(self, subscription: AsyncSubscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
+        super().__init__(events)
+        self.subscription = subscription
+        self.connection = connection
+
+    async def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
+        """Put one of the events back, as part of the transaction."""
+        await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
+
+
+class _FailedError(Exception):
+    """A handler has failed, not the broker."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@contextlib.contextmanager
+def _of_application() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise _FailedError(error) from error
+
+
+class AsyncSubscription(Generic[T]):
+    """A subscription; made by `AsyncClient.subscribe`.
+
+    Iterate over it for one event after the other, over `batches()` for many
+    at once. What was iterated over is acknowledged when the next is asked
+    for, and at the end of the `async with` block: at least once.
+    `transaction()` is exactly once. Only what has been asked for is fetched:
+    a slow consumer holds `prefetch` events, the rest waits at the broker.
+    """
+
+    def __init__(self, client: AsyncClient, definition: Definition) -> None:
+        self.name = definition.name
+        self.prefetch = definition.prefetch
+        self.error: PgpsError | None = None
+        self._client = client
+        self._definition = definition
+        self._poll = client.poll if definition.poll is None else definition.poll
+        self._signal = runtime.Signal()
+        self._session = client._session
+        self._channel = ""
+        self._local: list[Event[T]] = []
+        self._next = 0
+        self._is_open = False
+        self._stopping = False
+        self._task: runtime.Task | None = None
+        self._readers: dict[str, Reader] = {}
+
+    async def __aenter__(self) -> AsyncSubscription[T]:
+        await self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await self.close(done=kind is None)
+
+    def __aiter__(self) -> AsyncSubscription[T]:
+        return self
+
+    async def __anext__(self) -> Event[T]:
+        if self._next >= len(self._local):
+            await self._fill(None)
+            if not self._local:
+                raise StopAsyncIteration
+        event = self._local[self._next]
+        self._next += 1
+        return event
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Opening and closing
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Create the subscription unless it exists, and wait for its events.
+
+        Raises AlreadyExists when it exists with another type or filter, UnknownName when it does not exist and no
+        event type was given, and what pgps.subscribe raises.
+        """
+        if self._is_open:
+            return
+        if self._client.is_closed:
+            raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
+        row = await self._find()
+        if row is None:
+            await self._create()
+            row = await self._find()
+        if row is None:
+            raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
+        self._definition.check(row)
+        self._channel, handler = row.channel, row.handler
+        if handler == "any":
+            # What such a session was given is its own; another subscription on the same session would acknowledge it.
+            self._session = AsyncSession(self._client._target)
+        await self._client._hub.listen(self._channel, self._heard)
+        self._is_open = True
+        self._client._subscriptions.append(self)
+
+    async def close(self, *, done: bool = True) -> None:
+        """Stop; acknowledge what was iterated over, with `done` the last event, too."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._stopping = True
+        self._signal.set()
+        self._client._subscriptions.remove(self)
+        if self._task is not None:
+            await self._task.stop(grace=self._client.grace)
+        with contextlib.suppress(PgpsError):
+            await self._settle(done=done)
+        await self._client._hub.forget(self._channel, self._heard)
+        if self._session is not self._client._session:
+            await self._session.close()
+        if self._definition.temporary:
+            with contextlib.suppress(UnknownName):
+                await self._client.unsubscribe(self.name)
+
+    async def _find(self) -> _calls.Found | None:
+        rows = await self._client._session.rows(_calls.FIND, {"subscription": self.name})
+        return _calls.Found(*rows[0]) if rows else None
+
+    async def _create(self) -> None:
+        if self._definition.event_type is None:
+            return
+        with contextlib.suppress(AlreadyExists):  # by another client, or by an attempt whose answer was lost
+            await self._client._session.rows(_calls.SUBSCRIBE, self._definition.arguments())
+
+    def _heard(self, _payload: str | None) -> None:
+        self._signal.set()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Receiving
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def receive(
+        self, max_events: int | None = None, *, timeout: float | None = 0.0, connection: AnyConnection | None = None
+    ) -> list[Event[T]]:
+        """Return the next events, [] when there are none within `timeout` seconds; None waits for ever.
+
+        They come again until they are acknowledged. With `connection` they are received in its transaction, without
+        waiting. Raises WrongState when the subscription is suspended, TypeMismatch when the type has changed so that
+        the class does not fit any more.
+        """
+        if connection is not None:
+            return await self._take(connection, max_events or self.prefetch)
+        await self.open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._signal.clear()
+            events = await self._session.run(lambda link: self._take(link, max_events or self.prefetch))
+            if events or not await self._wait(deadline):
+                return events
+
+    async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
+        """Acknowledge what was received, all or up to an event; return how many events.
+
+        With `connection` in its transaction: with the application's own writes in there, consumption is exactly once.
+        """
+        event_id = up_to.event_id if isinstance(up_to, Event) else up_to
+        params = {"subscription": self.name, "up_to": event_id}
+        if connection is not None:
+            return int(await self._one(connection, _calls.ACK, params))
+        return int((await self._session.rows(_calls.ACK, params))[0][0])
+
+    async def nack(
+        self,
+        event: Event[T] | int,
+        error: str | None = None,
+        *,
+        retry_in: float | None = None,
+        connection: AnyConnection | None = None,
+    ) -> None:
+        """Put an event back: it comes again after `retry_in` seconds, and goes to the exception queue in the end.
+
+        The others can be acknowledged over it.
+        """
+        params = {
+            "subscription": self.name,
+            "event_id": event.event_id if isinstance(event, Event) else event,
+            "error": error,
+            "retry_in": retry_in,
+        }
+        if connection is not None:
+            await self._one(connection, _calls.NACK, params)
+        else:
+            await self._session.rows(_calls.NACK, params, again=False)
+
+    async def batches(
+        self, max_events: int | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[list[Event[T]]]:
+        """Iterate over lists of events, until nothing has come for `timeout` seconds.
+
+        A list is acknowledged when the next is asked for.
+        """
+        while True:
+            await self._fill(timeout, max_events)
+            if not self._local:
+                return
+            self._next = len(self._local)
+            yield self._local
+
+    async def events(self, *, timeout: float | None = None) -> AsyncIterator[Event[T]]:
+        """Iterate over events, and end when nothing has come for `timeout` seconds."""
+        while True:
+            await self._fill(timeout)
+            if not self._local:
+                return
+            while self._next < len(self._local):
+                self._next += 1
+                yield self._local[self._next - 1]
+
+    @contextlib.asynccontextmanager
+    async def transaction(
+        self, max_events: int | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[AsyncBatch[T]]:
+        """Receive events in a transaction of their own; the end of the block acknowledges and commits: exactly once.
+
+        Write through the batch's `connection`. An error in the block rolls all of it back, and the events come again.
+        The batch is empty when nothing came within `timeout` seconds; None waits for ever.
+        """
+        await self.open()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._signal.clear()
+            async with self._client.transaction() as connection:
+                events = await self._take(connection, max_events or self.prefetch)
+                if events:
+                    yield AsyncBatch(self, connection, events)
+                    await self.ack(connection=connection)
+                    return
+            if not await self._wait(deadline):
+                break
+        async with self._client.transaction() as connection:
+            yield AsyncBatch(self, connection, [])
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Handlers
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self, handler: Callable[..., Any], *, how: Handling | None = None, timeout: float | None = None
+    ) -> None:
+        """Call a function for each event until the subscription is closed, or nothing came for `timeout` seconds.
+
+        `how` is `Handling`: at least once, an event at a time, when None. A
+        handler that raises puts its event back (see `nack`), the others go on.
+        """
+        how = how or Handling()
+        await self.open()
+        answered = time.monotonic()
+        while not self._stopping:
+            try:
+                with mapped():
+                    count = await self._turn(handler, how, timeout)
+            except (ConnectionLost, TryAgain) as lost:
+                # What was in hand comes again.
+                patience = self._client.reconnect_timeout
+                if patience is not None and time.monotonic() - answered > patience:
+                    raise
+                _log.info("subscription %s: %s", self.name, lost.message)
+                continue
+            answered = time.monotonic()
+            if not count and timeout is not None:
+                return
+
+    async def _turn(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
+        if how.transactional:
+            return await self._handle_in_transaction(handler, how, timeout)
+        events = await self.receive(how.max_events, timeout=timeout)
+        await self._handle(handler, how, events)
+        return len(events)
+
+    async def start(self, handler: Callable[..., Any], *, how: Handling | None = None) -> AsyncSubscription[T]:
+        """Run a handler beside the program until the subscription is closed; what ends it early is in `error`."""
+        await self.open()
+
+        async def follow() -> None:
+            try:
+                await self.run(handler, how=how)
+            except ClientClosed:
+                pass
+            except PgpsError as error:
+                self.error = error
+                _log.error("subscription %s: the handler ends: %s", self.name, error.message)
+
+        self._task = runtime.Task(follow, f"pgps-{self.name}")
+        return self
+
+    async def join(self) -> None:
+        """Wait until the handler has ended; raise what ended it."""
+        if self._task is not None:
+            await self._task.join()
+        if self.error is not None:
+            raise self.error
+
+    async def _handle(self, handler: Callable[..., Any], how: Handling, events: list[Event[T]]) -> None:
+        """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
+        done = 0
+        for part in [events] if how.batch and events else [[event] for event in events]:
+            if self._stopping:
+                break
+            try:
+                await self._call(handler, how, part, None)
+            except Exception as error:  # the application's own
+                await self._put_back(part, error, how, None)
+            done += len(part)
+        if done:
+            await self.ack(None if done == len(events) else events[done - 1])
+
+    async def _handle_in_transaction(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
+        """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""
+        try:
+            async with self.transaction(how.max_events, timeout=timeout) as batch:
+                for part in [batch] if how.batch and batch else [[event] for event in batch]:
+                    with _of_application():
+                        await self._call(handler, how, part, batch.connection)
+                return len(batch)
+        except _FailedError:
+            pass
+        async with self.transaction(how.max_events, timeout=0.0) as batch:
+            for event in batch:
+                try:
+                    async with batch.connection.transaction():
+                        with _of_application():
+                            await self._call(handler, how, [event], batch.connection)
+                except _FailedError as failed:
+                    await self._put_back([event], failed.error, how, batch.connection)
+            return len(batch)
+
+    async def _call(
+        self, handler: Callable[..., Any], how: Handling, part: list[Event[T]], connection: AnyConnection | None
+    ) -> None:
+        what: Any = part if how.batch else part[0]
+        async with runtime.limited(how.timeout, f"the handler of subscription {self.name}"):
+            await runtime.call(handler, *([what] if connection is None else [what, connection]))
+
+    async def _put_back(
+        self, events: list[Event[T]], error: Exception, how: Handling, connection: AnyConnection | None
+    ) -> None:
+        _log.warning("subscription %s: the handler failed with %s", self.name, type(error).__name__)
+        told = f"{type(error).__name__}: {error}"
+        for event in events:
+            await self.nack(event, told, retry_in=how.retry_in, connection=connection)
+
+    async def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
+        """Acknowledge what is in hand, and take more."""
+        await self._settle(done=True)
+        self._local = await self.receive(max_events, timeout=timeout)
+
+    async def _settle(self, *, done: bool) -> None:
+        """Acknowledge what was iterated over."""
+        finished = self._next if done else self._next - 1
+        local, self._local, self._next = self._local, [], 0
+        if finished > 0:
+            whole = finished == len(local)
+            await self.ack(None if whole else local[finished - 1])
+
+    async def _wait(self, deadline: float | None) -> bool:
+        """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
+        remaining = self._poll if deadline is None else min(self._poll, deadline - time.monotonic())
+        if remaining <= 0 or self._stopping:
+            return False
+        await self._signal.wait(remaining)
+        return not self._stopping
+
+    async def _take(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+        rows = await fetch(connection, _calls.RECEIVE, {"subscription": self.name, "max_events": max_events})
+        events = []
+        for event_id, event_type, text, *rest in rows:
+            payload = loads(text)
+            reader = self._readers.get(event_type)
+            if reader is None or reader.keys != payload.keys():
+                # The first of its type, or the type is another one now.
+                self._client._shapes.pop(event_type, None)
+                shape = await self._client._shape(event_type, connection)
+                reader = self._readers[event_type] = Reader(shape, self._definition.payload_class)
+            events.append(Event(event_id, event_type, reader(payload), *rest))
+        return events
+
+    @staticmethod
+    async def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:
+        with mapped():
+            return (await fetch(connection, query, params))[0][0]

@@ -1,0 +1,129 @@
+# Made by tools/unasync_client.py from pgps/client/_async/hub.py: change that, then `make generate`.
+"""One connection that listens for all subscriptions of a client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from psycopg import Notify, sql
+from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
+
+from pgps.client._conninfo import Target
+from pgps.client._sync import runtime
+from pgps.client._sync.session import AnyConnection, open_connection
+from pgps.client._wire import mapped
+from pgps.errors import ConnectionLost
+
+__all__ = ["Heard", "Hub"]
+
+Heard: TypeAlias = Callable[[str | None], None]
+"""Told the payload of a notification; None when some may have been missed."""
+
+_log = logging.getLogger("pgps.client")
+# A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
+_LOOK = 60.0
+
+
+class Hub:
+    """Listens on channels, and tells who asked for them; connects anew when the connection is lost."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = runtime.Lock()
+        self._listeners: dict[str, list[Heard]] = {}
+        self._connection: AnyConnection | None = None
+        self._waiter: runtime.Waiter | None = None
+        self._task: runtime.Task | None = None
+        self._closed = False
+
+    def listen(self, channel: str, heard: Heard) -> None:
+        """Have `heard` called for every notification on the channel from now on."""
+        with self._lock:
+            self._listeners.setdefault(channel, []).append(heard)
+            if self._task is None:
+                self._connect()
+                self._task = runtime.Task(self._run, "pgps-listen")
+            elif len(self._listeners[channel]) == 1 and self._connection is not None:
+                self._say("listen {}", channel)
+
+    def forget(self, channel: str, heard: Heard) -> None:
+        """Stop telling it."""
+        with self._lock:
+            listeners = self._listeners.get(channel, [])
+            if heard in listeners:
+                listeners.remove(heard)
+            if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
+                self._say("unlisten {}", channel)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed = True
+        if self._waiter is not None:
+            self._waiter.wake()
+        if self._task is not None:
+            self._task.stop(grace=5.0)
+        self._drop()
+
+    def _connect(self) -> None:
+        self._connection = open_connection(self._target)
+        self._connection.add_notify_handler(self._notified)
+        self._waiter = runtime.Waiter(self._connection)
+        for channel in self._listeners:
+            self._say("listen {}", channel)
+
+    def _say(self, statement: str, channel: str) -> None:
+        if self._connection is not None:
+            with mapped():
+                self._connection.execute(sql.SQL(statement).format(sql.Identifier(channel)))
+
+    def _drop(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
+        connection, self._waiter, self._connection = self._connection, None, None
+        if connection is not None:
+            runtime.close_connection(connection)
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._follow()
+            except ConnectionLost as lost:
+                _log.info("no longer listening: %s", lost.message)
+            if not self._closed:
+                self._reconnect()
+
+    def _follow(self) -> None:
+        """Tell what comes, until the connection is lost."""
+        while not self._closed:
+            connection, waiter = self._connection, self._waiter
+            if connection is None or waiter is None:
+                return
+            waiter.wait(_LOOK)
+            with connection.lock:
+                with mapped():
+                    connection.pgconn.consume_input()
+                    while notification := connection.pgconn.notifies():
+                        self._notified(
+                            Notify(notification.relname.decode(), notification.extra.decode(), notification.be_pid)
+                        )
+                if not self._closed:
+                    waiter.again()
+
+    def _reconnect(self) -> None:
+        attempts = Retrying(
+            retry=retry_if_exception_type(ConnectionLost), wait=wait_random_exponential(multiplier=0.05, max=5)
+        )
+        for attempt in attempts:
+            with attempt, self._lock:
+                self._drop()
+                if not self._closed:
+                    self._connect()
+        for listeners in list(self._listeners.values()):
+            for heard in list(listeners):
+                heard(None)
+
+    def _notified(self, notification: Notify) -> None:
+        for heard in list(self._listeners.get(notification.channel, ())):
+            heard(notification.payload)

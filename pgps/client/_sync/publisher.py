@@ -1,0 +1,125 @@
+# Made by tools/unasync_client.py from pgps/client/_async/publisher.py: change that, then `make generate`.
+"""Publishing: the fastest statement that does what was asked for, and numbers that make it happen once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgps.client import _calls, _wire
+from pgps.client._sync.session import AnyConnection, Session, fetch
+
+__all__ = ["Publisher"]
+
+Record: TypeAlias = Mapping[str, Any]
+
+
+class Publisher:
+    """Publishes for a client."""
+
+    def __init__(
+        self,
+        session: Session,
+        producer: str | None,
+        shape: Callable[[str, AnyConnection], _wire.Shape],
+        forget: Callable[[str], object],
+    ) -> None:
+        self._session = session
+        self._producer = producer
+        self._shape = shape
+        self._forget = forget
+        self._numbers: dict[str, range] = {}
+
+    def publish(
+        self, event_type: str, payload: Any, manner: Mapping[str, str | None], connection: AnyConnection | None
+    ) -> int | None:
+        """Publish; see Client.publish."""
+        is_one = isinstance(payload, Mapping) or not isinstance(payload, Iterable)
+        records = [_wire.as_record(one) for one in ([payload] if is_one else payload)]
+        if not records:
+            return None
+        if connection is not None:
+            with _wire.mapped():
+                first = self._number(event_type, len(records), connection)
+                return self._send(connection, event_type, records, manner, first)
+        if self._producer is None:
+            return self._session.run(lambda link: self._send(link, event_type, records, manner, None), again=False)
+        first = self._session.run(lambda link: self._number(event_type, len(records), link))
+        return self._session.run(lambda link: self._send(link, event_type, records, manner, first))
+
+    def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
+        """Take numbers that follow upon each other: what is remembered of them is a range."""
+        if self._producer is None:
+            return None
+        left = self._numbers.get(event_type, range(0))
+        if len(left) < count:
+            first = (fetch(connection, _calls.NUMBERS))[0][0]
+            left = range(first, first + max(count, _calls.NUMBERS_EACH))
+        self._numbers[event_type] = left[count:]
+        return left[0]
+
+    def _send(
+        self,
+        connection: AnyConnection,
+        event_type: str,
+        records: Sequence[Record],
+        manner: Mapping[str, str | None],
+        first: int | None,
+    ) -> int | None:
+        names = None if any(manner.values()) else _wire.same_keys(records)
+        if names is not None:
+            shape = self._shape(event_type, connection)
+            statement = shape.insert(names, many=len(records) > 1, numbered=first is not None)
+            if statement is not None:
+                try:
+                    return self._insert(connection, statement, records, names, first)
+                except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
+                    self._forget(event_type)  # its attributes are others now
+                    raise
+        return self._call(connection, event_type, records, manner, first)
+
+    def _insert(
+        self,
+        connection: AnyConnection,
+        statement: str,
+        records: Sequence[Record],
+        names: tuple[str, ...],
+        first: int | None,
+    ) -> int:
+        if len(records) == 1:
+            params = [records[0][name] for name in names] + ([] if first is None else [self._producer, first])
+        else:
+            params = ([] if first is None else [self._producer, first - 1]) + _wire.columns(records, names)
+        with (
+            connection.cursor(row_factory=tuple_row) as inserted,
+            connection.cursor(row_factory=tuple_row) as last,
+        ):
+            with connection.pipeline():
+                inserted.execute(statement.encode(), params)
+                last.execute(_calls.LAST_ID.encode())
+            row = last.fetchone()
+        return int(row[0]) if row else 0
+
+    def _call(
+        self,
+        connection: AnyConnection,
+        event_type: str,
+        records: Sequence[Record],
+        manner: Mapping[str, str | None],
+        first: int | None,
+    ) -> int | None:
+        """Let the broker take JSON apart: what is left out takes its default."""
+        params = {"event_type": event_type, "producer": None, "producer_seq": None, **manner}
+        if first is None:
+            payload = _wire.dumps(records if len(records) > 1 else records[0])
+            rows = fetch(connection, _calls.PUBLISH, params | {"payload": payload})
+            return cast("int | None", rows[0][0])
+        last: int | None = None
+        with connection.transaction():
+            for number, record in enumerate(records, first):
+                own = {"payload": _wire.dumps(record), "producer": self._producer, "producer_seq": number}
+                last = (fetch(connection, _calls.PUBLISH, params | own))[0][0]
+        return last

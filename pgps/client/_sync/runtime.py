@@ -1,0 +1,125 @@
+"""What tasks, events and waiting are here: threads. Not generated; pgps/client/_async/runtime.py has the same names."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+
+__all__ = ["Lock", "Signal", "Task", "Waiter", "call", "close_connection", "limited", "sleep"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger("pgps.client")
+
+Lock = threading.Lock
+sleep = time.sleep
+
+
+class Signal:
+    """Something has happened since it was cleared."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        """Wake who waits."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Forget it."""
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Tell whether it has happened."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait at most `timeout` seconds, for ever if None; return whether it has happened."""
+        return self._event.wait(timeout)
+
+
+class Task:
+    """A function that runs beside the caller, in a thread that does not keep the program alive."""
+
+    def __init__(self, function: Callable[[], None], name: str) -> None:
+        self._thread = threading.Thread(target=function, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, *, grace: float | None = None) -> None:
+        """Wait for its end, at most `grace` seconds; it has been told to end, and a thread cannot be interrupted."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(grace)
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+
+class Waiter:
+    """Waits until a connection has something to read, or until `wake`.
+
+    It holds no lock of the connection meanwhile, so that statements can be run on it.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._fd = os.dup(connection.fileno())
+        self._woken, self._wake = os.pipe()
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for something to read, at most `timeout` seconds."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        poll.poll(timeout * 1000)
+
+    def again(self) -> None:
+        """Watch again, when all has been read."""
+
+    def wake(self) -> None:
+        """End the wait."""
+        with self._lock:
+            if self._fd >= 0:
+                os.write(self._wake, b"!")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            if self._fd >= 0:
+                for fd in (self._fd, self._woken, self._wake):
+                    os.close(fd)
+                self._fd = -1
+
+
+def call(function: Callable[..., T], *args: Any) -> T:
+    """Call a function of the application."""
+    return function(*args)
+
+
+@contextlib.contextmanager
+def limited(timeout: float | None, what: str) -> Iterator[None]:
+    """Log a warning when the block takes longer than `timeout` seconds: a thread cannot be interrupted."""
+    if timeout is None:
+        yield
+        return
+    timer = threading.Timer(timeout, lambda: _log.warning("%s has been running for %g seconds", what, timeout))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def close_connection(connection: psycopg.Connection[Any]) -> None:
+    """Close a connection, whatever state it is in."""
+    with contextlib.suppress(psycopg.Error, OSError):
+        connection.close()

@@ -1,0 +1,128 @@
+# Made by tools/unasync_client.py from pgps/client/_async/session.py: change that, then `make generate`.
+"""A connection that comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
+
+import psycopg
+from psycopg.rows import TupleRow, tuple_row
+from tenacity import Retrying, retry_if_exception, stop_after_delay, stop_never, wait_random_exponential
+
+from pgps.client._conninfo import Target
+from pgps.client._sync import runtime
+from pgps.client._wire import is_alive, mapped
+from pgps.errors import ClientClosed, ConnectionLost
+
+__all__ = ["AnyConnection", "Session", "fetch", "open_connection"]
+
+T = TypeVar("T")
+AnyConnection: TypeAlias = psycopg.Connection[Any]
+_log = logging.getLogger("pgps.client")
+
+
+def fetch(connection: AnyConnection, query: str, params: Any = None) -> list[TupleRow]:
+    """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(query.encode(), params)
+        return cursor.fetchall() if cursor.description else []
+
+
+def open_connection(target: Target) -> AnyConnection:
+    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
+    with mapped():
+        return psycopg.Connection.connect(
+            autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
+        )
+
+
+class Session:
+    """One connection, used by one caller at a time, opened anew when it was lost."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = runtime.Lock()
+        self._connection: AnyConnection | None = None
+        self._closed = False
+
+    def open(self) -> None:
+        """Connect now, and fail if that fails. Raises ConnectionLost."""
+        with self.used():
+            pass
+
+    def close(self) -> None:
+        """Close it for good."""
+        self._closed = True
+        with self._lock:
+            self._drop()
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[AnyConnection]:
+        """Give the connection to the block alone; errors come out as those of pgps, and a broken one is dropped."""
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
+            if self._connection is not None and not is_alive(self._connection):
+                self._drop()
+            if self._connection is None:
+                self._connection = open_connection(self._target)
+            try:
+                with mapped():
+                    yield self._connection
+            except ConnectionLost:
+                self._drop()
+                raise
+
+    def run(self, work: Callable[[AnyConnection], T], *, again: bool = True) -> T:
+        """Do work on the connection; after a lost connection once more, for as long as the client waits for the server.
+
+        Without `again` only connecting is repeated, not what may have had an effect.
+        """
+        connected = False
+
+        def once() -> T:
+            nonlocal connected
+            connected = False
+            with self.used() as connection:
+                connected = True
+                return work(connection)
+
+        return self.patiently(once, lambda: again or not connected)
+
+    def patiently(self, work: Callable[[], T], may_repeat: Callable[[], bool] = lambda: True) -> T:
+        """Do what needs the server, until it is there or has been away for too long."""
+        try:
+            return work()
+        except ConnectionLost as lost:
+            if self._closed or not may_repeat():
+                raise
+            _log.info("connection lost: %s", lost.message)
+        timeout = self._target.reconnect_timeout
+        attempts = Retrying(
+            retry=retry_if_exception(
+                lambda error: isinstance(error, ConnectionLost) and may_repeat() and not self._closed
+            ),
+            wait=wait_random_exponential(multiplier=0.05, max=5),
+            stop=stop_never if timeout is None else stop_after_delay(timeout),
+            reraise=True,
+        )
+        for attempt in attempts:
+            with attempt:
+                return work()
+        raise AssertionError("unreachable")
+
+    def rows(self, query: str, params: Any = None, *, again: bool = True) -> list[TupleRow]:
+        """Run one statement; return its rows."""
+
+        def work(connection: AnyConnection) -> list[TupleRow]:
+            return fetch(connection, query, params)
+
+        return self.run(work, again=again)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            runtime.close_connection(connection)

@@ -1,0 +1,191 @@
+"""What goes to the server and what comes back: event types, and values as PostgreSQL has them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import decimal
+import json
+import select
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.adapt import PyFormat, Transformer
+
+from pgps.errors import BadArgument, UnknownName, from_database
+
+__all__ = [
+    "SHAPE",
+    "Attribute",
+    "Shape",
+    "as_record",
+    "columns",
+    "dumps",
+    "is_alive",
+    "mapped",
+    "same_keys",
+    "shape_of",
+]
+
+SHAPE = """
+    select a.attname::text, format_type(a.atttypid, a.atttypmod), format_type(a.atttypid, null), a.atttypid::integer,
+        t.typtype::text, t.typelem::integer, a.attnotnull,
+        coalesce(pg_get_expr(d.adbin, d.adrelid) ~ 'nextval', false), e.name, e.visibility
+    from pgps.event_types e
+    join pg_attribute a on a.attrelid = format('pgps_event.%%I', e.name)::regclass
+    join pg_type t on t.oid = a.atttypid
+    left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+    where e.name = %s and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')
+    order by a.attnum
+"""
+_JSON = (114, 3802)
+_PLAIN = ("b", "e", "r")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute of an event type: its data type with and without modifier, and what the catalogue tells of it."""
+
+    name: str
+    type: str
+    base_type: str
+    oid: int
+    kind: str
+    element_oid: int
+    not_null: bool
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether psycopg knows what to make of a Python value: a document could be meant by anything."""
+        return self.kind in _PLAIN and self.oid not in _JSON and self.element_oid not in _JSON
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an array can have its values as they are, an array of arrays or of documents could not."""
+        return self.is_simple and self.element_oid == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The attributes of an event type as they were when it was looked up."""
+
+    event_type: str
+    attributes: tuple[Attribute, ...]
+    is_direct: bool
+    """Whether an INSERT is all it takes, and the last number drawn by it is the event's id."""
+
+    def insert(self, names: tuple[str, ...], *, many: bool, numbered: bool) -> str | None:
+        """Return the INSERT of one event, or of many from arrays; None when pgps.publish must do it."""
+        by_name = {attribute.name: attribute for attribute in self.attributes}
+        known = [by_name[name] for name in names if name in by_name]
+        if not self.is_direct or not names or len(known) != len(names):
+            return None
+        if not all(one.is_plain if many else one.is_simple for one in known):
+            return None
+        own = sql.SQL(", ").join(map(sql.Identifier, names))
+        target = sql.Identifier("pgps_event", self.event_type)
+        more = sql.SQL(", _producer, _producer_seq" if numbered else "")
+        if not many:
+            places = sql.SQL(", ").join([sql.SQL("%s")] * (len(names) + 2 * numbered))
+            return sql.SQL("insert into {} ({}{}) values ({})").format(target, own, more, places).as_string(None)
+        arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(one.base_type)) for one in known)
+        numbers = sql.SQL(", %s::text, %s::bigint + pgps_place" if numbered else "")
+        return (
+            sql.SQL(
+                "insert into {} ({}{}) select {}{} from unnest({}) with ordinality u({}, pgps_place)"
+                " order by pgps_place"
+            )
+            .format(target, own, more, own, numbers, arrays, own)
+            .as_string(None)
+        )
+
+
+def shape_of(name: str, rows: Sequence[tuple[Any, ...]]) -> Shape:
+    """Return the shape of an event type from the rows of SHAPE. Raises UnknownName when there are none."""
+    if not rows:
+        raise UnknownName(
+            f'event type "{name}" does not exist, or may not be used',
+            hint="See pgps.event_types; ask for INSERT or SELECT on it.",
+            sqlstate="42704",
+        )
+    attributes = tuple(Attribute(*row[:7]) for row in rows)
+    draws = any(row[7] for row in rows)
+    return Shape(rows[0][8], attributes, rows[0][9] == "deferred" and not draws)
+
+
+def as_record(payload: Any) -> Mapping[str, Any]:
+    """Return an event's attributes. Raises BadArgument for what is neither a mapping nor a dataclass."""
+    if isinstance(payload, Mapping):
+        return payload
+    if dataclasses.is_dataclass(payload) and not isinstance(payload, type):
+        return {one.name: getattr(payload, one.name) for one in dataclasses.fields(payload)}
+    raise BadArgument(
+        f"an event is a mapping or a dataclass, not {type(payload).__name__}",
+        hint="Give {'attribute': value, …}.",
+        sqlstate="22023",
+    )
+
+
+def same_keys(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """Return the attributes that all records have; None when they differ: what is left out takes its default."""
+    first = records[0].keys()
+    return tuple(first) if all(record.keys() == first for record in records) else None
+
+
+def columns(records: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[list[Any]]:
+    """Turn records into an array for each attribute; values of several kinds go as text, which any type takes."""
+    found = []
+    for name in names:
+        values = [record[name] for record in records]
+        kinds = set(map(type, values)) - {type(None)}
+        found.append(values if len(kinds) < 2 else [None if one is None else _text(one) for one in values])
+    return found
+
+
+def dumps(records: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> str:
+    """Return JSON for pgps.publish."""
+    return json.dumps(records, default=_for_json)
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_record(value)
+    if isinstance(value, (tuple, set, frozenset)):
+        return list(value)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as PostgreSQL reads it."""
+    if isinstance(value, (str, int, float, decimal.Decimal)) and not isinstance(value, bool):
+        return str(value)
+    dumped = Transformer().get_dumper(value, PyFormat.TEXT).dump(value)
+    return bytes(dumped or b"").decode()
+
+
+@contextlib.contextmanager
+def mapped() -> Iterator[None]:
+    """Turn what PostgreSQL reports into the errors of pgps."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise from_database(error) from error
+
+
+def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return False when the server has hung up on an idle connection; costs a system call, no round trip."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    try:
+        while poll.poll(0):
+            connection.pgconn.consume_input()
+    except (psycopg.OperationalError, OSError):
+        return False
+    return True

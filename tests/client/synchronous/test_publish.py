@@ -1,0 +1,196 @@
+# Made by tools/unasync_client.py from tests/client/asynchronous/test_publish.py: change that, then `make generate`.
+"""Publishing: one, many, in whose transaction, and once however often it is tried."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from pgps import errors
+from pgps.client import Client, event_type
+from tests.client.synchronous.rig import dispatch, numbers
+from tests.fix_broker import make_type, value
+
+pytestmark = pytest.mark.anyio
+Name = Callable[..., str]
+
+
+def test_one_event_and_many_arrive_with_their_values(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind, "n integer not null, price numeric, at timestamptz, tags text[], doc jsonb, b bytea")
+    at = dt.datetime(2024, 2, 29, 12, tzinfo=dt.UTC)
+    sent = [
+        {
+            "n": 1,
+            "price": decimal.Decimal("1.10"),
+            "at": at,
+            "tags": ["x", "y"],
+            "doc": {"a": [1.5, None]},
+            "b": b"\0a",
+        },
+        {"n": 2, "price": None, "at": None, "tags": None, "doc": None, "b": None},
+    ]
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        first = client.publish(kind, sent[0])
+        last = client.publish(kind, sent)
+        assert first is not None
+        assert last == first + 2
+        dispatch(admin)
+        got = subscription.receive()
+    assert [event.payload for event in got] == [sent[0], *sent]
+    assert [event.event_id for event in got] == [first, first + 1, last]
+
+
+def test_attributes_left_out_take_their_defaults_and_kinds_may_be_mixed(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind, "n integer default 7, price numeric, on_day date")
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        client.publish(kind, [{"price": 1}, {"n": 2, "price": 2.5}])
+        client.publish(kind, [{"price": decimal.Decimal("0.1")}, {"price": 3}, {"price": None}, {"price": "4.5"}])
+        client.publish(kind, [{"on_day": dt.date(2024, 1, 2), "n": 1}, {"on_day": "2024-01-03", "n": None}])
+        dispatch(admin)
+        got = [event.payload for event in subscription.receive()]
+    assert [one["n"] for one in got] == [7, 2, 7, 7, 7, 7, 1, None]
+    assert [str(one["price"]) for one in got[:6]] == ["1", "2.5", "0.1", "3", "None", "4.5"]
+    assert [one["on_day"] for one in got[6:]] == [dt.date(2024, 1, 2), dt.date(2024, 1, 3)]
+
+
+def test_a_publication_joins_the_callers_transaction_and_never_commits_it(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        with pytest.raises(ZeroDivisionError), client.transaction() as connection:
+            client.publish(kind, [{"n": 1}, {"n": 2}], connection=connection)
+            client.publish(kind, {"n": 3}, connection=connection)
+            raise ZeroDivisionError
+        with client.transaction() as connection:
+            client.publish(kind, {"n": 4}, connection=connection)
+            dispatch(admin)
+            assert numbers(subscription) == []
+        dispatch(admin)
+        assert numbers(subscription) == [4]
+
+
+def test_an_immediate_event_is_out_although_its_transaction_rolls_back(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        with pytest.raises(ZeroDivisionError), client.transaction() as connection:
+            client.publish(kind, [{"n": 1}, {"n": 2}], visibility="immediate", connection=connection)
+            raise ZeroDivisionError
+        dispatch(admin)
+        assert numbers(subscription) == [1, 2]
+
+
+def test_numbers_kept_by_the_library_make_a_repeated_publication_one(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with (
+        Client(dsn, producer="p") as client,
+        client.subscribe(name("s"), kind, temporary=True) as subscription,
+    ):
+        sent = client._publisher._insert
+
+        def sent_and_lost(connection: psycopg.Connection, *args: object) -> int:
+            client._publisher._insert = sent  # type: ignore[method-assign]
+            sent(connection, *args)  # type: ignore[arg-type]
+            connection.close()
+            raise errors.ConnectionLost("the answer was lost")
+
+        for payload in ({"n": 1}, [{"n": 2}, {"n": 3}]):
+            client._publisher._insert = sent_and_lost  # type: ignore[assignment, method-assign]
+            client.publish(kind, payload)
+        dispatch(admin)
+        assert numbers(subscription) == [1, 2, 3]
+    assert value(admin, "select repeats from pgps.activity where event_type = %s", [kind]) == 3
+
+
+def test_without_numbers_a_lost_answer_is_an_error_and_a_lost_connection_is_not(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn, name=kind) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        client.publish(kind, {"n": 1})
+        value(
+            admin,
+            "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = %s",
+            [f"pgps-client/{kind}"],
+        )
+        client.publish(kind, {"n": 2})
+        dispatch(admin)
+        assert numbers(subscription) == [1, 2]
+
+
+@event_type("ignored")
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    n: int
+    price: decimal.Decimal | None = None
+
+
+def test_dataclass_objects_are_published_by_their_fields(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind, "n integer, price numeric")
+    with Client(dsn) as client:
+        subscription = client.subscribe(name("s"), kind, payload=_Reading, temporary=True)
+        with subscription:
+            sent = [_Reading(1), _Reading(2, decimal.Decimal(3))]
+            client.publish(kind, sent)
+            client.publish(kind, _Reading(4))
+            dispatch(admin)
+            assert [event.payload for event in subscription.receive()] == [*sent, _Reading(4)]
+
+
+def test_errors_say_what_is_wrong_in_fields(
+    dsn: str, admin: psycopg.Connection, name: Name, role: Callable[..., str]
+) -> None:
+    kind = name()
+    make_type(admin, kind, "n integer not null check (n > 0)")
+    with Client(dsn) as client:
+        with pytest.raises(errors.ConstraintViolated) as broken:
+            client.publish(kind, {"n": -1})
+        assert broken.value.constraint is not None
+        with pytest.raises(errors.ConstraintViolated) as missing:
+            client.publish(kind, [{"n": 1}, {"n": None}])
+        assert missing.value.attribute == "n"
+        with pytest.raises(errors.BadArgument):
+            client.publish(kind, {"n": "many"})
+        with pytest.raises(errors.UnknownName, match="nosuch"):
+            client.publish(kind, {"nosuch": 1})
+        with pytest.raises(errors.UnknownName, match="nothing"):
+            client.publish("nothing", {"n": 1})
+        with pytest.raises(errors.BadArgument, match="mapping"):
+            client.publish(kind, 7)
+        assert client.publish(kind, []) is None
+        alice = role("alice")
+        with Client(dsn, user=alice, password="test") as other:
+            with pytest.raises(errors.WrongState, match="advertise"):
+                other.publish(kind, {"n": 1})
+            other.advertise(kind)
+            assert other.publish(kind, {"n": 1})
+
+
+def test_wrong_credentials_show_at_once(dsn: str) -> None:
+    with pytest.raises(errors.ConnectionLost), Client(dsn, user="nobody_of_that_name", password="wrong"):
+        pass
+    with pytest.raises(errors.ConfigError):
+        Client("host=x nonsense")
+    client = Client(dsn)
+    client.connect()
+    client.close()
+    with pytest.raises(errors.ClientClosed):
+        client.publish("x", {"n": 1})

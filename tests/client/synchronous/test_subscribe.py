@@ -1,0 +1,203 @@
+# Made by tools/unasync_client.py from tests/client/asynchronous/test_subscribe.py: change that, then `make generate`.
+"""Subscriptions as iterators and context managers; what is acknowledged when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from pgps import errors
+from pgps.client import Client, event_class
+from tests.client.synchronous.rig import dispatch, numbers
+from tests.fix_broker import make_type, publish, rows, value
+
+pytestmark = pytest.mark.anyio
+Name = Callable[..., str]
+
+
+def test_an_iterator_acknowledges_what_it_has_left_behind(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind, watching = name(), name("s")
+    make_type(admin, kind)
+    with Client(dsn) as client:
+        with client.subscribe(watching, kind, prefetch=4) as subscription:
+            publish(admin, kind, *range(1, 11))
+            dispatch(admin)
+            seen = []
+            for event in subscription:
+                seen.append(event.payload["n"])
+                if event.payload["n"] == 6:
+                    break
+            assert seen == [1, 2, 3, 4, 5, 6]
+        with pytest.raises(ZeroDivisionError), client.subscribe(watching) as subscription:
+            for event in subscription:
+                seen.append(event.payload["n"])
+                if event.payload["n"] == 8:
+                    raise ZeroDivisionError
+        with client.subscribe(watching) as subscription:
+            # The one that was in hand comes again.
+            assert numbers(subscription) == [8, 9, 10]
+            again = subscription.receive()
+            assert [event.attempt for event in again] == [2, 2, 2]
+            assert subscription.ack(again[0]) == 1
+            assert subscription.ack() == 2
+        client.unsubscribe(watching)
+
+
+def test_batches_are_lists_of_at_most_so_many(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        publish(admin, kind, *range(10))
+        dispatch(admin)
+        seen = [[event.payload["n"] for event in batch] for batch in subscription.batches(4, timeout=0.01)]
+        assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+        assert subscription.receive() == []
+        assert [event for event in subscription.events(timeout=0.01)] == []
+
+
+def test_consumption_is_exactly_once_in_one_transaction(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind, table = name(), name("t")
+    make_type(admin, kind)
+    rows(admin, f"create table {table} (n integer)")
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        publish(admin, kind, 1, 2, 3)
+        dispatch(admin)
+        with pytest.raises(ZeroDivisionError), subscription.transaction() as batch:
+            batch.connection.execute(f"insert into {table} values (0)".encode())
+            raise ZeroDivisionError
+        with subscription.transaction(2) as batch:
+            for event in batch:
+                batch.connection.execute(f"insert into {table} values (%s)".encode(), [event.payload["n"]])
+        with client.transaction() as connection:  # the same with the application's own connection
+            for event in subscription.receive(connection=connection):
+                connection.execute(f"insert into {table} values (%s)".encode(), [event.payload["n"]])
+            subscription.ack(connection=connection)
+        with subscription.transaction(timeout=0.01) as batch:
+            assert batch == []
+    assert rows(admin, f"select n from {table} order by n") == [(1,), (2,), (3,)]
+    rows(admin, f"drop table {table}")
+
+
+def test_an_event_put_back_comes_again_and_the_others_do_not(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True, max_attempts=2) as subscription:
+        publish(admin, kind, 1, 2, 3)
+        dispatch(admin)
+        events = subscription.receive()
+        subscription.nack(events[1], "not now")
+        subscription.ack()
+        again = subscription.receive()
+        assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2)]
+        with subscription.transaction() as batch:
+            batch.nack(batch[0], "never")
+        assert subscription.receive() == []
+        assert value(admin, "select error from pgps.exceptions where event_type = %s", [kind]) == "never"
+
+
+def test_a_pattern_gives_events_of_several_types_in_their_order(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    prefix = name("kind")
+    one, two = name(f"{prefix}_a"), name(f"{prefix}_b")
+    make_type(admin, one, "n integer, price numeric")
+    make_type(admin, two, "n integer, at date")
+    with Client(dsn) as client, client.subscribe(name("s"), f"{prefix}*", temporary=True) as subscription:
+        publish(admin, one, 1)
+        publish(admin, two, 2)
+        dispatch(admin)
+        got = subscription.receive()
+    assert [(event.event_type, event.payload) for event in got] == [
+        (one, {"n": 1, "price": None}),
+        (two, {"n": 2, "at": None}),
+    ]
+
+
+def test_clients_of_one_any_subscription_share_its_events(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    with Client(dsn) as client:
+        with client.subscribe(shared, kind, handler="any") as first, client.subscribe(shared) as second:
+            publish(admin, kind, 1, 2, 3, 4)
+            dispatch(admin)
+            mine = [event.payload["n"] for event in first.receive(2)]
+            theirs = [event.payload["n"] for event in second.receive(2)]
+            assert sorted(mine + theirs) == [1, 2, 3, 4]
+            assert first.ack() == 2
+            assert second.ack() == 2
+        client.unsubscribe(shared)
+
+
+def test_a_subscription_of_that_name_is_taken_as_it_is_or_refused(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, watching = name(), name("s")
+    make_type(admin, kind)
+    with Client(dsn) as client:
+        for _ in range(2):
+            with client.subscribe(watching, kind, filter="n > 1"):
+                pass
+        with client.subscribe(watching):
+            pass
+        with pytest.raises(errors.AlreadyExists, match="filter 'n > 1'"):
+            client.subscribe(watching, kind).open()
+        with pytest.raises(errors.UnknownName, match="does not exist"):
+            client.subscribe(f"{watching}_other").open()
+        with pytest.raises(errors.BadDefinition):
+            client.subscribe(f"{watching}_other", kind, filter="n >").open()
+        with pytest.raises(errors.BadArgument):
+            client.subscribe(watching, prefetch=0)
+        client.unsubscribe(watching)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quote:
+    symbol: str
+    n: int | None
+
+
+def test_a_class_is_checked_against_the_event_type_also_when_that_changes(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind, "symbol text not null, n integer, more numeric")
+    with Client(dsn) as client:
+        with client.subscribe(name("s"), kind, payload=_Quote, temporary=True) as subscription:
+            rows(admin, f"insert into pgps_event.{kind} values ('A', 1, 2)")
+            dispatch(admin)
+            assert [event.payload for event in subscription.receive()] == [_Quote("A", 1)]
+            rows(admin, "select pgps.alter_event_type(%s, add_attribute => 'x integer')", [kind])
+            assert [event.payload for event in subscription.receive()] == [_Quote("A", 1)]
+            rows(admin, "select pgps.alter_event_type(%s, drop_attribute => 'n')", [kind])
+            with pytest.raises(errors.TypeMismatch) as told:
+                subscription.receive()
+            assert (told.value.event_type, told.value.attribute, told.value.found) == (kind, "n", None)
+        made = event_class(client.shape(kind))
+        with client.subscribe(name("s"), kind, payload=made, start="earliest", temporary=True) as other:
+            assert str((other.receive())[0].payload).endswith("(symbol='A', more=Decimal('2'), x=None)")
+        plain = client.subscribe(name("s"), kind, start="earliest", temporary=True)
+        with plain:
+            assert (plain.receive())[0].payload.keys() == {"symbol", "more", "x"}
+            rows(admin, "select pgps.alter_event_type(%s, add_attribute => 'y integer')", [kind])
+            assert (plain.receive())[0].payload.keys() == {"symbol", "more", "x", "y"}
+
+
+@dataclass
+class _Wrong:
+    symbol: int
+
+
+def test_a_class_that_does_not_fit_is_refused_with_its_attribute(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind, "symbol text")
+    with Client(dsn) as client, client.subscribe(name("s"), kind, payload=_Wrong, temporary=True) as refused:
+        rows(admin, f"insert into pgps_event.{kind} values ('A')")
+        dispatch(admin)
+        with pytest.raises(errors.TypeMismatch) as told:
+            refused.receive()
+        assert (told.value.attribute, told.value.expected, told.value.found) == ("symbol", "int", "text")

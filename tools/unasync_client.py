@@ -1,0 +1,99 @@
+"""Write the synchronous twin of the client, pgps/client/_sync from pgps/client/_async, and that of its tests.
+
+`--check` compares instead. The runtime is written by hand on either side.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import unasync
+
+ROOT = Path(__file__).resolve().parent.parent
+PAIRS = {
+    ROOT / "pgps" / "client" / "_async": ROOT / "pgps" / "client" / "_sync",
+    ROOT / "tests" / "client" / "asynchronous": ROOT / "tests" / "client" / "synchronous",
+}
+BY_HAND = {"__init__.py", "runtime.py"}
+
+HEADER = "# Made by tools/unasync_client.py from {}: change that, then `make generate`.\n"
+
+NAMES = {
+    "AsyncExitStack": "ExitStack",
+    "AsyncRetrying": "Retrying",
+    "_async": "_sync",
+    "asynchronous": "synchronous",
+    "aclosing": "closing",
+}
+# What a program says differently, in docstrings and annotations.
+TEXTS = (
+    (r"async (with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\bAwaitable\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1"),
+    (r"\bAsync(?=[A-Z]\w)", ""),
+    (r"\bobject \| object\b", "object"),
+    (r"from collections\.abc import ([^\n]*?)\bAwaitable(?:, )?", r"from collections.abc import \1"),
+)
+
+
+def main() -> int:
+    """Write, or compare."""
+    classes = {
+        name
+        for source in PAIRS
+        for path in source.glob("*.py")
+        for name in re.findall(r"\bAsync[A-Z]\w*", path.read_text())
+    }
+    names = {name: name.removeprefix("Async") for name in classes} | NAMES
+    stale = [one for source, target in PAIRS.items() for one in brought_up_to_date(source, target, names)]
+    if stale and "--check" in sys.argv[1:]:
+        print(f"out of date: {', '.join(stale)}; run: make generate", file=sys.stderr)
+        return 1
+    return 0
+
+
+def brought_up_to_date(source: Path, target: Path, names: dict[str, str]) -> list[str]:
+    """Write what differs, unless it is only to be told."""
+    made = generated([path for path in source.glob("*.py") if path.name not in BY_HAND], names)
+    stale = [path for path in target.glob("*.py") if path.name not in BY_HAND and path.name not in made]
+    wrong = [target / name for name, text in made.items() if not _has(target / name, text)]
+    if "--check" not in sys.argv[1:]:
+        for path in stale:
+            path.unlink()
+        for path in wrong:
+            path.write_text(made[path.name])
+    return [str(path.relative_to(ROOT)) for path in stale + wrong]
+
+
+def generated(sources: list[Path], names: dict[str, str]) -> dict[str, str]:
+    """Return the texts of the twin by file name, formatted as all code here."""
+    with tempfile.TemporaryDirectory(dir=ROOT) as directory:
+        copied, made = Path(directory) / "before", Path(directory) / "after"
+        copied.mkdir()
+        for path in sources:
+            (copied / path.name).write_text(path.read_text())
+        rule = unasync.Rule(fromdir=str(copied), todir=str(made), additional_replacements=names)
+        unasync.unasync_files([str(copied / path.name) for path in sources], [rule])
+        for path in sources:
+            text = (made / path.name).read_text()
+            for pattern, replacement in TEXTS:
+                text = re.sub(pattern, replacement, text)
+            (made / path.name).write_text(HEADER.format(path.relative_to(ROOT)) + text)
+        for command in (
+            ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117"],
+            ["format", "--quiet"],
+        ):
+            subprocess.run([sys.executable, "-m", "ruff", *command, str(made)], check=True, cwd=ROOT)
+        return {path.name: (made / path.name).read_text() for path in sources}
+
+
+def _has(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
