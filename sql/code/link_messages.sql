@@ -114,6 +114,13 @@ begin
     if (hear_ad.neighbour).direction = 'out' then
         return;
     end if;
+    -- A neighbour speaks for itself: from it to the origin, and each hop costs one.
+    if v_path[1] is distinct from (hear_ad.neighbour).broker_id or v_path[cardinality(v_path)] is distinct from (hear_ad.body ->> 'broker')::uuid
+            or (hear_ad.body ->> 'cost')::integer is distinct from cardinality(v_path) - 1
+            or (select count(distinct p) from unnest(v_path) p) <> cardinality(v_path) then
+        raise exception 'broker "%" advertises a path that is none from it to the origin', (hear_ad.neighbour).name
+        using errcode = '22023', hint = 'It is damaged, or not what it says: drop the link, or mend that broker.';
+    end if;
     v_origin := pgps_internal.find_origin((hear_ad.body ->> 'broker')::uuid, (hear_ad.body ->> 'epoch')::integer, hear_ad.body ->> 'name');
     if v_me.broker_id = any (v_path) or (hear_ad.body ->> 'broker')::uuid = v_me.broker_id and (hear_ad.body ->> 'epoch')::integer >= v_me.epoch then
         delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin;
@@ -151,16 +158,11 @@ begin
     end if;
     v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'), hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
-    if v_key <> hear_sub.body ->> 'key' then
-        -- Known to the neighbour by the key it gave.
-        insert into pgps_internal.filter (key, type_id, filter, constant_types, environment)
-        values (hear_sub.body ->> 'key', v_filter.type_id, v_filter.filter, v_filter.constant_types, v_filter.environment) on conflict do nothing;
-        insert into pgps_internal.cover (key, by_key) values (hear_sub.body ->> 'key', v_key) on conflict do nothing;
-    end if;
     perform pg_advisory_xact_lock(1885826166, (hear_sub.neighbour).role::oid::integer);
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
-    insert into pgps_internal.wanted (neighbour_id, key, class_id) values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_class)
-    on conflict on constraint wanted_pkey do update set gone_batch = null;
+    insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id)
+    values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class)
+    on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id, gone_batch = null;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
     values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id, coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
 end
@@ -175,7 +177,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
-    where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.key = hear_unsub.key;
+    where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.known_as = hear_unsub.key;
 end
 $$;
 comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have been late for it';
@@ -208,7 +210,8 @@ begin
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
-        array(select jsonb_array_elements_text(hear_attach.body -> 'keep')))
+        array(select coalesce(w.key, k) from jsonb_array_elements_text(hear_attach.body -> 'keep') k
+            left join pgps_internal.wanted w on w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.known_as = k))
     on conflict on constraint attached_pkey do update
     set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false;
 end
@@ -241,7 +244,12 @@ begin
     select (hear_gap.neighbour).neighbour_id, o.origin_id, (hear_gap.body ->> 'upto')::bigint, '58030',
         format('batches %s to %s of broker "%s" were trimmed before they came here', (hear_gap.body ->> 'after')::bigint + 1, hear_gap.body ->> 'upto', o.name)
     from pgps_internal.origin o
-    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer;
+    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
+        and o.parent = (hear_gap.neighbour).neighbour_id and o.attachment = (hear_gap.body ->> 'attachment')::integer;
+    if not found then
+        -- Of another neighbour, or an older attachment: it means nothing.
+        return;
+    end if;
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
     select (hear_gap.neighbour).neighbour_id, a.lseq, a.mark, o.origin_id, o.attachment, (hear_gap.body ->> 'upto')::bigint,
         greatest((hear_gap.body ->> 'upto')::bigint, pgps_internal.horizon(o.origin_id))

@@ -43,6 +43,20 @@ end
 $$;
 comment on function pgps_internal.last_received(integer) is 'The highest number received from a neighbour';
 
+create or replace function pgps_internal.require_publisher(neighbour pgps_internal.neighbour, event_type pgps_internal.event_type) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not has_table_privilege((require_publisher.neighbour).role::oid, (require_publisher.event_type).endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', (require_publisher.neighbour).role, (require_publisher.event_type).name
+        using errcode = '42501', hint = format('grant insert on %s to %s', (require_publisher.event_type).endpoint, (require_publisher.neighbour).role);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_publisher(pgps_internal.neighbour, pgps_internal.event_type) is
+'Raises 42501 unless the role of a neighbour may publish a type here';
+
 create or replace function pgps_internal.stage(neighbour pgps_internal.neighbour, wire jsonb, caller name) returns text
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -62,10 +76,8 @@ begin
     if v_difference is not null then
         raise exception 'event type "%" is another one at broker "%": %', stage.wire ->> 'name', (stage.neighbour).name, v_difference
         using errcode = '55000', hint = 'Make it the same with pgps.alter_event_type, on one of the two; its events wait until then.';
-    elsif not has_table_privilege((stage.neighbour).role::oid, v_type.endpoint, 'insert') then
-        raise exception 'role "%" may not publish event type "%"', (stage.neighbour).role, v_type.name
-        using errcode = '42501', hint = format('grant insert on %s to %s', v_type.endpoint, (stage.neighbour).role);
     end if;
+    perform pgps_internal.require_publisher(stage.neighbour, v_type);
     v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
     v_found := to_regclass(v_stage);
     if v_found is not null and not exists (select from pg_class c where c.oid = v_found and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
@@ -276,6 +288,8 @@ declare
 begin
     for v_wire in select t.value from jsonb_array_elements(publish_slices.batch -> 'types') t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
+        -- Also here: the table that was staged into may be of an earlier batch.
+        perform pgps_internal.require_publisher(publish_slices.neighbour, v_type);
         select coalesce(range_agg(r), '{}') - publish_slices.taken into v_dropped
         from jsonb_array_elements(publish_slices.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
         where (s.value ->> 'type_id')::integer = v_type.type_id;

@@ -162,7 +162,10 @@ declare
     v_upto bigint;
     v_items jsonb;
 begin
-    if args ? 'mark' then
+    if v_after > pgps_internal.last_sent(v_neighbour.neighbour_id) and not args ? 'mark' then
+        raise exception 'broker "%" confirms %, and the last sent is %', v_neighbour.name, v_after, pgps_internal.last_sent(v_neighbour.neighbour_id)
+        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
+    elsif args ? 'mark' then
         perform pgps_internal.check_position(v_neighbour, v_at, v_after, args ->> 'mark');
     end if;
     if v_packed > v_at.received_batch then

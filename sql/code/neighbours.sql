@@ -96,6 +96,11 @@ begin
         v_role := v_link.role;
     end if;
     select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
+    -- First of all: what follows forgets what an earlier epoch has left.
+    if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then
+        raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
+            hint = format('That is role %s; if it is another now, drop the link on both sides first.', v_neighbour.role);
+    end if;
     if v_neighbour.epoch < (v_peer ->> 'epoch')::integer then
         -- It was restored and resumed: its numbers begin anew, and ours for it.
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
@@ -115,9 +120,6 @@ begin
         update pgps_internal.neighbour n set link_id = v_link.link_id, direction = v_link.direction, role = v_link.role
         where n.neighbour_id = v_neighbour.neighbour_id returning * into v_neighbour;
         update pgps_internal.subscription s set owner = v_link.role where s.subscription_id = v_neighbour.subscription_id;
-    elsif v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then
-        raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
-            hint = format('That is role %s; if it is another now, drop the link on both sides first.', v_neighbour.role);
     end if;
     update pgps_internal.neighbour n set name = v_peer ->> 'name' where n.neighbour_id = v_neighbour.neighbour_id and n.name <> v_peer ->> 'name';
     return v_neighbour;

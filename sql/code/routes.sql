@@ -165,7 +165,8 @@ begin
     where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id and i.neighbour_id is distinct from v_id)
     union all
     -- Origins and filters of the neighbour that are in force here.
-    select 'active', concat(a.origin_id, ' ', w.key), jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.key)
+    select 'active', concat(a.origin_id, ' ', w.known_as),
+        jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.known_as)
     from pgps_internal.attached a
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.wanted w using (neighbour_id)
@@ -373,8 +374,9 @@ begin
         when 'active' then
             -- What is matched from now on is complete; what was received or matched before may not be.
             return tell.value || jsonb_build_object('since', greatest(pgps_internal.reached(split_part(tell.key, ' ', 1)::integer),
-                (select a.since from pgps_internal.activation a
-                    where a.origin_id = split_part(tell.key, ' ', 1)::integer and a.key = split_part(tell.key, ' ', 2))));
+                (select a.since from pgps_internal.activation a join pgps_internal.wanted w on w.key = a.key
+                    where a.origin_id = split_part(tell.key, ' ', 1)::integer and w.neighbour_id = tell.neighbour_id
+                        and w.known_as = substr(tell.key, strpos(tell.key, ' ') + 1))));
         else
             return tell.value;
     end case;

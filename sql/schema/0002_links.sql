@@ -121,11 +121,13 @@ create table pgps_internal.pushed (
 
 create table pgps_internal.wanted (
     neighbour_id integer not null references pgps_internal.neighbour on delete cascade,
+    -- The neighbour's name for it: an own filter of that key may be another one.
+    known_as text not null,
     key text not null references pgps_internal.filter on delete cascade,
     class_id bigint not null,
     -- Taken back; matched until what was dispatched before is packed.
     gone_batch bigint,
-    primary key (neighbour_id, key)
+    primary key (neighbour_id, known_as)
 );
 
 -- Origins for which a neighbour has made this broker its parent.
