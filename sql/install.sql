@@ -41,5 +41,6 @@
 \ir code/links.sql
 \ir code/link_views.sql
 \ir code/resync.sql
+\ir code/drain.sql
 \ir code/trace.sql
 \ir code/statements.sql

@@ -267,7 +267,7 @@ def links(facts: Facts) -> Iterator[Finding]:
             yield Finding(Level.PROBLEM, "links", f"no worker here connects {', '.join(idle)}", "pgps-worker --dsn DSN")
     for row in facts.links:
         yield from _link_state(row)
-    if facts.links and all(row["state"] in ("up", "elsewhere", "paused") for row in facts.links):
+    if facts.links and all(row["state"] in ("up", "elsewhere", "paused", "draining") for row in facts.links):
         yield Finding(Level.OK, "links", f"{count(len(facts.links))} defined or met, none in trouble")
 
 
@@ -279,6 +279,9 @@ def _link_state(row: Row) -> Iterator[Finding]:
     elif row["state"] == "waiting" and row["defined_here"]:
         message = f'"{name}" cannot connect, and tries again: {why}'
         yield Finding(Level.WARNING, "links", message, row["hint"] or f"pgps link show {typed}")
+    elif row["state"] == "draining" and row["hint"]:
+        message = f'"{name}" is being dropped, and its neighbour is not connected'
+        yield Finding(Level.WARNING, "links", message, f"pgps link rm {typed} --cascade")
     elif row["state"] == "paused" and row["lag_events"]:
         message = f'"{name}" is paused with {count(row["lag_events"])} events waiting'
         yield Finding(Level.NOTE, "links", message, f"pgps link resume {typed}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
 import psycopg
 import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from pgps.cli import _queries
 from pgps.cli._command import Session, Yes, command, group
@@ -27,6 +32,7 @@ Conninfo = Annotated[
 
 _SECRETS = ("password", "sslpassword")
 _MASK = "********"
+_LOOK = 0.25  # seconds between two looks at a link that is being drained
 
 
 class Direction(StrEnum):
@@ -207,17 +213,62 @@ def rm(
     session: Session,
     name: Name,
     cascade: Annotated[
-        bool, typer.Option("--cascade", help="Also while events wait for the neighbour, which then are lost to it.")
+        bool, typer.Option("--cascade", help="At once, on this side only; what waits for the neighbour is lost to it.")
     ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is gone.")] = True,
+    timeout: Annotated[float | None, typer.Option(min=0.0, help="Wait no longer, in seconds; it goes on.")] = None,
     yes: Yes = False,
 ) -> None:
-    """Drop a link once nothing waits for the neighbour any more; do it on both sides.
+    """Drop a link on both sides, when what is under way has been delivered; what has another way takes it.
 
     A neighbour that connects from the other side is dropped by its own name.
+    Ctrl-C ends the waiting, not the dropping.
     """
     question = f'Drop link "{name}"' + (" and what waits for the neighbour?" if cascade else "?")
     session.confirm(question, yes=yes)
-    session.change([_queries.call("drop_link", name=name, cascade=cascade or None)], done=f'link "{name}" dropped')
+    statement = _queries.call("drop_link", name=name, cascade=cascade or None)
+    patience = (math.inf if timeout is None else timeout) if wait and not session.options.dry_run else 0.0
+    session.change([statement], done=lambda _: _dropped(session, name, patience))
+    if wait and timeout is not None and not session.options.dry_run and session.rows(_queries.links(name)):
+        raise typer.Exit(1)
+
+
+def _dropped(session: Session, name: str, patience: float) -> str:
+    """Wait while a link is being drained, and return what has become of it."""
+    began = time.monotonic()
+    with _bar(session, name) as show:
+        while rows := session.rows(_queries.links(name)):
+            show(rows[0])
+            if session.options.dry_run or time.monotonic() - began >= patience:
+                return f'link "{name}" is being drained: pgps link show {argument(name)}'
+            time.sleep(_LOOK)
+    return f'link "{name}" dropped'
+
+
+@contextlib.contextmanager
+def _bar(session: Session, name: str) -> Iterator[Callable[[Row], None]]:
+    """Give a function that shows how far a link is drained: on a terminal with a bar, else only what is in the way."""
+    console, told = session.out.stderr, set[str]()
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("draining {task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[left]} events to send"),
+        console=console,
+        transient=True,
+        disable=session.out.json or not console.is_terminal,
+    ) as progress:
+        task = progress.add_task(name, total=None, left="0")
+
+        def show(row: Row) -> None:
+            left = row["lag_events"]
+            most = max(left, int(progress.tasks[0].total or 0), 1)
+            progress.update(task, total=most, completed=most - left, left=count(left))
+            if row["hint"] and row["hint"] not in told:
+                told.add(row["hint"])
+                session.out.say(f"hint: {row['hint']}")
+
+        yield show
 
 
 @command(app, "resync", changes=True)

@@ -125,6 +125,7 @@ begin
     set broker_id = v_me.broker_id, epoch = v_me.epoch + 1, incarnation = pgps_internal.link_incarnation(), state = 'active';
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
     values (v_me.broker_id, v_me.epoch + 1, pgps_internal.broker(), true, v_last);
+    delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
     update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = clock_timestamp();
     perform pg_notify('pgps_link', '');

@@ -25,6 +25,9 @@ declare
     v_attached pgps_internal.attached;
     v_origin pgps_internal.origin;
 begin
+    if (go_live.neighbour).is_draining and not exists (select from pgps_internal.wanted w where w.neighbour_id = (go_live.neighbour).neighbour_id) then
+        return;
+    end if;
     for v_attached in
         select a.* from pgps_internal.attached a where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live order by a.origin_id
     loop
@@ -95,6 +98,8 @@ declare
     v_signature pgps_internal.signature;
     v_visible int8multirange;
     v_wanted int8multirange := '{}';
+    v_state text;
+    v_context text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = wanted_ids.type_id;
     v_visible := pgps_internal.visible(v_type, (wanted_ids.neighbour).role, wanted_ids.ids);
@@ -110,7 +115,17 @@ begin
         end if;
         -- Asked where filters are asked: in the log, as batch 0.
         select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
-        perform pgps_internal.match_signature(0, v_signature, v_visible, int8range(v_class.class_id, v_class.class_id, '[]'));
+        begin
+            perform pgps_internal.match_signature(0, v_signature, v_visible, int8range(v_class.class_id, v_class.class_id, '[]'));
+        exception when others or assert_failure or query_canceled then
+            get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
+            -- More than is wanted does no harm; the neighbour asks again.
+            perform pgps_internal.clear_blame();
+            return v_visible;
+        end;
         with found as (
             delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id returning d.event_ids, d.ids
         )

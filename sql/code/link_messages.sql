@@ -22,6 +22,9 @@ begin
                 and o.broker_id = (hear.body ->> 'broker')::uuid and o.epoch = (hear.body ->> 'epoch')::integer;
         when 'active' then perform pgps_internal.hear_active(hear.neighbour, hear.body);
         when 'gap' then perform pgps_internal.hear_gap(hear.neighbour, hear.body);
+        when 'drain' then perform pgps_internal.hear_drain(hear.neighbour);
+        when 'drained' then
+            update pgps_internal.neighbour n set has_sent_all = true where n.neighbour_id = (hear.neighbour).neighbour_id;
         else
             raise exception 'broker "%" says "%", which this one does not understand', (hear.neighbour).name, hear.kind
             using errcode = '0A000', hint = 'Upgrade the older broker: pgps upgrade DSN';
@@ -149,7 +152,7 @@ declare
     v_text text := hear_sub.body ->> 'filter';
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = hear_sub.body ->> 'type';
-    if not found or (hear_sub.neighbour).direction = 'in' then
+    if not found or (hear_sub.neighbour).direction = 'in' or pgps_internal.was_told((hear_sub.neighbour).neighbour_id, 'drain') then
         return;
     end if;
     if v_text is not null and not pgps_internal.travels(v_type, pgps.parse_filter(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
@@ -188,6 +191,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_class bigint;
+    v_dropped boolean := false;
 begin
     for v_class in
         delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.gone_batch <= drop_gone.packed returning w.class_id
@@ -196,7 +200,19 @@ begin
         perform pg_advisory_xact_lock(1885826166, (drop_gone.neighbour).role::oid::integer);
         delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id and m.class_id = v_class;
         perform pgps_internal.drop_unused_class(v_class);
+        v_dropped := true;
     end loop;
+    if v_dropped then
+        -- Classes that pgps_internal.widen has replaced: what they matched is packed, too.
+        for v_class in
+            delete from pgps_internal.member m using pgps_internal.class c
+            where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id and not c.is_active
+                and not exists (select from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = m.class_id)
+            returning m.class_id
+        loop
+            perform pgps_internal.drop_unused_class(v_class);
+        end loop;
+    end if;
 end
 $$;
 comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is 'Drops filters that a neighbour has taken back, behind the batch up to which everything is packed';

@@ -83,6 +83,10 @@ as $$
 declare
     v_id integer := (be_silent.neighbour).neighbour_id;
 begin
+    -- Without the filters that a draining link has had, nothing is known.
+    if (be_silent.neighbour).is_draining and not exists (select from pgps_internal.wanted w where w.neighbour_id = v_id) then
+        return;
+    end if;
     -- Only what has been matched and packed: nothing received may wait for dispatch.
     if packed <> coalesce((pgps_internal.last_batch()).batch_id, 0)
             or exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null) then
@@ -158,10 +162,15 @@ declare
     v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
     v_at pgps_internal.position := pgps_internal.position_of(v_neighbour.subscription_id);
     v_after bigint := (args ->> 'after')::bigint;
-    v_packed bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_packed bigint;
     v_upto bigint;
     v_items jsonb;
 begin
+    if (args ->> 'refresh')::boolean then
+        -- Before what is packed is known: a route that goes meanwhile is taken back behind all that came by it.
+        perform pg_advisory_xact_lock(1885826167, 0);
+    end if;
+    v_packed := coalesce((pgps_internal.last_batch()).batch_id, 0);
     if v_after > pgps_internal.last_sent(v_neighbour.neighbour_id) and not args ? 'mark' then
         raise exception 'broker "%" confirms %, and the last sent is %', v_neighbour.name, v_after, pgps_internal.last_sent(v_neighbour.neighbour_id)
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
@@ -186,7 +195,8 @@ begin
     where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after and s.lseq <= v_upto;
     return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items,
         'mark', (select pgps_internal.mark(o) from pgps_internal.shipment o where o.neighbour_id = v_neighbour.neighbour_id and o.lseq = v_upto),
-        'types', pgps_internal.parts(v_neighbour, v_after, coalesce(v_upto, v_after)));
+        'types', pgps_internal.parts(v_neighbour, v_after, coalesce(v_upto, v_after)))
+        || case when v_neighbour.is_draining then jsonb_build_object('drained', pgps_internal.is_drained(v_neighbour)) else '{}' end;
 end
 $$;
 comment on function pgps_internal.do_link_next(name, jsonb) is 'See pgps.link_next';
@@ -304,7 +314,7 @@ comment on function pgps.link_next(bigint, integer, boolean, text) is
 'What is to be sent to the neighbour of this session next, and a confirmation of what is behind it. after: the last number the neighbour has.
 max_events: about how many events. refresh: look also for what the neighbour should know, and how far nothing matched. mark: at the
 start, the check value that goes with after. Returns after, upto, mark, items (messages, and data of one batch of one origin
-each), types (what pgps.link_rows gives for them). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
+each), types (what pgps.link_rows gives for them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
 
 create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean) returns setof record
 language plpgsql security definer

@@ -70,22 +70,23 @@ as $$
 declare
     v_name text := pgps_internal.fold(args ->> 'name');
     v_neighbour pgps_internal.neighbour;
-    v_lag bigint;
 begin
     perform pgps_internal.require_admin(caller, 'drop links');
+    perform pg_advisory_xact_lock(1885826167, 0);
     select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id) where coalesce(l.name, n.name) = v_name;
     if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
-    if v_neighbour.neighbour_id is not null then
-        v_lag := (select coalesce(sum(b.depth), 0) from pgps_internal.backlog b where b.subscription_id = v_neighbour.subscription_id);
-        if v_lag > 0 and not coalesce((args ->> 'cascade')::boolean, false) then
-            raise exception 'link "%" has % events that the neighbour has not received', v_name, v_lag using errcode = '55006',
-                hint = format('Wait until pgps.links shows no lag, or: select pgps.drop_link(%L, cascade => true)', v_name);
-        end if;
-        perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
+    if v_neighbour.neighbour_id is null or coalesce((args ->> 'cascade')::boolean, false) then
+        perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id) where v_neighbour.neighbour_id is not null;
+        delete from pgps_internal.link l where l.name = v_name;
+        return;
     end if;
-    delete from pgps_internal.link l where l.name = v_name;
+    update pgps_internal.neighbour n set is_draining = true, is_dropped_here = true where n.neighbour_id = v_neighbour.neighbour_id;
+    update pgps_internal.link l set enabled = true where l.link_id = v_neighbour.link_id;
+    perform pg_notify('pgps_link', '');
+    raise notice 'link "%" is being drained, and goes when nothing is under way any more', v_name
+        using hint = format('pgps.links shows it until then. At once, with what waits: select pgps.drop_link(%L, cascade => true)', v_name);
 end
 $$;
 comment on function pgps_internal.do_drop_link(name, jsonb) is 'See pgps.drop_link';
@@ -96,8 +97,11 @@ begin atomic
     select pgps._call('drop_link', jsonb_build_object('name', drop_link.name, 'cascade', drop_link.cascade));
 end;
 comment on function pgps.drop_link(text, boolean) is
-'Drops a link and all that is known of the neighbour, or of a neighbour that connects to here, by its name. Refused (55006) while events
-wait for it, unless cascade. Do it on both sides. Needs pgps_admin. Errors: 42704, 55006, 42501.';
+'Drops a link, or that of a neighbour which connects to here, by its name, on both sides, drained: from now on the two attach and ask for nothing
+there, what has another way takes it, what is under way is delivered; then the workers remove the link and what each side knows of the
+other. Until then it is in pgps.links, draining; a NOTICE says so, a further call does no harm, a paused one is resumed for it. A definition
+of the other side''s own stays there, paused. cascade: at once, on this side alone, with what waits. One that was never up goes at once.
+Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -105,8 +109,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve links');
-    return (select coalesce(jsonb_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state', l.state) order by l.name), '[]')
-        from pgps_internal.link l where l.enabled);
+    return (select coalesce(jsonb_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state', l.state,
+            'draining', coalesce(n.is_draining, false)) order by l.name), '[]')
+        from pgps_internal.link l left join pgps_internal.neighbour n using (link_id) where l.enabled);
 end
 $$;
 comment on function pgps_internal.do_serve_links(name, jsonb) is 'See pgps.serve_links';
@@ -116,7 +121,7 @@ language sql
 begin atomic
     select pgps._call('serve_links', '{}');
 end;
-comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state. Needs pgps_worker or pgps_admin. Errors: 42501.';
+comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state, draining. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.do_note_link(caller name, args jsonb) returns void
 language plpgsql
@@ -163,7 +168,11 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         else l.state end as state,
     concat_ws('; ', n.last_error, l.last_error, (select string_agg(format('event type "%s": %s', f.name, f.difference), '; ' order by f.name)
         from pgps_internal.foreign_type f where f.neighbour_id = n.neighbour_id and f.difference is not null)) as last_error,
-    l.hint, n.name as neighbour, n.broker_id, n.epoch, coalesce(l.role, n.role)::text as role, l.link_id is not null as defined_here,
+    case
+        when n.is_draining and not u.is_up then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade => true)',
+            n.name, coalesce(l.name, n.name))
+        when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
+        else l.hint end as hint, n.name as neighbour, n.broker_id, n.epoch, coalesce(l.role, n.role)::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,

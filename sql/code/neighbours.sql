@@ -87,12 +87,16 @@ declare
     v_peer jsonb := args -> 'peer';
     v_link pgps_internal.link;
     v_neighbour pgps_internal.neighbour;
+    v_before pgps_internal.neighbour;
     v_role regrole := quote_ident(caller)::regrole;
 begin
     perform pgps_internal.check_peer(v_peer, pgps_internal.me());
     if args ->> 'link' is not null then
         perform pgps_internal.require_worker(caller, 'serve links');
-        select l.* into v_link from pgps_internal.link l where l.name = args ->> 'link';
+        select l.* into v_link from pgps_internal.link l where l.name = args ->> 'link' and l.enabled;
+        if not found then
+            raise exception 'link "%" was paused or dropped', args ->> 'link' using errcode = '55000', hint = 'See pgps.links.';
+        end if;
         v_role := v_link.role;
     end if;
     select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
@@ -105,13 +109,19 @@ begin
         -- It was restored and resumed: its numbers begin anew, and ours for it.
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
         v_link.link_id := coalesce(v_link.link_id, v_neighbour.link_id);
+        v_before := v_neighbour;
         v_neighbour := null;
     elsif v_neighbour.epoch > (v_peer ->> 'epoch')::integer then
         raise exception 'broker "%" is in epoch %, and was in % before', v_peer ->> 'name', v_peer ->> 'epoch', v_neighbour.epoch using errcode = '55000',
             hint = 'It is an older copy. On it: select pgps.resume_links(''clone'').';
     end if;
-    if v_neighbour.neighbour_id is null then
-        return pgps_internal.make_neighbour(v_peer, v_role, v_link.link_id, coalesce(v_link.direction, 'both'));
+    if v_neighbour.neighbour_id is null and (v_peer ->> 'draining')::boolean then
+        return null;
+    elsif v_neighbour.neighbour_id is null then
+        v_neighbour := pgps_internal.make_neighbour(v_peer, v_role, v_link.link_id, coalesce(v_link.direction, 'both'));
+        update pgps_internal.neighbour n set is_draining = true, is_dropped_here = v_before.is_dropped_here
+        where n.neighbour_id = v_neighbour.neighbour_id and v_before.is_draining returning * into v_before;
+        return v_neighbour;
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
         if v_neighbour.link_id is not null then
             raise exception 'link "%" leads to broker "%", and so does link "%"', v_link.name, v_neighbour.name,
@@ -127,7 +137,7 @@ end
 $$;
 comment on function pgps_internal.meet(name, jsonb) is
 'The neighbour that a session speaks for, entered if new: by the link when a worker of this broker connects it, by the role that first
-spoke for it otherwise. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
+spoke for it otherwise. Null when the peer is dropping the link and this broker does not know it any more. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
 
 create or replace function pgps_internal.do_link_open(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -143,6 +153,9 @@ begin
         raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send or receive.';
     end if;
     v_neighbour := pgps_internal.meet(caller, args);
+    if v_neighbour.neighbour_id is null then
+        return '{"gone": true}';
+    end if;
     delete from pgps_internal.link_session s where s.holder = pgps_internal.holder()
         or s.neighbour_id = v_neighbour.neighbour_id and s.duty = args ->> 'duty' and not pgps_internal.is_alive(s.holder);
     insert into pgps_internal.link_session (neighbour_id, duty, holder, caller)
@@ -163,7 +176,8 @@ end;
 comment on function pgps.link_open(jsonb, text, text) is
 'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity() says there. link:
 the link''s name when this broker defined it; needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker.
-Returns neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on).
+Returns neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only
+gone (true) when peer says draining and this broker has dropped the link already.
 Errors: 42501, 22023 the broker itself, 42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour

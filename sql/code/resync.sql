@@ -1,5 +1,21 @@
 -- Links that have gone astray: both sides compare again. Locks: advisory (1885826167, 0) until the transaction ends.
 
+create or replace function pgps_internal.unblock(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (unblock.neighbour).is_blocked then
+        update pgps_internal.neighbour n set is_blocked = false, last_error = null where n.neighbour_id = (unblock.neighbour).neighbour_id;
+        perform pgps_internal.resume_class(c, t)
+        from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
+        where m.subscription_id = (unblock.neighbour).subscription_id and not c.is_active and c.suspended_batch is not null;
+    end if;
+end
+$$;
+comment on function pgps_internal.unblock(pgps_internal.neighbour) is
+'Goes on with a neighbour that a policy had blocked: what came meanwhile is matched now; raises what the policy still raises';
+
 create or replace function pgps_internal.do_resync_link(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -16,6 +32,11 @@ begin
     elsif not found then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
+    perform pgps_internal.unblock(v_neighbour);
+    -- Attached anew, with the horizon and the filters in force: what came astray on the way comes again, what came is a repeat and dropped.
+    update pgps_internal.origin o set attachment = o.attachment + 1, is_settled = false where o.parent = v_neighbour.neighbour_id;
+    update pgps_internal.activation a set is_confirmed = false
+    from pgps_internal.origin o where o.origin_id = a.origin_id and o.parent = v_neighbour.neighbour_id;
     -- What was told counts as something else, so that the next comparison sends all of it, and takes back what is wanted no more.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
     where t.neighbour_id = v_neighbour.neighbour_id and t.kind <> 'attach';
@@ -33,7 +54,8 @@ begin atomic
 end;
 comment on function pgps.resync_link(text) is
 'Tells the neighbour at a link everything anew: event types, advertisements, filters; and compares its event types with those here again, for
-example after one of them was altered. Events are neither lost nor repeated by it. name: as in pgps.links.
+example after one of them was altered; attaches anew to it for the origins whose events come from it. A link that was blocked because a
+policy raised goes on, from where it stood, and this holds the dispatcher until the transaction ends. Events are neither lost nor repeated by it. name: as in pgps.links.
 Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;

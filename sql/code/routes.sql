@@ -38,13 +38,14 @@ begin
     -- Best by cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Not for a little:
     -- a parent that is as good as the best stays.
     with reachable as materialized (
-        select o.*, n.broker_id, n.neighbour_id = g.parent as is_parent
+        select o.*, n.broker_id, n.is_draining, n.neighbour_id = g.parent as is_parent
         from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
         where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
+            and not (n.is_draining and pgps_internal.was_told(n.neighbour_id, 'drain'))
     ),
     best as (
         select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
-        order by r.origin_id, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
+        order by r.origin_id, r.is_draining, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
     )
     update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false
     from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
@@ -142,6 +143,7 @@ declare
     v_id integer := (should_know.neighbour).neighbour_id;
 begin
     if (should_know.neighbour).is_draining then
+        return query select d.* from pgps_internal.last_words(v_id) d;
         return;
     end if;
     return query
@@ -294,7 +296,7 @@ begin
     select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
-            array['type', 'ad', 'unsub', 'sub', 'attach', 'active', 'detach', 'unad'], w.message), w.key),
+            array['type', 'ad', 'unsub', 'sub', 'attach', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
@@ -308,14 +310,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     case is_held.kind
-        when 'type', 'active' then
+        when 'type', 'active', 'drain', 'drained' then
             -- Once told, no harm.
             return true;
+        when 'ad' then
+            return (is_held.neighbour).is_draining;
         when 'sub' then
-            return not (is_held.neighbour).is_draining and pgps_internal.is_awaited(is_held.neighbour, is_held.key);
+            return (is_held.neighbour).is_draining or pgps_internal.is_awaited(is_held.neighbour, is_held.key);
         when 'attach' then
             -- The old parent is let go when the new one has answered.
-            return not (is_held.neighbour).is_draining and exists (
+            return exists (
                 select from pgps_internal.origin o
                 where o.origin_id = is_held.key::integer and o.parent <> (is_held.neighbour).neighbour_id
                     and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)

@@ -107,6 +107,9 @@ exception when others or assert_failure or query_canceled then
     if pgps_internal.is_cancelled(v_state, v_context) then
         raise;
     end if;
+    -- A neighbour gets nothing while nobody can say what it may see.
+    update pgps_internal.neighbour n set is_blocked = true, last_error = format('a policy on event type "%s" raised: %s',
+        (visible_carefully.event_type).name, v_error) where n.role = visible_carefully.owner;
     perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
     from pgps_internal.class c
     where c.type_id = (visible_carefully.event_type).type_id and c.owner = visible_carefully.owner and c.is_active;
@@ -114,6 +117,6 @@ exception when others or assert_failure or query_canceled then
 end
 $$;
 comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
-'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, and nobody else''s';
+'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, blocks its links, and nobody else''s';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -38,7 +38,10 @@ create table pgps_internal.neighbour (
     link_id integer unique references pgps_internal.link on delete set null,
     direction text not null check (direction in ('both', 'in', 'out')),
     subscription_id bigint not null references pgps_internal.subscription,
+    -- The link is being dropped, by one of the two; here: then its definition goes, too. Nothing more comes from there.
     is_draining boolean not null default false,
+    is_dropped_here boolean not null default false,
+    has_sent_all boolean not null default false,
     is_blocked boolean not null default false,
     last_error text,
     created_at timestamptz not null default clock_timestamp()

@@ -122,19 +122,36 @@ def test_show_has_what_crossed_and_what_waits(pgps: Pgps, pair: tuple[Broker, Br
     assert receiver["received"] == sender["confirmed"]
 
 
-def test_a_link_is_dropped_when_nothing_waits_for_the_neighbour(pgps: Pgps, pair: tuple[Broker, Broker, Link]) -> None:
+def test_a_link_is_drained_before_it_is_dropped(pgps: Pgps, pair: tuple[Broker, Broker, Link]) -> None:
     a, b, link = pair
     publish(a.admin, "tick", 1)
     a.settle()
-    refused = pgps("link", "rm", "to_b", "--yes", dsn=a.dsn)
-    assert refused.status == 1
-    assert "1 events" in refused.err
-    assert "hint: Wait" in refused.err
-    assert pgps("link", "rm", "to_b", "--cascade", "--yes", "--dry-run", dsn=a.dsn).status == 0
+    assert pgps("link", "rm", "to_b", "--yes", "--dry-run", dsn=a.dsn).status == 0
+    assert pgps("link", "show", "to_b", "--json", dsn=a.dsn).json["state"] == "up"
+    begun = pgps("link", "rm", "to_b", "--yes", "--no-wait", dsn=a.dsn)
+    assert begun.status == 0
+    assert "is being drained" in begun.err
+    late = pgps("link", "rm", "to_b", "--yes", "--timeout", "0", dsn=a.dsn)
+    assert late.status == 1
     settle([a, b], [link])
-    assert pgps("link", "rm", "to_b", "--yes", dsn=a.dsn).status == 0
-    assert pgps("link", "rm", "a", "--yes", dsn=b.dsn).status == 0
+    link.remove()
     assert pgps("link", "ls", "--json", dsn=a.dsn).json == pgps("link", "ls", "--json", dsn=b.dsn).json == []
+    assert [n for _, n in received(b, "all")] == [1]
+
+
+def test_a_draining_link_without_its_neighbour_is_told_of_and_dropped_at_once(
+    pgps: Pgps, pair: tuple[Broker, Broker, Link]
+) -> None:
+    a, _, link = pair
+    link.close()
+    begun = pgps("link", "rm", "to_b", "--yes", "--no-wait", dsn=a.dsn)
+    assert "cascade => true" in begun.err
+    found = {one["message"]: one["fix"] for one in pgps("doctor", "--json", dsn=a.dsn).json}
+    assert found['"to_b" is being dropped, and its neighbour is not connected'] == "pgps link rm to_b --cascade"
+    assert "draining" in pgps("topology", dsn=a.dsn).out
+    dropped = pgps("link", "rm", "to_b", "--yes", "--cascade", dsn=a.dsn)
+    assert dropped.status == 0
+    assert "dropped" in dropped.err
 
 
 def test_resync_tells_the_neighbour_everything_anew(pgps: Pgps, pair: tuple[Broker, Broker, Link]) -> None:

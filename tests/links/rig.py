@@ -39,10 +39,12 @@ class Lane:
     last: int
     mark: str | None
     moved: int = 0
+    drained: bool = False
     batches: list[dict[str, Any]] = field(default_factory=list)
 
     def next(self, max_events: int = 1000, *, refresh: bool = True) -> dict[str, Any]:
         batch: dict[str, Any] = call(self.source, "link_next", self.last, max_events, refresh, self.mark)
+        self.drained = batch.get("drained", False)
         return batch
 
     def carry(self, batch: dict[str, Any]) -> None:
@@ -101,6 +103,16 @@ class Link:
     def move(self) -> bool:
         there, here = self.out.move(), self.back.move()
         return there or here
+
+    @property
+    def drained(self) -> bool:
+        """True when both sides have nothing more to do."""
+        return self.out.drained and self.back.drained
+
+    def remove(self) -> None:
+        """Do what a worker does with a drained link: the side that it connects to first."""
+        call(self.back.source, "link_close")
+        call(self.out.source, "link_close")
 
     def close(self) -> None:
         for lane in (self.out, self.back):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "Opened",
     "apply",
     "begin",
+    "close_link",
     "identity",
     "next_batch",
     "note_link",
@@ -33,17 +34,19 @@ class LinkRow:
 
     name: str
     conninfo: str
+    draining: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a session learns when it takes a duty: `taken` when another has it."""
+    """What a session learns when it takes a duty: `taken`: another has it; `gone`: the link was dropped there."""
 
-    taken: bool
-    neighbour: str
-    last: int
-    mark: str
-    channel: str
+    taken: bool = False
+    neighbour: str = ""
+    last: int = 0
+    mark: str = ""
+    channel: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class Batch:
     messages: int
     events: int
     types: list[dict[str, Any]]
+    drained: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -65,7 +69,8 @@ class Batch:
 
 async def serve_links(connection: Connection) -> list[LinkRow]:
     """Return the links this broker's workers are to serve."""
-    return [LinkRow(row["name"], row["conninfo"]) for row in await _value(connection, "select pgps.serve_links()")]
+    found = await _value(connection, "select pgps.serve_links()")
+    return [LinkRow(row["name"], row["conninfo"], row["draining"]) for row in found]
 
 
 async def note_link(
@@ -84,6 +89,8 @@ async def identity(connection: Connection) -> dict[str, Any]:
 async def open_link(connection: Connection, peer: dict[str, Any], duty: str, link: str | None) -> Opened:
     """Take a duty for the broker `peer`; `link` is given on the side that defined it."""
     row = await _value(connection, "select pgps.link_open(%s::jsonb, %s, %s)", [json.dumps(peer), duty, link])
+    if row.get("gone"):
+        return Opened(gone=True)
     return Opened(row["taken"], row["name"], row["last"], row["mark"] or "", row["channel"])
 
 
@@ -99,7 +106,8 @@ async def next_batch(
     items = found["items"] or []
     events = sum(item.get("events", 0) for item in items)
     messages = sum("body" in item for item in items)
-    return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [])
+    drained = found.get("drained", False)
+    return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [], drained)
 
 
 async def begin(connection: Connection, batch: Batch) -> tuple[int, list[str]]:
@@ -111,6 +119,11 @@ async def begin(connection: Connection, batch: Batch) -> tuple[int, list[str]]:
 async def apply(connection: Connection, batch: Batch) -> None:
     """Act on what was received; the commit follows."""
     await connection.execute("select pgps.link_apply(%s::jsonb)", [batch.text])
+
+
+async def close_link(connection: Connection, *, gone: bool = False) -> None:
+    """Remove a drained link on one side, in the session that sends; `gone` when the other side has done so."""
+    await connection.execute("select pgps.link_close(%s)", [gone])
 
 
 def rows_of(batch: Batch, wire: dict[str, Any]) -> bytes:

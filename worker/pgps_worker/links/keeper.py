@@ -45,6 +45,10 @@ class ElsewhereError(Exception):
     """Another session serves this link."""
 
 
+class GoneError(Exception):
+    """The other broker has dropped this link, which is being dropped here."""
+
+
 @dataclass(slots=True)
 class Keeper:
     """One link of this broker."""
@@ -93,13 +97,31 @@ class Keeper:
             here = [await opened(self.config), await opened(self.config)]
             there = [await opened(remote), await opened(remote)]
             me, peer = await calls.identity(here[0]), await calls.identity(there[0])
-            out, back = await self._open(me, peer, here, there)
+            draining = any(row.draining for row in await calls.serve_links(here[0]) if row.name == self.link.name)
+            try:
+                out, back = await self._open(me | {"draining": draining}, peer, here, there)
+            except GoneError:
+                await self._close_here(here[0], peer)
+                return
+            out.other_way, back.other_way = back, out
             await calls.note_link(here[0], self.link.name, "up")
             self.was_up = True
             log.info("link %s: up, with broker %s", self.link.name, peer["name"])
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(out.run(), name=f"{name}-out")
                 ways.create_task(back.run(), name=f"{name}-back")
+            if out.drained and back.drained:
+                # Here last: what has begun is finished by whoever connects next.
+                await calls.close_link(there[0])
+                await calls.close_link(here[0])
+                log.info("link %s: drained and dropped", self.link.name)
+
+    async def _close_here(self, session: Connection, peer: dict[str, Any]) -> None:
+        """Remove this side of a link whose other side has gone."""
+        if (await calls.open_link(session, peer, "send", self.link.name)).taken:
+            raise ElsewhereError
+        await calls.close_link(session, gone=True)
+        log.info("link %s: dropped", self.link.name)
 
     async def _open(
         self, me: dict[str, Any], peer: dict[str, Any], here: list[Connection], there: list[Connection]
@@ -113,6 +135,8 @@ class Keeper:
         for side, sessions, other, link in sorted(sides, key=lambda s: str((me if s[0] == "here" else peer)["broker"])):
             for session, duty in zip(sessions, ("send", "receive"), strict=True):
                 opened = await calls.open_link(session, other, duty, link)
+                if opened.gone:
+                    raise GoneError
                 if opened.taken:
                     raise ElsewhereError
                 taken[side, duty] = opened

@@ -50,14 +50,22 @@ class Pump:
     stop: Stop
     vitals: Vitals
     size: Size = field(default_factory=Size)
+    drained: bool = False
+    other_way: Pump | None = None
 
     async def run(self) -> None:
-        """Carry until asked to stop; raises psycopg.Error when one of the two brokers refuses or is gone."""
+        """Carry until asked to stop, or the link is drained.
+
+        Raises psycopg.Error when one of the two brokers refuses or is gone.
+        """
         await self.source.execute(f'listen "{self.channel}"; listen {calls.LINK_CHANNEL}'.encode())
         refresh, beat = True, time.monotonic()
         while not self.stop.requested:
             batch = await calls.next_batch(self.source, self.last, self.size.events, refresh=refresh, mark=self.mark)
             self.mark = None
+            self.drained = batch.drained
+            if self.drained and self.other_way is not None and self.other_way.drained:
+                return
             if refresh:
                 beat = time.monotonic()
             if not batch.is_empty:

@@ -1,0 +1,164 @@
+"""Links that are dropped: drained, on both sides, while other ways take over; nothing is lost or repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from tests.fix_broker import call, make_type, publish, refused, rows, value
+from tests.fix_db import wait_until
+from tests.fix_worker import Workers
+from tests.links.rig import Broker, linked, names, received, settle
+from tests.links.test_worker import arrived, subscribed
+
+Brokers = Callable[[int], list[Broker]]
+
+
+def drop(broker: Broker, link: str) -> list[str]:
+    """Drop a link and return what was said."""
+    said: list[str] = []
+
+    def note(diagnostic: psycopg.errors.Diagnostic) -> None:
+        said.append(diagnostic.message_primary or "")
+
+    broker.admin.add_notice_handler(note)
+    call(broker.admin, "drop_link", link)
+    broker.admin.remove_notice_handler(note)
+    return said
+
+
+def state(broker: Broker, link: str) -> tuple[str, str | None]:
+    found: tuple[str, str | None] = rows(broker.admin, "select state, hint from pgps.links where name = %s", [link])[0]
+    return found
+
+
+def test_a_dropped_link_delivers_what_is_under_way_and_goes_on_both_sides(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    for broker in (a, b):
+        make_type(broker.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        for broker in (a, b):
+            call(broker.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1, 2)
+        publish(b.admin, "tick", 11, 12)
+        a.settle()
+        assert "being drained" in drop(a, "to_b")[0]
+        assert "being drained" in drop(a, "to_b")[0], "a second call is harmless"
+        assert state(a, "to_b")[0] == "draining"
+        with refused("55000", "not drained"):
+            call(links[0].out.source, "link_close")
+        settle([a, b], links)
+        assert links[0].drained
+        publish(a.admin, "tick", 3)
+        settle([a, b], links)
+        links[0].remove()
+        assert names(a.admin) == names(b.admin) == []
+        assert sorted(n for _, n in received(b, "all")) == [1, 2, 11, 12]
+        assert sorted(n for _, n in received(a, "all")) == [1, 2, 3, 11, 12]
+
+
+def test_with_another_way_events_take_it_without_loss_or_repetition(brokers: Brokers) -> None:
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, c), (a, b), (b, c)]) as links:
+        settle(made, links)
+        call(c.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        a.settle()
+        links[0].out.next()  # packed, and on its way
+        drop(c, "a")
+        publish(a.admin, "tick", 2)
+        for n in range(3, 10):
+            for link in links:
+                link.move()
+            publish(a.admin, "tick", n)
+            for broker in made:
+                broker.settle()
+        settle(made, links)
+        assert links[0].drained
+        links[0].remove()
+        publish(a.admin, "tick", 10)
+        settle(made, links[1:])
+        assert received(c, "all") == [("a", n) for n in range(1, 11)]
+        assert names(a.admin) == ["to_b", "to_c"], "a's own definition stays"
+        assert state(a, "to_c")[0] == "paused"
+        assert names(c.admin) == ["b"]
+
+
+def test_who_is_behind_the_one_that_drops_gets_what_was_under_way(brokers: Brokers) -> None:
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(b, a), (b, c)]) as links:
+        settle(made, links)
+        call(c.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1, 2, 3)
+        a.settle()
+        drop(b, "to_a")
+        settle([a, b], links[:1])
+        assert links[0].drained
+        links[0].remove()
+        settle([b, c], links[1:])
+        assert received(c, "all") == [("a", 1), ("a", 2), ("a", 3)]
+        assert value(c.admin, "select count(*) from pgps.advertisements") == 0
+
+
+def test_what_came_is_dispatched_before_the_link_goes(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1)
+        drop(b, "a")
+        for _ in range(6):
+            a.settle()
+            links[0].move()
+        assert not links[0].drained
+        b.settle()
+        links[0].move()
+        links[0].move()
+        assert links[0].drained
+
+
+def test_one_that_cannot_be_reached_waits_and_says_how_to_drop_it_at_once(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+    drop(a, "to_b")
+    found, hint = state(a, "to_b")
+    assert found == "draining"
+    assert "cascade => true" in (hint or "")
+    call(a.admin, "drop_link", "to_b", cascade=True)
+    assert names(a.admin) == []
+
+
+def test_workers_drop_a_link_also_when_one_dies_between_the_two_sides(brokers: Brokers, workers: Workers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    call(a.admin, "create_link", "to_b", b.dsn)
+    call(b.admin, "create_link", "to_a", a.dsn)
+    workers(a.dsn)
+    workers(b.dsn)
+    subscribed(a, b)
+    publish(a.admin, "tick", *range(100))
+    call(b.admin, "drop_link", "to_a")
+    assert arrived(b, "all", 100) == list(range(100))
+    wait_until(lambda: names(b.admin) == [], timeout=20, what="dropped at b")
+    wait_until(lambda: state(a, "to_b")[0] == "paused", timeout=20, what="paused at a")
+    # As if the worker had died when b had forgotten a, and a not yet b.
+    call(a.admin, "alter_link", "to_b", enabled=True)
+    wait_until(lambda: state(a, "to_b")[0] == "up", timeout=20, what="up again")
+    call(a.admin, "alter_link", "to_b", enabled=False)
+    rows(a.admin, "update pgps_internal.neighbour set is_draining = true, is_dropped_here = true")
+    wait_until(lambda: state(b, "a")[0] == "waiting", timeout=20, what="b is alone")
+    call(b.admin, "drop_link", "a", cascade=True)
+    call(a.admin, "alter_link", "to_b", enabled=True)
+    wait_until(lambda: names(a.admin) == [], timeout=20, what="dropped at a")
+    assert names(b.admin) == []
