@@ -36,6 +36,7 @@
 \ir code/horizon.sql
 \ir code/link_messages.sql
 \ir code/link_send.sql
+\ir code/link_copy.sql
 \ir code/link_receive.sql
 \ir code/link_reclaim.sql
 \ir code/links.sql

@@ -41,6 +41,16 @@ begin
                 where l.event_id between lower(pgps_ranges) and upper(pgps_ranges) - 1 and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids);
                 return v_cut;
             end if;
+            -- Mostly all numbers there are theirs.
+            select count(*), coalesce(bool_or(l.numbered), false) into v_cut.events, v_cut.numbered
+            from (select lower(r) as lo, upper(r) as hi from unnest(pgps_ranges) r) r
+            cross join lateral (select x.xid, x._producer is not null as numbered from %1$s x
+                where x.event_id >= r.lo and x.event_id < r.hi offset 0) l
+            where l.xid in (select u from unnest(pgps_xids) u);
+            if v_cut.events = (select sum(upper(r) - lower(r)) from unnest(pgps_ranges) r) then
+                v_cut.ids := pgps_ranges;
+                return v_cut;
+            end if;
             with l as (
                 select l.event_id, l.event_id - row_number() over (order by l.event_id) as island, l._producer is not null as numbered
                 from (select lower(r) as lo, upper(r) as hi from unnest(pgps_ranges) r) r
@@ -99,6 +109,7 @@ begin
             return v_messages;
         end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
     perform pgps_internal.build_views(v_type);
+    perform pgps_internal.build_link(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
     from (select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id) c;
@@ -127,8 +138,8 @@ begin
     loop
         execute format('drop function %s', v_function);
     end loop;
-    execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I',
-        v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception');
+    execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_link.%I',
+        v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception', v_type.name || '_sent');
 end
 $$;
 comment on function pgps_internal.drop_code(integer) is 'Drops the generated code of an event type';

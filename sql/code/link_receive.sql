@@ -25,6 +25,11 @@ begin
         raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     end if;
+    -- It need not be sent again with link_apply.
+    perform set_config('pgps.link_base', '', true), set_config('pgps.link_batch', args::text, true);
+    if not coalesce((args ->> 'staged')::boolean, false) and pgps_internal.is_plain(v_neighbour, args) then
+        return jsonb_build_object('last', v_last, 'straight', true, 'copies', jsonb_build_array(pgps_internal.open_segment(v_neighbour, args #> '{types,0}')));
+    end if;
     for v_type in select t.value from jsonb_array_elements(args -> 'types') t loop
         v_copies := v_copies || jsonb_build_array(pgps_internal.stage(v_neighbour, v_type, caller));
     end loop;
@@ -62,22 +67,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_type pgps_internal.event_type;
+    v_type pgps_internal.event_type := pgps_internal.received_type(stage.neighbour, stage.wire);
     v_stage text;
     v_found regclass;
     v_columns text := (select coalesce(string_agg(format(', %I', a.name), '' order by n), '')
         from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text)) with ordinality a(name, n));
     v_definition text := (select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else to_regtype(a.type)::text end), '' order by n), '')
         from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text, type text, as_text boolean)) with ordinality a(name, type, as_text, n));
-    v_difference text;
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.name = stage.wire ->> 'name';
-    v_difference := case when v_type.type_id is null then 'there is none here' else pgps_internal.difference(v_type, stage.wire, (stage.neighbour).name) end;
-    if v_difference is not null then
-        raise exception 'event type "%" is another one at broker "%": %', stage.wire ->> 'name', (stage.neighbour).name, v_difference
-        using errcode = '55000', hint = 'Make it the same with pgps.alter_event_type, on one of the two; its events wait until then.';
-    end if;
-    perform pgps_internal.require_publisher(stage.neighbour, v_type);
     v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
     v_found := to_regclass(v_stage);
     if v_found is not null and not exists (select from pg_class c where c.oid = v_found and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
@@ -92,20 +89,23 @@ begin
         execute format('comment on table %s is %L', v_stage, v_definition);
         execute format('grant insert on %s to %I', v_stage, stage.caller);
     end if;
-    return format('copy %s (pgps_item, pgps_event%s) from stdin (format binary)', v_stage, v_columns);
+    return format('copy %s (%s pgps_event%s) from stdin (format binary)', v_stage,
+        case when (stage.wire ->> 'ordered')::boolean then 'pgps_item,' else '' end, v_columns);
 end
 $$;
 comment on function pgps_internal.stage(pgps_internal.neighbour, jsonb, name) is
 'The COPY by which events of a type come into this session''s staging table, where they get their ids in order. Errors: 55000 another schema, 42501.';
 
-create or replace function pgps.link_begin(batch jsonb) returns jsonb
+create or replace function pgps.link_begin(batch jsonb, staged boolean = false) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_begin', link_begin.batch);
+    select pgps._call('link_begin', case when link_begin.staged then link_begin.batch || '{"staged": true}' else link_begin.batch end);
 end;
-comment on function pgps.link_begin(jsonb) is
+comment on function pgps.link_begin(jsonb, boolean) is
 'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, and when that is where the batch begins,
-copies: a COPY for each of its types. When last is higher, the batch was received before. Needs pgps.link_open.
+copies: a COPY for each of its types, straight into the log when straight is true. If such a batch is refused for what its events are (class
+22 or 23) or because something moved (40001), it is to be received once more with staged, which sorts out what cannot be taken.
+When last is higher, the batch was received before. Needs pgps.link_open.
 Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type.';
 
 create or replace function pgps_internal.do_link_apply(caller name, args jsonb) returns jsonb
@@ -119,13 +119,14 @@ declare
     v_slices jsonb;
     v_heard boolean := false;
     v_last bigint := pgps_internal.last_received(v_neighbour.neighbour_id);
+    v_base bigint := nullif(current_setting('pgps.link_base', true), '')::bigint;
 begin
-    if (args ->> 'after')::bigint <> v_last then
+    if (args ->> 'after')::bigint is distinct from v_last then
         raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     end if;
     perform pgps_internal.put_in_order(args -> 'types');
-    v_slices := pgps_internal.slices(args -> 'types');
+    v_slices := pgps_internal.slices(args -> 'types', v_base);
     for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
         if v_item ? 'upto' then
             v_ids := v_ids + pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark');
@@ -134,7 +135,12 @@ begin
             v_heard := true;
         end if;
     end loop;
-    perform pgps_internal.publish_slices(v_neighbour, args, v_slices, v_ids);
+    if v_base is null then
+        perform pgps_internal.publish_stages(v_neighbour, args, v_slices, v_ids);
+    elsif pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(args #> '{types,0,runs}') then
+        raise exception 'what came from broker "%" cannot go straight into the log', v_neighbour.name using errcode = '40001', hint = 'Again with staged.';
+    end if;
+    perform pgps_internal.note_slices(v_neighbour, args, v_slices, v_ids);
     if pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
     end if;
@@ -173,50 +179,58 @@ end
 $$;
 comment on function pgps_internal.put_in_order(jsonb) is 'Gives the staged events of several types ids in the order in which they were published';
 
-create or replace function pgps_internal.slices(types jsonb) returns jsonb
+create or replace function pgps_internal.slices(types jsonb, base bigint) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slices jsonb := '[]';
     v_wire jsonb;
-    v_type_id integer;
+    v_type pgps_internal.event_type;
     v_ids bigint[];
-    v_runs jsonb;
     v_lo bigint;
     v_hi bigint;
     v_count bigint;
 begin
     for v_wire in select t.value from jsonb_array_elements(slices.types) t loop
-        select t.type_id into v_type_id from pgps_internal.event_type t where t.name = v_wire ->> 'name';
-        -- One statement's events, and nobody else drew an id meanwhile: a range.
-        if jsonb_array_length(v_wire -> 'runs') = 1 then
-            execute format('select min(s.pgps_id), max(s.pgps_id), count(*) from pg_temp.pgps_stage_%s s', v_type_id) into v_lo, v_hi, v_count;
-            if v_count = (v_wire #>> '{runs,0,n}')::bigint and v_hi - v_lo + 1 = v_count then
-                v_slices := v_slices || jsonb_build_array(v_wire #> '{runs,0}' || jsonb_build_object('lo', v_lo, 'hi', v_hi, 'type_id', v_type_id,
-                    'ids', int8multirange(int8range(v_lo, v_hi, '[]'))));
-                continue;
-            end if;
-        end if;
-        execute format('select array_agg(s.pgps_id order by s.pgps_id) from pg_temp.pgps_stage_%s s', v_type_id) into v_ids;
-        -- Rows come in the order of the runs, so a run is a number of ids in a row.
-        select jsonb_agg(r.run || jsonb_build_object('lo', v_ids[r.before + 1], 'hi', v_ids[r.before + (r.run ->> 'n')::bigint], 'first', r.before + 1,
-            'type_id', v_type_id, 'ids', case when v_ids[r.before + (r.run ->> 'n')::bigint] - v_ids[r.before + 1] + 1 = (r.run ->> 'n')::bigint
-                then int8multirange(int8range(v_ids[r.before + 1], v_ids[r.before + (r.run ->> 'n')::bigint], '[]'))
-                else (select range_agg(int8range(u, u, '[]')) from unnest(v_ids[r.before + 1 : r.before + (r.run ->> 'n')::bigint]) u) end))
-        into v_runs
-        from (select r.value as run, coalesce(sum((r.value ->> 'n')::bigint) over (order by r.n rows between unbounded preceding and 1 preceding), 0)::integer as before
-            from jsonb_array_elements(v_wire -> 'runs') with ordinality r(value, n)) r;
-        if coalesce((select sum((r.value ->> 'n')::bigint) from jsonb_array_elements(v_wire -> 'runs') r), 0) <> coalesce(cardinality(v_ids), 0) then
-            raise exception '% events of type "%" came, and not as many as were said', coalesce(cardinality(v_ids), 0), v_wire ->> 'name'
+        select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
+        execute format('select min(s.pgps_id), max(s.pgps_id), count(*) from %s s', pgps_internal.copied(v_type, slices.base)) into v_lo, v_hi, v_count;
+        if v_count <> pgps_internal.count_runs(v_wire -> 'runs') then
+            raise exception '% events of type "%" came, and not as many as were said', v_count, v_wire ->> 'name'
             using errcode = '55000', hint = 'The link is opened again and sends them anew.';
         end if;
-        v_slices := v_slices || coalesce(v_runs, '[]');
+        -- Mostly nobody else drew a number meanwhile.
+        if v_hi - v_lo + 1 > v_count then
+            execute format('select array_agg(s.pgps_id order by s.pgps_id) from %s s', pgps_internal.copied(v_type, slices.base)) into v_ids;
+        end if;
+        v_slices := v_slices || pgps_internal.runs_with_ids(v_wire -> 'runs', v_type.type_id, v_lo, v_ids);
+        v_ids := null;
     end loop;
     return v_slices;
 end
 $$;
-comment on function pgps_internal.slices(jsonb) is 'The runs of a batch with the ids that their events have here';
+comment on function pgps_internal.slices(jsonb, bigint) is 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
+
+create or replace function pgps_internal.runs_with_ids(runs jsonb, type_id integer, lo bigint, ids bigint[]) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Rows come in the order of the runs, so a run is a number of ids in a row.
+    return (
+        select coalesce(jsonb_agg(x.run || jsonb_build_object('lo', x.lo, 'hi', x.hi, 'type_id', runs_with_ids.type_id,
+            'ids', case when x.hi - x.lo + 1 = x.n then int8multirange(int8range(x.lo, x.hi, '[]'))
+                else (select range_agg(int8range(u, u, '[]')) from unnest(runs_with_ids.ids[x.before + 1 : x.before + x.n]) u) end)), '[]')
+        from (
+            select r.run, r.n, r.before, case when runs_with_ids.ids is null then runs_with_ids.lo + r.before else runs_with_ids.ids[r.before + 1] end as lo,
+                case when runs_with_ids.ids is null then runs_with_ids.lo + r.before + r.n - 1 else runs_with_ids.ids[r.before + r.n] end as hi
+            from (select r.value as run, (r.value ->> 'n')::integer as n,
+                    coalesce(sum((r.value ->> 'n')::integer) over (order by r.n rows between unbounded preceding and 1 preceding), 0)::integer as before
+                from jsonb_array_elements(runs_with_ids.runs) with ordinality r(value, n)) r
+        ) x);
+end
+$$;
+comment on function pgps_internal.runs_with_ids(jsonb, integer, bigint, bigint[]) is 'Runs with the ids of their events: of ids, in order, or without gaps from lo on';
 
 create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns int8multirange
 language plpgsql
@@ -277,7 +291,7 @@ $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
 'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that subscription';
 
-create or replace function pgps_internal.publish_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
+create or replace function pgps_internal.publish_stages(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -286,30 +300,39 @@ declare
     v_type pgps_internal.event_type;
     v_dropped int8multirange;
 begin
-    for v_wire in select t.value from jsonb_array_elements(publish_slices.batch -> 'types') t loop
+    for v_wire in select t.value from jsonb_array_elements(publish_stages.batch -> 'types') t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
         -- Also here: the table that was staged into may be of an earlier batch.
-        perform pgps_internal.require_publisher(publish_slices.neighbour, v_type);
-        select coalesce(range_agg(r), '{}') - publish_slices.taken into v_dropped
-        from jsonb_array_elements(publish_slices.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+        perform pgps_internal.require_publisher(publish_stages.neighbour, v_type);
+        select coalesce(range_agg(r), '{}') - publish_stages.taken into v_dropped
+        from jsonb_array_elements(publish_stages.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
         where (s.value ->> 'type_id')::integer = v_type.type_id;
-        perform pgps_internal.publish_stage(publish_slices.neighbour, v_type, v_wire, v_dropped, publish_slices.batch, publish_slices.slices);
+        perform pgps_internal.publish_stage(publish_stages.neighbour, v_type, v_wire, v_dropped, publish_stages.batch, publish_stages.slices);
     end loop;
+end
+$$;
+comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is 'Puts the taken items'' staged events into the logs';
+
+create or replace function pgps_internal.note_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
     insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
-    select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (publish_slices.neighbour).role,
+    select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (note_slices.neighbour).role,
         false, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
-    from (select s.value as run from jsonb_array_elements(publish_slices.slices) s
-        where (s.value ->> 'ids')::int8multirange && publish_slices.taken) s
-    join jsonb_array_elements(publish_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
+    from (select s.value as run from jsonb_array_elements(note_slices.slices) s
+        where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
+    join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
     -- As publication does: told at commit, if the dispatcher sleeps.
-    if not isempty(publish_slices.taken) and pg_try_advisory_lock_shared(1885826163, 2) then
+    if not isempty(note_slices.taken) and pg_try_advisory_lock_shared(1885826163, 2) then
         perform pg_advisory_unlock_shared(1885826163, 2), pg_notify('pgps_dispatch', '');
     end if;
 end
 $$;
-comment on function pgps_internal.publish_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
-'Puts the taken items'' events into the logs, and a row for each statement at the origin into the control queue';
+comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
+'Publishes the taken items'' events: a row for each statement at the origin in the control queue';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange, batch jsonb, slices jsonb
@@ -360,16 +383,16 @@ $$;
 comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb, int8multirange, jsonb, jsonb) is
 'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions';
 
-create or replace function pgps.link_apply(batch jsonb) returns jsonb
+create or replace function pgps.link_apply(batch jsonb = null) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_apply', link_apply.batch);
+    select pgps._call('link_apply', coalesce(link_apply.batch, nullif(current_setting('pgps.link_batch', true), '')::jsonb, '{}'));
 end;
 comment on function pgps.link_apply(jsonb) is
-'Last statement of the transaction that receives a batch: acts on its messages and publishes its events here, in order, and notes how far;
+'Last statement of the transaction that receives a batch (null = the one with which it began): acts on its messages and publishes its events here, in order, and notes how far;
 COMMIT follows. Returns last, and how many events were taken (the others had been received from elsewhere). Needs pgps.link_begin.
 Errors: 55000 a batch or an event is missing.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.link_begin(jsonb), pgps.link_apply(jsonb) from public;
-grant execute on function pgps.link_begin(jsonb), pgps.link_apply(jsonb) to pgps_link, pgps_worker, pgps_admin;
+revoke all on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) from public;
+grant execute on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) to pgps_link, pgps_worker, pgps_admin;

@@ -180,7 +180,7 @@ begin
     if v_packed > v_at.received_batch then
         perform pgps_internal.pack(v_neighbour, v_at, v_packed);
     end if;
-    perform pgps_internal.confirm(v_neighbour, v_at, v_after, v_packed);
+    perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     perform pgps_internal.drop_gone(v_neighbour, v_packed);
     if (args ->> 'refresh')::boolean then
         perform pgps_internal.refresh(v_neighbour);
@@ -230,6 +230,8 @@ declare
     v_types jsonb := '[]';
     v_type record;
     v_runs jsonb;
+    v_rewound boolean := exists (select from pgps_internal.shipment o where o.neighbour_id = (parts.neighbour).neighbour_id
+        and o.lseq > parts.after and o.lseq <= parts.upto and o.body is not null and o.upto is not null);
 begin
     for v_type in
         select t.*, count(*) over () as types
@@ -239,7 +241,7 @@ begin
     loop
         v_runs := pgps_internal.runs((parts.neighbour).neighbour_id, parts.after, parts.upto, v_type.type_id, v_type.log);
         v_types := v_types || jsonb_build_array(jsonb_build_object('name', v_type.name, 'runs', v_runs, 'ordered', v_type.types > 1,
-            'attributes', pgps_internal.wire_columns(v_type.endpoint)));
+            'attributes', pgps_internal.wire_columns(v_type.endpoint)) || case when v_rewound then '{"rewound": true}' else '{}'::jsonb end);
     end loop;
     return v_types;
 end
@@ -270,7 +272,11 @@ declare
         cross join lateral (select x.event_id, x.xid, x.pgps_origin_event from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
         where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4)', runs.log);
 begin
-    -- Usually an item is of one statement.
+    v_runs := pgps_internal.plain_runs(runs.neighbour_id, runs.after, runs.upto, runs.type_id);
+    if v_runs is not null then
+        return v_runs;
+    end if;
+    -- Often an item is of one statement, though others published meanwhile.
     execute format('with %s, one as (select g.lseq, (array_agg(g.xid))[1] as xid, count(*) as xids, sum(g.n)::bigint as n, min(g.lo) as lo, max(g.hi) as hi
                 from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from taken t group by t.lseq, t.xid) g group by g.lseq)
         select case when bool_and(o.xids = 1 and c.n = 1) then jsonb_agg(jsonb_build_object(''lseq'', o.lseq, ''n'', o.n) || c.part order by o.lseq) end
@@ -298,51 +304,55 @@ $$;
 comment on function pgps_internal.runs(integer, bigint, bigint, integer, regclass) is
 'Runs of events, in the order in which they travel, that are of one statement: number of events, and what the statement''s events have in common';
 
+create or replace function pgps_internal.plain_runs(neighbour_id integer, after bigint, upto bigint, type_id integer) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The statements of a batch whose events lie where the item's lie: when it is one, the log need not be asked. See pgps_internal.waiting
+    -- for what a batch's transactions are.
+    return (
+        select case when bool_and(c.n = 1) then jsonb_agg(jsonb_build_object('lseq', o.lseq, 'n', o.n) || c.part order by o.lseq) end
+        from (select o.lseq, o.batch_id, lower(s.ids) as lo, upper(s.ids) - 1 as hi, pgps_internal.count_ids(s.ids) as n
+            from pgps_internal.shipment o, unnest(o.slices) s
+            where o.neighbour_id = plain_runs.neighbour_id and o.lseq > plain_runs.after and o.lseq <= plain_runs.upto and s.type_id = plain_runs.type_id) o
+        left join lateral (select b.previous, b.snapshot, b.upto from pgps_internal.batch b where b.batch_id = o.batch_id limit 1) b on true
+        left join lateral (select b.upto from pgps_internal.batch b where b.batch_id = o.batch_id - 1 limit 1) p on true
+        cross join lateral (
+            select case when bool_and((x.c).lo <= o.lo and (x.c).hi >= o.hi) then count(*) else 0 end as n, (array_agg(pgps_internal.part_of(x.c)))[1] as part
+            from (
+                select c from pgps_internal.control c
+                where c.xid >= greatest(pg_snapshot_xmax(b.previous), p.upto) and c.xid <= coalesce(b.upto, pg_snapshot_xmax(b.snapshot))
+                    and c.type_id = plain_runs.type_id and c.hi >= o.lo and c.lo <= o.hi
+                union all
+                select c from pgps_internal.control c
+                where c.xid = any (array(select pg_snapshot_xip(b.previous))) and c.type_id = plain_runs.type_id and c.hi >= o.lo and c.lo <= o.hi
+            ) x(c)
+        ) c);
+end
+$$;
+comment on function pgps_internal.plain_runs(integer, bigint, bigint, integer) is 'See pgps_internal.runs; null when an item may be of several statements';
+
 create or replace function pgps_internal.part_of(control pgps_internal.control) returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$ select jsonb_build_object('published_at', (part_of.control).published_at) || case when (part_of.control).volatile then '{"volatile": true}' else '{}'::jsonb end $$;
 comment on function pgps_internal.part_of(pgps_internal.control) is 'What the events of a statement have in common, as it travels';
 
-create or replace function pgps.link_next(after bigint, max_events integer, refresh boolean = false, mark text = null) returns jsonb
+create or replace function pgps.link_next(after bigint, max_events integer, refresh boolean = false, mark text = null, confirmed bigint = null) returns jsonb
 language sql
 begin atomic
     select pgps._call('link_next', jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh)
-        || case when link_next.mark is not null then jsonb_build_object('mark', link_next.mark) else '{}' end);
+        || case when link_next.mark is not null then jsonb_build_object('mark', link_next.mark) else '{}' end
+        || case when link_next.confirmed is not null then jsonb_build_object('confirmed', link_next.confirmed) else '{}' end);
 end;
-comment on function pgps.link_next(bigint, integer, boolean, text) is
-'What is to be sent to the neighbour of this session next, and a confirmation of what is behind it. after: the last number the neighbour has.
+comment on function pgps.link_next(bigint, integer, boolean, text, bigint) is
+'What is to be sent to the neighbour of this session next. after: the last number the neighbour has, or is being sent. confirmed: the last
+number that it has committed, null = after.
 max_events: about how many events. refresh: look also for what the neighbour should know, and how far nothing matched. mark: at the
 start, the check value that goes with after. Returns after, upto, mark, items (messages, and data of one batch of one origin
 each), types (what pgps.link_rows gives for them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
 
-create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean) returns setof record
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set max_parallel_workers_per_gather = 0
-as $$
-declare
-    v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
-    v_type pgps_internal.event_type;
-    v_mixed boolean := exists (select from pgps_internal.shipment o where o.neighbour_id = v_neighbour.neighbour_id
-        and o.lseq > link_rows.after and o.lseq <= link_rows.upto and o.body is not null and o.upto is not null);
-begin
-    select t.* into v_type from pgps_internal.event_type t where t.name = link_rows.event_type;
-    -- Events of one batch that came at different times are put back into the order of their origin.
-    return query execute format('
-        select case when $5 then o.lseq end, l.*
-        from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
-            where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4 order by o.lseq, r) o
-        cross join lateral (select coalesce(x.pgps_origin_event, x.event_id) %s from %s x
-            where x.event_id >= lower(o.r) and x.event_id < upper(o.r) order by x.event_id offset 0) l' || case when v_mixed then ' order by o.lseq, l.coalesce' else '' end,
-        (select coalesce(string_agg(format(case when (c.value ->> 'as_text')::boolean then ', x.%I::text' else ', x.%I' end, c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(pgps_internal.wire_columns(v_type.endpoint)) with ordinality c(value, n)), v_type.log)
-    using v_neighbour.neighbour_id, link_rows.after, link_rows.upto, v_type.type_id, link_rows.ordered;
-end
-$$;
-comment on function pgps.link_rows(text, bigint, bigint, boolean) is
-'The events of one type in the items behind after up to upto, for COPY (…) TO STDOUT (FORMAT BINARY): number of the item (null unless
-ordered), event id at the origin, attributes as pgps.link_next lists them. Needs pgps.link_open. Errors: 55000.';
-
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.link_next(bigint, integer, boolean, text), pgps.link_rows(text, bigint, bigint, boolean) from public;
-grant execute on function pgps.link_next(bigint, integer, boolean, text), pgps.link_rows(text, bigint, bigint, boolean) to pgps_link, pgps_worker, pgps_admin;
+revoke all on function pgps.link_next(bigint, integer, boolean, text, bigint) from public;
+grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint) to pgps_link, pgps_worker, pgps_admin;

@@ -82,7 +82,7 @@ declare
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
 begin
     for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
+        v_segment := format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
         execute format('select exists (select from %s)', v_segment) into v_any;
         v_low := coalesce(v_low, pgps_internal.low_batch((reclaim_log.event_type).type_id));

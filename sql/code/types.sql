@@ -99,7 +99,7 @@ begin
             pgps_origin_event bigint
         ) partition by list (((event_id / 65536) %% 4))$sql$, v_log, v_endpoint);
     for v_slot in 0..3 loop
-        execute format('create %s table pgps_internal.%I partition of %s for values in (%s)',
+        execute format('create %s table pgps_link.%I partition of %s for values in (%s)',
             case when v_durable then '' else 'unlogged' end, v_name || '_log_' || v_slot, v_log, v_slot);
     end loop;
     execute format('create index on %s (event_id)', v_log);

@@ -9,6 +9,10 @@ begin
 end
 $$;
 
+-- What sessions of links name in COPY: for each event type a view of what is to be sent, and the segments of the log (decision 0014).
+create schema pgps_link;
+grant usage on schema pgps_link to pgps_link, pgps_worker, pgps_admin;
+
 -- This broker; made when it is first asked for, so that a database cloned before has an identity of its own.
 create table pgps_internal.broker (
     is_only boolean primary key default true check (is_only),

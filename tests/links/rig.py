@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from pgps_worker.links import calls
 from tests.fix_broker import call, column, rows, value
 
 
@@ -39,6 +40,7 @@ class Lane:
     last: int
     mark: str | None
     moved: int = 0
+    straight: bool = False
     drained: bool = False
     batches: list[dict[str, Any]] = field(default_factory=list)
 
@@ -47,33 +49,33 @@ class Lane:
         self.drained = batch.get("drained", False)
         return batch
 
-    def carry(self, batch: dict[str, Any]) -> None:
-        """Receive a batch in one transaction."""
+    def carry(self, batch: dict[str, Any], *, staged: bool = False) -> None:
+        """Receive a batch in one transaction; once more the long way when it cannot go straight into the log."""
         text = json.dumps(batch)
-        with self.target.transaction():
-            begun = value(self.target, "select pgps.link_begin(%s::jsonb)", [text])
-            if begun["last"] > batch["after"]:
-                self.last, self.mark = begun["last"], None
-                return
-            for wire, copy in zip(batch["types"], begun["copies"], strict=True):
-                self.moved += self._copy(batch, wire, copy)
-            value(self.target, "select pgps.link_apply(%s::jsonb)", [text])
+        try:
+            with self.target.transaction():
+                begun = value(self.target, "select pgps.link_begin(%s::jsonb, %s)", [text, staged])
+                if begun["last"] > batch["after"]:
+                    self.last, self.mark = begun["last"], None
+                    return
+                for wire, copy in zip(batch["types"], begun["copies"], strict=True):
+                    self.moved += self._copy(batch, wire, copy)
+                value(self.target, "select pgps.link_apply(%s::jsonb)", [text])
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.SerializationFailure):
+            if staged:
+                raise
+            self.carry(batch, staged=True)
+            return
         self.last, self.mark = batch["upto"], batch["mark"]
+        self.straight = begun.get("straight", False)
         self.batches.append(batch)
 
     def _copy(self, batch: dict[str, Any], wire: dict[str, Any], copy: str) -> int:
-        names = ", ".join(
-            ['"pgps_item" bigint', '"pgps_event" bigint']
-            + [f'"{a["name"]}" {"text" if a["as_text"] else a["type"]}' for a in wire["attributes"]]
-        )
-        name, ordered = wire["name"].replace("'", "''"), str(wire["ordered"]).lower()
-        read = (
-            f"copy (select * from pgps.link_rows('{name}', {batch['after']}, {batch['upto']}, {ordered})"
-            f" as r({names})) to stdout (format binary)"
-        )
+        found = calls.Batch("", batch["after"], batch["upto"], 0, 0, [])
+        read = calls.rows_of(found, wire)
         size = 0
         with (
-            self.source.cursor().copy(read.encode()) as reader,
+            self.source.cursor().copy(read) as reader,
             self.target.cursor().copy(copy.encode()) as writer,
         ):
             for chunk in reader:

@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, LiteralString
 
+import psycopg
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "Begun",
     "LinkRow",
     "Opened",
     "apply",
@@ -47,6 +50,15 @@ class Opened:
     mark: str = ""
     channel: str = ""
     gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a batch is received: what was received last, a COPY for each type, and whether they lead into the log."""
+
+    last: int
+    copies: list[str]
+    straight: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +107,11 @@ async def open_link(connection: Connection, peer: dict[str, Any], duty: str, lin
 
 
 async def next_batch(
-    connection: Connection, after: int, max_events: int, *, refresh: bool, mark: str | None = None
+    connection: Connection, after: int, max_events: int, *, confirmed: int, refresh: bool, mark: str | None = None
 ) -> Batch:
-    """Return what is to be sent behind the number `after`, which the receiver has."""
-    query: LiteralString = "select pgps.link_next(%s, %s, %s, %s)::text"
-    row = await (await connection.execute(query, [after, max_events, refresh, mark])).fetchone()
+    """Return what is to be sent behind the number `after`, of which the receiver has committed `confirmed`."""
+    query: LiteralString = "select pgps.link_next(%s, %s, %s, %s, %s)::text"
+    row = await (await connection.execute(query, [after, max_events, refresh, mark, confirmed])).fetchone()
     assert row is not None
     text = str(row[0])
     found = json.loads(text)
@@ -110,15 +122,21 @@ async def next_batch(
     return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [], drained)
 
 
-async def begin(connection: Connection, batch: Batch) -> tuple[int, list[str]]:
-    """Begin to receive; return what was received last, and a COPY for each type of the batch."""
-    row = await _value(connection, "select pgps.link_begin(%s::jsonb)", [batch.text])
-    return int(row["last"]), list(row.get("copies", []))
+async def begin(connection: Connection, batch: Batch, *, staged: bool) -> Begun:
+    """Open a transaction and begin to receive; unless `staged`, events may go straight into the log."""
+    # One round trip: the client puts the values in, so that it may be two statements.
+    async with psycopg.AsyncClientCursor(connection) as cursor:
+        await cursor.execute("begin; select pgps.link_begin(%s::jsonb, %s)", [batch.text, staged])
+        cursor.nextset()
+        row = await cursor.fetchone()
+    assert row is not None
+    found: dict[str, Any] = row[0]  # type: ignore[assignment]
+    return Begun(int(found["last"]), found.get("copies", []), bool(found.get("straight")))
 
 
-async def apply(connection: Connection, batch: Batch) -> None:
-    """Act on what was received; the commit follows."""
-    await connection.execute("select pgps.link_apply(%s::jsonb)", [batch.text])
+async def apply(connection: Connection) -> None:
+    """Act on what was received since `begin`, and commit."""
+    await connection.execute("select pgps.link_apply(); commit")
 
 
 async def close_link(connection: Connection, *, gone: bool = False) -> None:
@@ -128,14 +146,18 @@ async def close_link(connection: Connection, *, gone: bool = False) -> None:
 
 def rows_of(batch: Batch, wire: dict[str, Any]) -> bytes:
     """Return the COPY that reads the events of one type of a batch."""
-    columns = ['"pgps_item" bigint', '"pgps_event" bigint']
-    columns += [f"{_quoted(a['name'])} {'text' if a['as_text'] else a['type']}" for a in wire["attributes"]]
-    name = wire["name"].replace("'", "''")
-    ordered = "true" if wire["ordered"] else "false"
-    return (
-        f"copy (select * from pgps.link_rows('{name}', {batch.after}, {batch.upto}, {ordered})"
-        f" as r({', '.join(columns)})) to stdout (format binary)"
-    ).encode()
+    typed = [(a["name"], "text" if a["as_text"] else a["type"]) for a in wire["attributes"]]
+    columns = [("pgps_item", "bigint")] if wire["ordered"] else []
+    columns += [("pgps_event", "bigint"), *typed]
+    if wire.get("rewound"):
+        name, ordered = wire["name"].replace("'", "''"), str(wire["ordered"]).lower()
+        shape = ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns)
+        query = f"select * from pgps.link_rows('{name}', {batch.after}, {batch.upto}, {ordered}) as r({shape})"
+    else:
+        view = _quoted(wire["name"] + "_sent")
+        names = ", ".join(_quoted(name) for name, _ in columns)
+        query = f"select {names} from pgps_link.{view} where pgps_item > {batch.after} and pgps_item <= {batch.upto}"
+    return f"copy ({query}) to stdout (format binary)".encode()
 
 
 def _quoted(name: str) -> str:

@@ -1,13 +1,21 @@
-"""Carries what one broker has for another: one remote transaction a batch, events as bytes that nobody looks at."""
+"""Carries what one broker has for another: one remote transaction a batch, events as bytes that nobody looks at.
+
+Two tasks a way: while one batch is written and committed the next is read, so that both brokers work. What is
+read ahead is confirmed to the sender only when the receiver has committed it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pgps_worker.links import calls
+import psycopg
+
+from pgps_worker.links import calls, copy
+from pgps_worker.links.buffer import Buffer
 
 if TYPE_CHECKING:
     from pgps_worker.connection import Connection
@@ -28,7 +36,7 @@ class Size:
 
     events: int = 1000
     least: int = 100
-    most: int = 50_000
+    most: int = 10_000
 
     def note(self, carried: int, seconds: float) -> None:
         """Adapt to a batch that took so long."""
@@ -36,6 +44,13 @@ class Size:
             self.events = max(self.least, self.events // 2)
         elif seconds < 0.25 and carried >= self.events:
             self.events = min(self.most, self.events * 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The events of a type, or of a batch, are complete; nothing more comes if it is the last."""
+
+    of_all: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +67,9 @@ class Pump:
     size: Size = field(default_factory=Size)
     drained: bool = False
     other_way: Pump | None = None
+    _buffer: Buffer[calls.Batch | bytes | _End] = field(default_factory=Buffer)
+    _again: bool = False
+    _staged: bool = False
 
     async def run(self) -> None:
         """Carry until asked to stop, or the link is drained.
@@ -59,44 +77,104 @@ class Pump:
         Raises psycopg.Error when one of the two brokers refuses or is gone.
         """
         await self.source.execute(f'listen "{self.channel}"; listen {calls.LINK_CHANNEL}'.encode())
+        while not self.stop.requested and not self._is_over():
+            self._again = False
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._read())
+                both.create_task(self._write())
+
+    async def _read(self) -> None:
+        """Read what the source has for the target, and ahead of what is written while there is more than one batch."""
+        after, confirmed = self.last, self.last
         refresh, beat = True, time.monotonic()
-        while not self.stop.requested:
-            batch = await calls.next_batch(self.source, self.last, self.size.events, refresh=refresh, mark=self.mark)
+        while not self.stop.requested and not self._again:
+            asked = self.size.events
+            confirmed = self.last
+            batch = await calls.next_batch(
+                self.source, after, asked, confirmed=confirmed, refresh=refresh, mark=self.mark
+            )
             self.mark = None
             self.drained = batch.drained
-            if self.drained and self.other_way is not None and self.other_way.drained:
-                return
+            if self._is_over():
+                break
             if refresh:
                 beat = time.monotonic()
             if not batch.is_empty:
+                await self._read_events(batch)
+                after = batch.upto
+            if batch.is_empty or batch.events < asked:
+                await self._buffer.drained()
+            # A long backlog must not keep the heart from beating.
+            refresh = time.monotonic() - beat > HEARTBEAT
+            if batch.is_empty and confirmed == self.last:
+                told = await self._wait()
+                refresh = not told or calls.LINK_CHANNEL in told
+        await self._buffer.put(_End(of_all=True))
+
+    def _is_over(self) -> bool:
+        return self.drained and self.other_way is not None and self.other_way.drained
+
+    async def _read_events(self, batch: calls.Batch) -> None:
+        await self._buffer.put(batch)
+        for wire in batch.types:
+            async for part in copy.rows(self.source, calls.rows_of(batch, wire)):
+                await self._buffer.put(part, len(part))
+            await self._buffer.put(_End())
+
+    async def _write(self) -> None:
+        """Write batch after batch; behind one that has to be received in another way, let the rest go."""
+        while isinstance(batch := await self._next(), calls.Batch):
+            if not self._again:
                 await self.carry(batch)
-                # A long backlog must not keep the heart from beating.
-                refresh = time.monotonic() - beat > HEARTBEAT
-                continue
-            told = await self._wait()
-            refresh = not told or calls.LINK_CHANNEL in told
-            if not told:
+            await self._buffer.done()
+        await self._buffer.done()
+
+    async def _next(self) -> calls.Batch | None:
+        """Return the next batch, None at the end; what was not taken of the last is thrown away."""
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT):
+                    found = await self._buffer.get()
+            except TimeoutError:
                 await self.target.execute("select")
+                continue
+            if isinstance(found, calls.Batch):
+                return found
+            if isinstance(found, _End) and found.of_all:
+                return None
+            await self._buffer.done()
 
     async def carry(self, batch: calls.Batch) -> None:
         """Receive one batch, in one transaction."""
         began = time.monotonic()
-        async with self.target.transaction():
-            last, copies = await calls.begin(self.target, batch)
-            if last > batch.after:
-                self.last = last
+        try:
+            begun = await calls.begin(self.target, batch, staged=self._staged)
+            if begun.last > batch.after:
+                await self.target.rollback()
+                self.last, self._again = begun.last, True
                 return
-            for wire, copy in zip(batch.types, copies, strict=True):
-                async with (
-                    self.source.cursor().copy(calls.rows_of(batch, wire)) as reader,
-                    self.target.cursor().copy(copy.encode()) as writer,
-                ):
-                    async for chunk in reader:
-                        await writer.write(chunk)
-            await calls.apply(self.target, batch)
+            for statement in begun.copies:
+                await self._write_events(statement)
+            await calls.apply(self.target)
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.SerializationFailure) as error:
+            await self.target.rollback()
+            if self._staged:
+                raise
+            log.info("batch %s goes the long way: %s", batch.upto, error)
+            self._staged = self._again = True
+            return
+        self._staged = False
         self.last = batch.upto
         self.vitals.events_carried += batch.events
         self.size.note(batch.events, time.monotonic() - began)
+
+    async def _write_events(self, statement: str) -> None:
+        async with self.target.cursor().copy(statement.encode()) as writer:
+            while not isinstance(part := await self._buffer.get(), _End):
+                assert isinstance(part, bytes)
+                await writer.write(part)
+                await self._buffer.done()
+        await self._buffer.done()
 
     async def _wait(self) -> set[str]:
         """Return the channels that were notified, after a heartbeat at the latest."""

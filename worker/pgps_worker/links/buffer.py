@@ -1,0 +1,54 @@
+"""What was read at one broker and is not written at the other yet: bounded in bytes, whatever the backlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+__all__ = ["Buffer"]
+
+T = TypeVar("T")
+
+# A few round trips' worth; more would not make it faster.
+_MOST_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Buffer(Generic[T]):
+    """A queue of one writer and one reader; `put` waits while too many bytes are in it."""
+
+    _parts: deque[tuple[T, int]] = field(default_factory=deque)
+    _bytes: int = 0
+    _open: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def put(self, part: T, size: int = 0) -> None:
+        """Add a part of so many bytes when there is room; a part larger than the buffer waits until it is empty."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= _MOST_BYTES)
+            self._parts.append((part, size))
+            self._bytes += size
+            self._open += 1
+            self._changed.notify_all()
+
+    async def get(self) -> T:
+        """Take the next part when there is one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._parts)
+            part, size = self._parts.popleft()
+            self._bytes -= size
+            self._changed.notify_all()
+            return part
+
+    async def done(self) -> None:
+        """Note that what was taken last has been dealt with."""
+        async with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    async def drained(self) -> None:
+        """Return when everything that was put has been dealt with."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._open)
