@@ -1,5 +1,6 @@
 \ir schema/0001_baseline.sql
 \ir schema/0002_links.sql
+\ir schema/0003_clients.sql
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/types.sql
@@ -44,4 +45,14 @@
 \ir code/resync.sql
 \ir code/drain.sql
 \ir code/trace.sql
+\ir code/clients.sql
+\ir code/registrations.sql
+\ir code/occurrences.sql
+\ir code/client_events.sql
+\ir code/direct.sql
+\ir code/requests.sql
+\ir code/replies.sql
+\ir code/confirm.sql
+\ir code/client_reclaim.sql
+\ir code/client_views.sql
 \ir code/statements.sql

@@ -118,7 +118,7 @@ begin
         when 'shipment', 'arrival' then
             perform pgps_internal.carry_over_links(carry_over.ledger, carry_over.segment);
         else
-            null;
+            perform pgps_internal.carry_over_clients(carry_over.ledger, carry_over.segment, carry_over.newest);
     end case;
 end
 $$;

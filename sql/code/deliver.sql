@@ -174,6 +174,10 @@ begin
         v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
             else pgps_internal.take(v_subscription, v_max) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
+        if v_subscription.name like 'pgps\_registration\_%' then
+            new.messages := (select coalesce((select pgps_internal.for_client(r.client_id, new.messages) from pgps_internal.registration r
+                where r.subscription_id = v_subscription.subscription_id), new.messages));
+        end if;
         exit when cardinality(v_taken) = 0 or cardinality(new.messages) > 0;
         perform pgps_internal.pass_over(v_subscription, v_taken);
     end loop;

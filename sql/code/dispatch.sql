@@ -106,6 +106,9 @@ begin
     insert into pg_temp.pgps_rebaseline
     select c.* from pgps_internal.control c
     where c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last);
+    -- Nobody knows any more what became of those that raised events at once.
+    update pgps_internal.control c set raiser = '0' where c.raiser is not null;
+    update pgps_internal.confirm_open o set raiser = '0';
     v_new.batch_id := (rebaseline.last).batch_id + 1;
     v_new.previous := v_now;
     v_new.snapshot := v_now;
@@ -259,6 +262,7 @@ begin
         order by b.batch_id desc limit 1) p on true;
     if v_cut.events > 0 then
         perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events);
+        perform pgps_internal.appoint(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids);
     end if;
     return v_cut.events;
 end

@@ -81,6 +81,33 @@ begin
             select l.event_id, row(%1$s)::pgps_event.%2$I from pgps_internal.%4$I l
             where l.event_id = any (pgps_ids) and not exists (select from %3$s x where x.event_id = l.event_id);
         end$body$, v_columns, v_type.name, v_type.log, v_type.name || '_kept')));
+    perform pgps_internal.create_function(format(
+        'pgps_internal.slice_%s(pgps_xid xid8, pgps_after bigint, pgps_upto bigint, pgps_ids int8multirange, pgps_max integer)
+        returns pgps_internal.received[]', v_type.type_id),
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
+        begin
+            return array(
+                select (null, l.event_id, %2$s, 1)::pgps_internal.received from %1$s l
+                where l.event_id > pgps_after and l.event_id <= pgps_upto and (pgps_xid is null or l.xid = pgps_xid)
+                    and (pgps_ids is null or l.event_id <@ pgps_ids)
+                order by l.event_id limit pgps_max);
+        end$body$, v_type.log, v_type.type_id)));
+    perform pgps_internal.create_function(format(
+        'pgps_internal.statement_%s(pgps_event bigint) returns pgps_internal.control', v_type.type_id),
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
+        declare
+            v_statement pgps_internal.control;
+            v_xid xid8 := (select l.xid from %1$s l where l.event_id = pgps_event);
+        begin
+            select c.* into v_statement from pgps_internal.control c
+            where c.xid = v_xid and c.hi >= pgps_event and c.lo <= pgps_event and c.type_id = %2$s order by c.hi limit 1;
+            if not found and v_xid is not null then
+                v_statement.xid := v_xid;
+                v_statement.lo := pgps_event;
+                v_statement.hi := pgps_event;
+            end if;
+            return v_statement;
+        end$body$, v_type.log, v_type.type_id)));
     -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not four.
     perform pgps_internal.create_function(format(
         'pgps_internal.unfold_%s(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
@@ -91,16 +118,17 @@ begin
         begin
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
                 pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
-                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt)::pgps_internal.message) into v_messages
+                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
+                c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 = (r.event_id / 65536) %% 4
-            left join lateral (select c.published_at, c.publisher, c.origin_id from pgps_internal.control c
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
             where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
                     select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), l.pgps_published_at,
-                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt)::pgps_internal.message)
+                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt, null, null, null, null)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
                     join pgps_internal.%3$I l on l.event_id = r.event_id
                     where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids))
@@ -132,7 +160,8 @@ begin
     for v_function in
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
-            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id)
+            p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id,
+                'slice_' || v_type.type_id, 'statement_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop

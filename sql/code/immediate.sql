@@ -43,8 +43,12 @@ begin
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
     v_schema := pgps_internal.loopback();
-    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
-        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', pg_current_xact_id_if_assigned());
+    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
+        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability',
+        -- What is to be confirmed must have a transaction to be known by.
+        case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
+            else pg_current_xact_id_if_assigned() end,
+        coalesce(args ->> 'handler', current_setting('pgps.handler', true)), current_setting('pgps.client', true));
     execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
     return v_result;
 end
@@ -53,7 +57,8 @@ comment on function pgps_internal.do_publish_immediately(name, jsonb) is
 'Publishes in a transaction of its own, committed at once, whatever becomes of the caller''s (paper, section 5.2)';
 
 create or replace function pgps_internal.publish_as(
-    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text
+    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text,
+    handler text, client text
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -63,13 +68,19 @@ begin
     perform set_config('pgps.visibility', 'deferred', true);
     perform set_config('pgps.act_as', publish_as.publisher, true);
     perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
+    perform set_config('pgps.handler', coalesce(publish_as.handler, ''), true), set_config('pgps.client', coalesce(publish_as.client, ''), true);
+    if publish_as.reliability = 'non-guaranteed' then
+        -- At most once, and soon: nobody waits for the disk.
+        perform set_config('synchronous_commit', 'off', true);
+    end if;
     perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
         format('pgps_event.%I', publish_as.event_type));
     return currval('pgps_internal.event_id_seq');
 end
 $$;
-comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text) is
-'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id';
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text) is
+'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id;
+client: the client that did';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql

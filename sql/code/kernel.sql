@@ -256,6 +256,10 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('lease', '60 seconds', 'interval', 'How long a competing consumer holds an event before another may have it'),
     ('filter_failures', '20', 'integer', 'A filter that has failed on this many events in a row suspends its subscriptions'),
     ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this server'),
+    ('direct_retries', '3', 'integer', 'How often a direct event that reached nobody is tried again before the registration is invalid'),
+    ('direct_retry_interval', '10 seconds', 'interval', 'Wait between two tries'),
+    ('request_timeout', '10 minutes', 'interval', 'A queued request that takes longer is cancelled, and gets an error for a reply'),
+    ('request_attempts', '3', 'integer', 'A queued request that has ended its backend this often gets an error for a reply'),
     ('link_create_types', 'true', 'boolean', 'Event types that a neighbour has and this broker lacks are created here'),
     ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;

@@ -14,12 +14,13 @@ begin
     -- The publisher is who has the privilege that pgps.advertise grants; a superuser, who has every privilege, is looked up.
     -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when there is a dispatcher (it holds lock 3) and it
     -- sleeps (awake, it holds lock 2): one that begins, or falls asleep, looks until all that run then have ended. PostgreSQL sends it when the transaction commits, and never if it does not.
+    -- Clients registered for direct events are told likewise, and only when there are any: that, too, is a privilege (direct.sql).
     return format($rule$
         with pgps_opened as materialized (
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
         ),
         pgps_recorded as (
-            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser, origin_id)
+            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser, origin_id, handler, client_id)
             select
                 pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
                 case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
@@ -30,13 +31,19 @@ begin
                     then not pg_advisory_unlock_shared(1885826163, 3)
                     else pg_notify('pgps_dispatch', '')::text = '' end,
                 current_setting('pgps.reliability', true) is not distinct from 'non-guaranteed', clock_timestamp(),
-                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer
+                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,
+                case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
+                        and coalesce(nullif(current_setting('pgps.handler', true), ''), %5$L) <> 'any'
+                        and pg_notify('pgps_direct_%1$s', concat_ws(' ', %1$s, o.lo + 1,
+                            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), pg_current_xact_id()))::text <> '' then null
+                    else nullif(current_setting('pgps.handler', true), '') end,
+                case when current_setting('pgps.client', true) <> '' then current_setting('pgps.client')::bigint end
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (event_id, %3$s)
         values (case when (select o.lo from pgps_opened o) >= 0 then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
         (publication.event_type).type_id, (publication.event_type).log, pgps_internal.column_list((publication.event_type).endpoint),
-        pgps_internal.column_list(publication.source, 'new.'));
+        pgps_internal.column_list(publication.source, 'new.'), (publication.event_type).handler);
 end
 $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
@@ -189,6 +196,7 @@ declare
     v_known jsonb;
     v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer, 'producer_seq', publish.producer_seq);
     v_wrong text;
+    v_handler text := coalesce(pg_catalog.current_setting('pgps.handler', true), '');
 begin
     if publish.payload is null then
         raise exception 'the payload is null' using errcode = '22023', hint = 'Give a JSON object, or an array of objects.';
@@ -217,17 +225,19 @@ begin
     end if;
     if coalesce(publish.visibility, v_known ->> 'visibility') = 'immediate' then
         return (pgps._call('publish_immediately', v_key || pg_catalog.jsonb_build_object('payload', v_events,
-            'reliability', publish.reliability)) #>> '{}')::bigint;
+            'reliability', publish.reliability, 'handler', publish.handler)) #>> '{}')::bigint;
     end if;
-    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true), pg_catalog.set_config('pgps.visibility', 'deferred', true);
+    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true), pg_catalog.set_config('pgps.visibility', 'deferred', true),
+        pg_catalog.set_config('pgps.handler', coalesce(publish.handler, v_handler), true);
     perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
-    perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true);
+    perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true),
+        pg_catalog.set_config('pgps.handler', v_handler, true);
     return (pgps._call('published', v_key) #>> '{}')::bigint;
 end
 $$;
 comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
-visibility, reliability, handler: null = as the event type says. producer and producer_seq: a repeated call publishes nothing
+visibility, reliability, handler: null = as the event type says (handler: as the setting pgps.handler says, first). producer and producer_seq: a repeated call publishes nothing
 and returns the id given the first time; a concurrent one waits for the first.
 Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023, 23xxx, 42501, 55000.';
 

@@ -269,7 +269,7 @@ begin
     end if;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();
     perform pgps_internal.reclaim_rows();
-    return v_reclaimed + pgps_internal.reclaim_links();
+    return v_reclaimed + pgps_internal.reclaim_links() + pgps_internal.reclaim_clients(coalesce(v_low, 0), v_newest);
 end
 $$;
 comment on function pgps.reclaim(integer) is

@@ -57,6 +57,9 @@ begin
     elsif not (visible.event_type).has_policy then
         return visible.ids;
     end if;
+    if pgps_internal.visible_function((visible.event_type).type_id, visible.owner) is null then
+        perform pgps_internal.build_visible((visible.event_type).type_id, visible.owner);
+    end if;
     -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
     begin
         execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner)) using visible.ids into v_ids;

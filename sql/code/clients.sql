@@ -1,0 +1,354 @@
+-- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it is whoever knows it.
+-- Locks: advisory (1885826171, client) until the transaction ends, for what moves a client; the client's row in connect and disconnect.
+
+create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client;
+begin
+    select c.* into v_client from pgps_internal.client c where c.name = pgps_internal.fold(find_client.name);
+    if not found then
+        raise exception 'client "%" does not exist', find_client.name
+        using errcode = '42704', hint = 'See pgps.clients; it is made by: select * from pgps.connect_client(name).';
+    elsif not pg_has_role(find_client.caller, v_client.owner::oid, 'usage') then
+        raise exception 'client "%" belongs to role %', v_client.name, v_client.owner
+        using errcode = '42501', hint = format('Become a member of role %s, or connect under another name.', v_client.owner);
+    end if;
+    return v_client;
+end
+$$;
+comment on function pgps_internal.find_client(name, text) is
+'The client of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
+
+create or replace function pgps_internal.is_reachable(client pgps_internal.client) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce((is_reachable.client).pid is not null and exists (
+        select from pg_stat_get_activity((is_reachable.client).pid) a
+        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = (is_reachable.client).holder), false)
+$$;
+comment on function pgps_internal.is_reachable(pgps_internal.client) is 'True while the backend lives that connected the client''s newest session';
+
+create or replace function pgps_internal.require_session(client pgps_internal.client, session bigint) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := require_session.client;
+begin
+    if require_session.session is not null and require_session.session <> v_client.session then
+        raise exception 'session % of client "%" has ended: session % followed', require_session.session, v_client.name, v_client.session
+        using errcode = '08003', hint = 'Another program has taken the name over. Connect again to have it back.';
+    elsif v_client.holder is null then
+        raise exception 'client "%" is not connected', v_client.name
+        using errcode = '08003', hint = format('First: select * from pgps.connect_client(%L)', quote_ident(v_client.name));
+    elsif require_session.session is null and v_client.holder <> pgps_internal.holder() then
+        raise exception 'client "%" is not connected in this database session, but in that of process %', v_client.name, v_client.pid
+        using errcode = '08003', hint = 'Give the session number that pgps.connect_client returned, or connect here.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_session(pgps_internal.client, bigint) is
+'Raises 08003 unless the session is the client''s newest one, or (null) was connected by this database session';
+
+create or replace function pgps_internal.enter_session(caller name, args jsonb) returns pgps_internal.client
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := pgps_internal.find_client(caller, args ->> 'client');
+begin
+    perform pgps_internal.require_read_committed(), pg_advisory_xact_lock(1885826171, v_client.client_id::integer);
+    select c.* into v_client from pgps_internal.client c where c.client_id = v_client.client_id;
+    perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
+    return v_client;
+end
+$$;
+comment on function pgps_internal.enter_session(name, jsonb) is 'The client of a call that moves it, locked until the transaction ends';
+
+create or replace function pgps_internal.look_session(caller name, args jsonb) returns pgps_internal.client
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := pgps_internal.find_client(caller, args ->> 'client');
+begin
+    perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
+    return v_client;
+end
+$$;
+comment on function pgps_internal.look_session(name, jsonb) is 'The client of a call that only looks';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Connect, disconnect
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.connect_client(caller name, args jsonb, out result jsonb, out blobs bytea[]) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := pgps_internal.check_name(args ->> 'client', 'client');
+    v_session bigint := (args ->> 'session')::bigint;
+    v_before pgps_internal.client;
+    v_client pgps_internal.client;
+begin
+    perform pgps_internal.require_read_committed();
+    insert into pgps_internal.client (name, owner) values (v_name, quote_ident(caller)::regrole) on conflict do nothing;
+    v_before := pgps_internal.find_client(caller, quote_ident(v_name));
+    perform pg_advisory_xact_lock(1885826171, v_before.client_id::integer);
+    select c.* into v_before from pgps_internal.client c where c.client_id = v_before.client_id;
+    if v_session <> v_before.session then
+        perform pgps_internal.require_session(v_before, v_session);
+    elsif v_session is null and not coalesce((args ->> 'take_over')::boolean, false) and v_before.holder <> pgps_internal.holder()
+            and pgps_internal.is_reachable(v_before) then
+        raise exception 'client "%" is connected by process % since %', v_name, v_before.pid, v_before.connected_at using errcode = '55006',
+            hint = 'Let it disconnect, or take over: select * from pgps.connect_client(name, take_over => true).';
+    end if;
+    update pgps_internal.client c
+    set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
+        connected_at = clock_timestamp(), disconnected = false
+    where c.client_id = v_before.client_id returning * into v_client;
+    perform set_config('pgps.client', v_client.client_id::text, false);
+    result := jsonb_build_object('session', v_client.session, 'channel', 'pgps_client_' || v_client.client_id, 'resumed', v_session is not null,
+        'disconnected', v_before.disconnected, 'previous_at', v_before.connected_at) || pgps_internal.standing_of(v_client.client_id);
+    blobs := array[pgps_internal.checkpoint_of(v_client.client_id, 'reply'), pgps_internal.checkpoint_of(v_client.client_id, 'event')];
+end
+$$;
+comment on function pgps_internal.connect_client(name, jsonb) is 'See pgps.connect_client';
+
+create or replace function pgps_internal.standing_of(client_id bigint) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'last_sent_request', (select r.request_id from pgps_internal.request r where r.client_id = standing_of.client_id
+            order by r.request_id desc limit 1),
+        'last_received_request', k.received, 'last_committed_request', k.committed,
+        'last_received_event', (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id
+            order by m.mark_id desc limit 1),
+        'last_committed_event', (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id and m.completed
+            order by m.mark_id desc limit 1))
+    from (select) one
+    left join lateral (select k.received, k.committed from pgps_internal.reply_mark k where k.client_id = standing_of.client_id
+        order by k.mark_id desc limit 1) k on true
+$$;
+comment on function pgps_internal.standing_of(bigint) is 'Where a client is: what it has sent, received and completed last';
+
+create or replace function pgps_internal.do_use_client(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not args ? 'client' then
+        raise exception 'no client is given' using errcode = '22023', hint = 'Use pgps.use_client(name), or pgps.use_client(null).';
+    end if;
+    perform set_config('pgps.client', case when args ->> 'client' is null then ''
+        else (pgps_internal.look_session(caller, args)).client_id::text end, false);
+end
+$$;
+comment on function pgps_internal.do_use_client(name, jsonb) is 'See pgps.use_client';
+
+create or replace function pgps_internal.do_disconnect_client(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
+    v_pending text := pgps_internal.pending_event(v_client);
+    v_standing jsonb := pgps_internal.standing_of(v_client.client_id);
+begin
+    v_pending := coalesce(v_pending, (select 'the reply to request ' || min(r.request_id) from pgps_internal.request r
+        where r.client_id = v_client.client_id and r.request_id > coalesce((v_standing ->> 'last_committed_request')::bigint, 0)));
+    if v_pending is not null then
+        raise exception 'client "%" cannot disconnect: % is pending', v_client.name, v_pending using errcode = '55006',
+            hint = 'Receive and commit what waits, or unregister; a program that just leaves loses nothing either.';
+    end if;
+    update pgps_internal.client c set holder = null, pid = null, disconnected = true where c.client_id = v_client.client_id;
+    if current_setting('pgps.client', true) = v_client.client_id::text then
+        perform set_config('pgps.client', '', false);
+    end if;
+end
+$$;
+comment on function pgps_internal.do_disconnect_client(name, jsonb) is 'See pgps.disconnect_client';
+
+create or replace function pgps_internal.do_drop_client(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client;
+    v_types integer[];
+begin
+    select c.* into v_client from pgps_internal.client c
+    where c.name = pgps_internal.fold(args ->> 'client') and pg_has_role(caller, 'pgps_admin', 'usage');
+    if not found then
+        v_client := pgps_internal.find_client(caller, args ->> 'client');
+    end if;
+    perform pg_advisory_xact_lock(1885826171, v_client.client_id::integer);
+    v_types := array(select distinct t.type_id from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
+        where r.client_id = v_client.client_id);
+    perform pgps_internal.drop_subscription(r.subscription_id) from pgps_internal.registration r
+    where r.client_id = v_client.client_id and r.subscription_id is not null;
+    delete from pgps_internal.client c where c.client_id = v_client.client_id;
+    perform pgps_internal.refresh_direct(t) from unnest(v_types) t;
+    perform pgps_internal.drop_requester(v_client.owner);
+end
+$$;
+comment on function pgps_internal.do_drop_client(name, jsonb) is 'See pgps.drop_client';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Checkpoints
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.keep_checkpoint(client_id bigint, kind text, data bytea) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_bytes bigint := octet_length(keep_checkpoint.data);
+begin
+    if v_bytes > 104857600 then
+        raise exception 'checkpoint has % bytes', v_bytes using errcode = '54000', hint = 'At most 104857600 (100 MB); keep more in tables of your own.';
+    elsif v_bytes > 8192 then
+        -- A segment of the ledger has 16,384 rows: large ones would stay in it for too long.
+        insert into pgps_internal.client_blob (client_id, kind, data) values (keep_checkpoint.client_id, keep_checkpoint.kind, keep_checkpoint.data)
+        on conflict on constraint client_blob_pkey do update set data = excluded.data;
+    end if;
+    if v_bytes is not null then
+        insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
+        values (keep_checkpoint.client_id, keep_checkpoint.kind, v_bytes, case when v_bytes <= 8192 then keep_checkpoint.data end);
+    end if;
+end
+$$;
+comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is 'Stores what a program wants to find again; null: it keeps what it has. 54000 above 100 MB';
+
+create or replace function pgps_internal.checkpoint_of(client_id bigint, kind text) returns bytea
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(k.data, (select b.data from pgps_internal.client_blob b where b.client_id = checkpoint_of.client_id and b.kind = checkpoint_of.kind))
+    from pgps_internal.client_checkpoint k
+    where k.client_id = checkpoint_of.client_id and k.kind = checkpoint_of.kind order by k.checkpoint_id desc limit 1
+$$;
+comment on function pgps_internal.checkpoint_of(bigint, text) is 'The newest checkpoint of a client; kind: reply or event';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- The way in: as pgps._calls, for what takes or gives bytes and messages
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.enter_client() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+as $$
+begin
+    case new.verb
+        when 'receive_event' then new.result := pgps_internal.receive_event(new.caller, new.args, new.data);
+        when 're_receive_event' then new.result := pgps_internal.re_receive_event(new.caller, new.args);
+        when 'commit_event' then new.result := pgps_internal.commit_event(new.caller, new.args, new.data);
+        when 'fetch_tuples' then new.pushed := pgps_internal.fetch_tuples(new.caller, new.args);
+        when 'fetch_direct' then new.pushed := pgps_internal.fetch_direct(new.caller, new.args);
+        when 'receive_reply' then new.result := pgps_internal.receive_reply(new.caller, new.args, new.data);
+        when 're_receive_reply' then new.result := pgps_internal.re_receive_reply(new.caller, new.args);
+        when 'fetch_reply' then new.payloads := pgps_internal.fetch_reply(new.caller, new.args);
+        when 'commit_receive' then new.result := pgps_internal.commit_receive(new.caller, new.args, new.data);
+        when 'connect_client' then select c.result, c.blobs into new.result, new.blobs from pgps_internal.connect_client(new.caller, new.args) c;
+        else
+            raise exception 'unknown call "%"', new.verb using errcode = '22023', hint = 'Use the functions of schema pgps.';
+    end case;
+    return new;
+end
+$$;
+comment on function pgps_internal.enter_client() is 'Runs a verb about a client for whoever inserts into pgps._client_calls';
+
+do $$
+begin
+    if to_regclass('pgps._client_calls') is null then
+        create view pgps._client_calls as
+        select null::text as verb, null::jsonb as args, null::bytea as data, null::name as caller, null::jsonb as result, null::bytea[] as blobs,
+            null::pgps_internal.handed[] as pushed, null::jsonb[] as payloads where false;
+        alter view pgps._client_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps._client_calls
+        for each row execute function pgps_internal.enter_client();
+        grant insert (verb, args, data), select (result, blobs, pushed, payloads) on pgps._client_calls to public;
+    end if;
+end
+$$;
+comment on view pgps._client_calls is 'The way in of the functions about clients; see pgps._call';
+
+create or replace function pgps._call_client(verb text, args jsonb, data bytea = null) returns jsonb
+language plpgsql
+as $$
+declare
+    v_result pg_catalog.jsonb;
+begin
+    insert into pgps._client_calls (verb, args, data) values (_call_client.verb, _call_client.args, _call_client.data)
+    returning result into v_result;
+    return v_result;
+end
+$$;
+comment on function pgps._call_client(text, jsonb, bytea) is
+'Calls an internal verb about a client as the current user. Not for applications: use the functions named in the reference.';
+
+create or replace function pgps.connect_client(client text, take_over boolean = false, resume bigint = null)
+returns table (session bigint, channel text, resumed boolean, disconnected boolean, previous_at timestamptz, last_sent_request bigint,
+    last_received_request bigint, last_committed_request bigint, last_received_event bigint, last_committed_event bigint,
+    reply_checkpoint bytea, event_checkpoint bytea)
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with made as (
+        insert into pgps._client_calls (verb, args) values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3))
+        returning result, blobs
+    )
+    select r.*, m.blobs[1], m.blobs[2]
+    from made m cross join lateral pg_catalog.jsonb_to_record(m.result) r(session bigint, channel text, resumed boolean, disconnected boolean,
+        previous_at timestamptz, last_sent_request bigint, last_received_request bigint, last_committed_request bigint,
+        last_received_event bigint, last_committed_event bigint);
+end
+$$;
+comment on function pgps.connect_client(text, boolean, bigint) is
+'Begins a session of a client (Ariel, section 5), and makes the client if there is none; returns where the last session stood: nulls where there
+was nothing, disconnected when it said good-bye. resume: the number of the session this program had, which it goes on with. take_over: also
+from another program, whose calls raise 08003 from then on. Listen to the channel returned. Locks the client until the transaction ends.
+Errors: 55006 connected elsewhere, 08003 another session followed, 42501 another role''s, 42602/42622 bad name.';
+
+create or replace function pgps.use_client(client text, session bigint = null) returns void
+language sql
+begin atomic
+    select pgps._call('use_client', jsonb_build_object('client', use_client.client, 'session', use_client.session));
+end;
+comment on function pgps.use_client(text, bigint) is
+'What this database session raises from now on is raised by that client (handler => ''raiser''); client null: by none. Errors: 42704, 42501, 08003.';
+
+create or replace function pgps.disconnect_client(client text, session bigint = null) returns void
+language sql
+begin atomic
+    select pgps._call('disconnect_client', jsonb_build_object('client', disconnect_client.client, 'session', disconnect_client.session));
+end;
+comment on function pgps.disconnect_client(text, bigint) is
+'Ends the session of a client; registrations and checkpoints stay. Refused (55006) while an event or a reply is pending or a request has no
+reply. Errors: 55006, 42704, 42501, 08003.';
+
+create or replace function pgps.drop_client(client text) returns void
+language sql
+begin atomic
+    select pgps._call('drop_client', jsonb_build_object('client', drop_client.client));
+end;
+comment on function pgps.drop_client(text) is
+'Drops a client with its registrations, what they have not received, its requests, replies and checkpoints. Needs to own it, or pgps_admin.
+Errors: 42704, 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function
+    pgps._call_client(text, jsonb, bytea),
+    pgps.connect_client(text, boolean, bigint),
+    pgps.use_client(text, bigint),
+    pgps.disconnect_client(text, bigint),
+    pgps.drop_client(text)
+to public;

@@ -1,0 +1,299 @@
+-- Direct events: a note with numbers is pushed, the client fetches with its own rights; what did not reach anybody is tried again. And the
+-- handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of registrations in retries.
+
+create or replace function pgps_internal.raiser_of(client_id bigint) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id $$;
+comment on function pgps_internal.raiser_of(bigint) is 'The name of the client that raised something; null for none, or one that is gone';
+
+create or replace function pgps_internal.is_for(client_id bigint, event_type pgps_internal.event_type, statement pgps_internal.control) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case coalesce((is_for.statement).handler, (is_for.event_type).handler)
+        when 'raiser' then
+            -- The setting pgps.client is anybody's to set: it counts for publishers who may be that client.
+            return (is_for.statement).client_id is not distinct from is_for.client_id and exists (select from pgps_internal.client c
+                where c.client_id = is_for.client_id and pg_has_role((is_for.statement).publisher::oid, c.owner::oid, 'usage'));
+        when 'any' then
+            return exists (select from pgps_internal.appointment a
+                where a.hi = (is_for.statement).hi and a.xid = (is_for.statement).xid and a.client_id = is_for.client_id);
+        else
+            return true;
+    end case;
+end
+$$;
+comment on function pgps_internal.is_for(bigint, pgps_internal.event_type, pgps_internal.control) is 'True when the handler clause of a statement lets a client have it';
+
+create or replace function pgps_internal.for_client(client_id bigint, messages pgps_internal.message[]) returns pgps_internal.message[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from unnest(for_client.messages) m
+            where coalesce(m.handler, (select t.handler from pgps_internal.event_type t where t.name = m.event_type)) <> 'all' and m.hi is not null) then
+        return for_client.messages;
+    end if;
+    return array(
+        with statement as materialized (
+            select distinct m.event_type, m.xid, m.lo, m.hi, m.handler, m.client_id, m.publisher from unnest(for_client.messages) m where m.hi is not null
+        ),
+        mine as (
+            select s.event_type, s.xid, s.hi from statement s join pgps_internal.event_type t on t.name = s.event_type
+            where pgps_internal.is_for(for_client.client_id, t, row(s.hi, s.lo, s.xid, t.type_id, quote_ident(s.publisher)::regrole, false, false, null,
+                null, null, s.handler, s.client_id)::pgps_internal.control)
+        )
+        select m from unnest(for_client.messages) with ordinality u(place, event_id, event_type, payload, published_at, publisher, xid, origin,
+            attempt, handler, client_id, lo, hi, n)
+        cross join lateral (select (for_client.messages)[u.n] as m) m
+        where u.hi is null or exists (select from mine i where i.event_type = u.event_type and i.xid = u.xid and i.hi = u.hi)
+        order by u.n);
+end
+$$;
+comment on function pgps_internal.for_client(bigint, pgps_internal.message[]) is 'Those events that the handler clause lets a client have';
+
+create or replace function pgps_internal.appoint(batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_told bigint;
+begin
+    if not exists (select from pgps_internal.registration_type t where t.type_id = (appoint.event_type).type_id) then
+        return;
+    end if;
+    with wanted as materialized (
+        select c.hi, c.lo, c.xid from pgps_internal.control c
+        where c.xid = any (appoint.xids) and c.type_id = (appoint.event_type).type_id and c.hi >= lower(appoint.ids)
+            and coalesce(c.handler, (appoint.event_type).handler) = 'any'
+    ),
+    candidate as materialized (
+        select k.client_id, pgps_internal.is_reachable(k) as reachable, bool_or(r.mode = 'direct') as direct,
+            pgps_internal.visible_carefully(appoint.batch_id, appoint.event_type, k.owner, appoint.ids) as ids
+        from pgps_internal.registration_type t
+        join pgps_internal.registration r using (registration_id)
+        join pgps_internal.client k using (client_id)
+        left join pgps_internal.member m on m.subscription_id = r.subscription_id and m.type_id = t.type_id
+        where t.type_id = (appoint.event_type).type_id and r.state = 'valid' and exists (select from wanted)
+            -- Not one that registered after some of it had been published, nor a direct one that is away.
+            and (r.mode = 'direct' and pgps_internal.is_reachable(k)
+                or m.from_batch < appoint.batch_id and not m.skip && appoint.ids)
+        group by k.client_id
+    ),
+    chosen as (
+        -- By a hash of both: evenly, and nobody's turn is kept.
+        select w.hi, w.lo, w.xid, c.client_id, c.direct from wanted w
+        cross join lateral (select c.client_id, c.direct from candidate c where c.ids && int8range(w.lo, w.hi, '[]')
+            order by c.reachable desc, hashint8extended(c.client_id, w.hi) limit 1) c
+    ),
+    noted as (
+        insert into pgps_internal.appointment (batch_id, type_id, xid, hi, client_id)
+        select appoint.batch_id, (appoint.event_type).type_id, c.xid, c.hi, c.client_id from chosen c
+    )
+    select count(pg_notify('pgps_client_' || c.client_id, concat_ws(' ', (appoint.event_type).type_id, c.lo, c.hi))::text) into v_told
+    from (select c.client_id, min(c.lo) as lo, max(c.hi) as hi from chosen c where c.direct group by c.client_id) c;
+end
+$$;
+comment on function pgps_internal.appoint(bigint, pgps_internal.event_type, xid8[], int8multirange) is
+'Chooses, for each statement of a batch whose handler is "any", one of the clients registered for it, those connected first; one note for each
+client chosen that is registered directly';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Fetch what a note stands for
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.fetch_note(
+    client pgps_internal.client, note text, after bigint, max_events integer, event_type pgps_internal.event_type
+) returns pgps_internal.message[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_parts text[] := string_to_array(fetch_note.note, ' ');
+    v_after bigint := greatest(v_parts[2]::bigint - 1, fetch_note.after);
+    v_taken pgps_internal.received[];
+    v_visible bigint[];
+    v_part pgps_internal.message[];
+    v_messages pgps_internal.message[] := '{}';
+begin
+    loop
+        execute 'select pgps_internal.slice_' || (fetch_note.event_type).type_id || '($1, $2, $3, null, $4)'
+        using v_parts[4]::xid8, v_after, v_parts[3]::bigint, fetch_note.max_events - cardinality(v_messages) into v_taken;
+        exit when cardinality(v_taken) = 0;
+        v_after := v_taken[cardinality(v_taken)].event_id;
+        if (fetch_note.event_type).has_policy then
+            v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner, array(select r.event_id from unnest(v_taken) r));
+        end if;
+        execute 'select pgps_internal.unfold_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4)'
+        using v_taken, v_visible, (fetch_note.event_type).name, pgps_internal.broker() into v_part;
+        v_messages := v_messages || pgps_internal.for_client((fetch_note.client).client_id, coalesce(v_part, '{}'));
+        exit when cardinality(v_messages) >= fetch_note.max_events;
+    end loop;
+    return v_messages;
+end
+$$;
+comment on function pgps_internal.fetch_note(pgps_internal.client, text, bigint, integer, pgps_internal.event_type) is
+'The events a note stands for, as far as the client''s owner may see them and the handler clause lets it';
+
+create or replace function pgps_internal.fetch_direct(caller name, args jsonb) returns pgps_internal.handed[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := pgps_internal.look_session(caller, args);
+    v_left integer := coalesce((args ->> 'max')::integer, 1000);
+    v_note record;
+    v_count integer;
+    v_type pgps_internal.event_type;
+    v_messages pgps_internal.message[];
+    v_pushed pgps_internal.handed[] := '{}';
+begin
+    if v_left <= 0 then
+        raise exception 'invalid max_events %', v_left using errcode = '22023', hint = 'Give a positive number.';
+    end if;
+    for v_note in select n.note, n.place::integer from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place) order by n.place loop
+        if v_note.note !~ '^\d{1,9} \d{1,18} \d{1,18}( \d{1,18})?$' then
+            raise exception 'invalid note "%"', v_note.note using errcode = '22023', hint = 'Give the payload of a notification as it came.';
+        end if;
+        select t.* into v_type from pgps_internal.event_type t where t.type_id = split_part(v_note.note, ' ', 1)::integer;
+        continue when not found or not has_table_privilege(v_client.owner::oid, v_type.endpoint, 'select');
+        -- Under the most particular name.
+        select v_pushed || array_agg((v_note.place, r.event_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed order by m.event_id),
+            count(m.event_id)
+        into v_pushed, v_count
+        from (select r.event_name from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
+            where t.type_id = v_type.type_id and r.client_id = v_client.client_id and r.mode = 'direct' and r.state = 'valid'
+            order by r.is_pattern, length(r.event_name) desc limit 1) r
+        cross join lateral unnest(pgps_internal.fetch_note(v_client, v_note.note,
+            case when v_note.place = 1 then coalesce((args ->> 'after')::bigint, 0) else 0 end, v_left, v_type)) m;
+        v_left := v_left - v_count;
+        exit when v_left <= 0;
+    end loop;
+    return pgps_internal.with_occurrence(v_pushed);
+end
+$$;
+comment on function pgps_internal.fetch_direct(name, jsonb) is 'See pgps.fetch_direct';
+
+create or replace function pgps_internal.with_occurrence(pushed pgps_internal.handed[]) returns pgps_internal.handed[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_statement record;
+    v_first pgps_internal.received[];
+    v_occurrence jsonb := '{}';
+begin
+    for v_statement in
+        select distinct t.type_id, (p.message).xid, coalesce((p.message).lo, (p.message).event_id) as lo, coalesce((p.message).hi, (p.message).event_id) as hi
+        from unnest(with_occurrence.pushed) p join pgps_internal.event_type t on t.name = (p.message).event_type
+    loop
+        execute 'select pgps_internal.slice_' || v_statement.type_id || '($1, $2, $3, null, 1)'
+        using v_statement.xid, v_statement.lo - 1, v_statement.hi into v_first;
+        v_occurrence := v_occurrence || jsonb_build_object(format('%s %s', v_statement.xid, v_statement.hi), v_first[1].event_id);
+    end loop;
+    return array(
+        select (p.note, p.event_name, p.raiser, (v_occurrence ->> format('%s %s', (p.message).xid, coalesce((p.message).hi, (p.message).event_id)))::bigint,
+            p.message)::pgps_internal.handed
+        from unnest(with_occurrence.pushed) with ordinality p(note, event_name, raiser, occurrence, message, n) order by p.n);
+end
+$$;
+comment on function pgps_internal.with_occurrence(pgps_internal.handed[]) is 'Fills in the first event of the statement that raised each';
+
+create or replace function pgps.fetch_direct(client text, notes text[], after bigint = 0, max_events integer = 1000, session bigint = null)
+returns table (note integer, event_id bigint, event_type text, event_name text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
+    origin text, raiser text, occurrence bigint)
+language plpgsql rows 100
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with fetched as (
+        insert into pgps._client_calls (verb, args) values ('fetch_direct', pg_catalog.jsonb_build_object('client', fetch_direct.client,
+            'notes', fetch_direct.notes, 'after', fetch_direct.after, 'max', fetch_direct.max_events, 'session', fetch_direct.session)) returning pushed
+    )
+    select p.note, (p.message).event_id, (p.message).event_type, p.event_name, (p.message).payload, (p.message).published_at, (p.message).publisher,
+        (p.message).xid, (p.message).origin, p.raiser, p.occurrence
+    from fetched f cross join lateral pg_catalog.unnest(f.pushed) p order by p.note, (p.message).event_id;
+end
+$$;
+comment on function pgps.fetch_direct(text, text[], bigint, integer, bigint) is
+'What notes stand for (payloads of notifications, see pgps.client_channels): the events a client is registered for directly, which its owner may
+see and the handler clause lets it have. In the order of the notes (counted from 1), then event id; when max_events rows came, ask again with the notes from that
+one on and after = the last event id. A note for which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Clients that are not reached
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps.retry_direct(since bigint = null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+as $$
+declare
+    v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_away bigint[];
+    v_told bigint;
+begin
+    -- One look at a time; nobody waits.
+    if not exists (select from pgps_internal.registration r where r.mode = 'direct' and r.state = 'valid') or not pgps_internal.try_lock(
+            'pgps_internal.registration_type', 'share update exclusive') then
+        return v_last;
+    end if;
+    v_away := array(select r.registration_id from pgps_internal.registration r join pgps_internal.client c using (client_id)
+        where r.mode = 'direct' and r.state = 'valid' and not pgps_internal.is_reachable(c));
+    -- Back: what it has missed is pushed once more. It has had a moment to listen.
+    with back as (
+        update pgps_internal.registration r set attempts = 0, missed_batch = null, due_at = null
+        from pgps_internal.client c, pgps_internal.registration o
+        where c.client_id = r.client_id and o.registration_id = r.registration_id and r.mode = 'direct' and r.state = 'valid' and r.attempts > 0
+            and r.registration_id <> all (v_away) and r.due_at <= clock_timestamp() and c.connected_at < clock_timestamp() - interval '0.5 seconds'
+        returning r.registration_id, r.client_id, o.missed_batch
+    ),
+    missed as (
+        select b.client_id, concat_ws(' ', t.type_id, min(lower(e.ids)), max(upper(e.ids)) - 1) as note
+        from back b join pgps_internal.registration_type t using (registration_id)
+        join pgps_internal.batch_type e on e.type_id = t.type_id and e.batch_id > b.missed_batch and not isempty(e.ids)
+        group by b.client_id, t.type_id
+    )
+    select count(pg_notify('pgps_client_' || m.client_id, m.note)::text) into v_told from missed m;
+    perform pgps_internal.refresh_direct(t.type_id) from pgps_internal.count_attempts(v_away, retry_direct.since) a
+    join pgps_internal.registration_type t on t.registration_id = a;
+    return v_last;
+end
+$$;
+comment on function pgps.retry_direct(bigint) is
+'Tries again to push direct events to clients that were not connected when they came, and gives up after direct_retries (Ariel, section 3.1). since:
+what the call before returned, null at first. The worker calls it once a second. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps_internal.count_attempts(away bigint[], since bigint) returns setof bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tries integer := pgps_internal.setting('direct_retries')::integer;
+    v_pause interval := pgps_internal.setting('direct_retry_interval')::interval;
+begin
+    -- An event came and the client is not there: the first try.
+    update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since, due_at = clock_timestamp() + v_pause
+    where r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
+        select from pgps_internal.registration_type t join pgps_internal.batch_type e using (type_id)
+        where t.registration_id = r.registration_id and e.batch_id > count_attempts.since and not isempty(e.ids));
+    return query
+    update pgps_internal.registration r
+    set attempts = r.attempts + 1, due_at = clock_timestamp() + v_pause,
+        state = case when r.attempts >= v_tries then 'invalid' else 'valid' end,
+        reason = case when r.attempts >= v_tries
+            then format('not reached at %s tries; register again', r.attempts + 1) end
+    where r.registration_id = any (count_attempts.away) and r.attempts > 0 and r.due_at <= clock_timestamp()
+    returning r.registration_id;
+end
+$$;
+comment on function pgps_internal.count_attempts(bigint[], bigint) is
+'Counts a try for each direct registration whose client is away, and invalidates those that have had their last; returns those tried again';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.fetch_direct(text, text[], bigint, integer, bigint) to public;
+revoke all on function pgps.retry_direct(bigint) from public;
+grant execute on function pgps.retry_direct(bigint) to pgps_worker, pgps_admin;

@@ -1,0 +1,323 @@
+-- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall (RESET ROLE is a statement, too):
+-- the request runs in a function that this role owns, where a change of role is refused, as callbacks do. Effects, reply and that it is done commit together.
+-- Locks: advisory (1885826171, client) in send; the client's row in client_turn while a request of it runs.
+
+create or replace function pgps_internal.requester(role regrole) returns regproc
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select p.oid from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proowner = requester.role
+        and p.proname between 'request_as_' and 'request_as_:' limit 1
+$$;
+comment on function pgps_internal.requester(regrole) is 'What build_requester has made; known by its owner, since the number of a role is another one in a restored database';
+
+create or replace function pgps_internal.build_requester(role regrole) returns regproc
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text;
+begin
+    if pgps_internal.requester(build_requester.role) is null then
+        perform pg_advisory_xact_lock(1885826166, build_requester.role::oid::integer);
+        select 'pgps_internal.request_as_' || coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1 into v_name
+        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$';
+        perform pgps_internal.create_function(
+            v_name || '(pgps_request text, pgps_path text) returns table (pgps_payloads jsonb[], pgps_columns text[], pgps_upto bigint)',
+            $sql$language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set jit = off as $body$
+            declare
+                pgps_cursor refcursor;
+                pgps_row record;
+                pgps_payload jsonb;
+                pgps_bytes bigint := 0;
+                pgps_has_rows boolean := true;
+            begin
+                perform pg_catalog.set_config('search_path', pgps_path, true);
+                begin
+                    open pgps_cursor for execute pgps_request;
+                    close pgps_cursor;
+                exception when invalid_cursor_definition then
+                    pgps_has_rows := false;
+                end;
+                pgps_upto := 0;
+                if not pgps_has_rows then
+                    -- No rows to return, or several statements.
+                    execute pgps_request;
+                    get diagnostics pgps_upto = row_count;
+                    return next;
+                    return;
+                end if;
+                -- In chunks of up to 1,000 rows, or about 1 MB, so that no reply is too large for the memory.
+                for pgps_row in execute pgps_request loop
+                    if pgps_columns is null then
+                        pgps_columns := array(select pg_catalog.json_object_keys(pg_catalog.row_to_json(pgps_row)));
+                    end if;
+                    pgps_payload := pg_catalog.to_jsonb(pgps_row);
+                    pgps_payloads := pg_catalog.array_append(pgps_payloads, pgps_payload);
+                    pgps_bytes := pgps_bytes operator(pg_catalog.+) pg_catalog.pg_column_size(pgps_payload);
+                    pgps_upto := pgps_upto operator(pg_catalog.+) 1;
+                    if pgps_bytes operator(pg_catalog.>) 1000000 or pg_catalog.cardinality(pgps_payloads) operator(pg_catalog.>=) 1000 then
+                        return next;
+                        pgps_payloads := null;
+                        pgps_bytes := 0;
+                    end if;
+                end loop;
+                return next;
+            end$body$ $sql$);
+        execute format('alter function %s(text, text) owner to %s', v_name, build_requester.role);
+    end if;
+    return pgps_internal.requester(build_requester.role);
+end
+$$;
+comment on function pgps_internal.build_requester(regrole) is
+'For a role that sends requests the function, owned by that role, in which they run. It gives chunks of rows; the last one may be empty.';
+
+create or replace function pgps_internal.drop_requester(role regrole) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_function regprocedure := pgps_internal.requester(drop_requester.role)::oid;
+begin
+    -- What a role owns would keep it from being dropped.
+    if v_function is not null and not exists (select from pgps_internal.client c where c.owner = drop_requester.role) then
+        execute format('drop function %s', v_function);
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_requester(regrole) is 'Drops the function in which a role''s requests ran, when it has no client any more; it is made again when needed';
+
+create or replace function pgps_internal.do_send_request(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
+    v_last bigint := coalesce((pgps_internal.standing_of(v_client.client_id) ->> 'last_sent_request')::bigint, 0);
+    v_id bigint := coalesce((args ->> 'id')::bigint, v_last + 1);
+begin
+    if args ->> 'request' is null then
+        raise exception 'the request is null' using errcode = '22023', hint = 'Give one SQL statement, or several.';
+    elsif v_id < 1 then
+        raise exception 'invalid request id %', v_id using errcode = '22023', hint = 'Ids of a client begin at 1 and grow; null takes the next one.';
+    elsif v_id <= v_last then
+        return v_id;
+    end if;
+    perform pgps_internal.build_requester(quote_ident(caller)::regrole);
+    insert into pgps_internal.client_turn (client_id) values (v_client.client_id) on conflict do nothing;
+    insert into pgps_internal.request (client_id, request_id, role, request, environment)
+    values (v_client.client_id, v_id, quote_ident(caller)::regrole, args ->> 'request',
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas')));
+    perform pg_notify('pgps_request', '');
+    return v_id;
+end
+$$;
+comment on function pgps_internal.do_send_request(name, jsonb) is 'See pgps.send_request';
+
+create or replace function pgps.send_request(client text, request text, id bigint = null, session bigint = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('send_request', jsonb_build_object('client', send_request.client, 'request', send_request.request, 'id', send_request.id,
+        'session', send_request.session, 'schemas', to_jsonb(current_schemas(false)))) #>> '{}')::bigint;
+end;
+comment on function pgps.send_request(text, text, bigint, bigint) is
+'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with the rights and the
+search_path of the current role, and puts the reply into the reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a
+repeat and changes nothing. Returns the id. One statement may return rows (columns of the same name count as one). Errors: 42704, 42501, 08003, 22023, 25001.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- What the worker calls
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.waiting_requests() returns setof pgps_internal.request
+language sql stable rows 10
+set search_path = pg_catalog, pg_temp
+as $$
+    select r.* from pgps_internal.client_turn t
+    left join lateral (select p.request_id from pgps_internal.reply p where p.client_id = t.client_id order by p.request_id desc limit 1) p on true
+    cross join lateral (select r.* from pgps_internal.request r
+        where r.client_id = t.client_id and r.request_id > coalesce(p.request_id, 0) and r.request is not null order by r.request_id limit 1) r
+    order by r.request_no
+$$;
+comment on function pgps_internal.waiting_requests() is 'The next request of each client that has one';
+
+create or replace function pgps.claim_request() returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
+language plpgsql security definer rows 1
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_request pgps_internal.request;
+begin
+    for v_request in select w.* from pgps_internal.waiting_requests() w loop
+        perform from pgps_internal.client_turn t where t.client_id = v_request.client_id for update skip locked;
+        continue when not found;
+        -- A session that has ended without a reply has died of it: that is known only from outside of its transaction.
+        if pgps_internal.deaths(v_request.request_no) >= pgps_internal.setting('request_attempts')::integer then
+            perform pgps_internal.note_reply(v_request, 'failed', null, null, '57P02', 'the session that executed it ended each time', null,
+                'See the server''s log.');
+            continue;
+        end if;
+        insert into pgps_internal.request_attempt (request_no, holder) values (v_request.request_no, pgps_internal.holder());
+        return query select v_request.request_no, c.name, v_request.request_id,
+            (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint
+        from pgps_internal.client c where c.client_id = v_request.client_id;
+        return;
+    end loop;
+end
+$$;
+comment on function pgps.claim_request() is
+'The next request that nobody executes; no row when there is none. To be committed before pgps.run_request, so that what ends its backend is known.
+Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps_internal.deaths(request_no bigint) returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select count(*)::integer from pgps_internal.request_attempt a
+    where a.request_no = deaths.request_no
+        and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start)) from pg_stat_get_activity(null) s)
+$$;
+comment on function pgps_internal.deaths(bigint) is 'How many sessions began to execute a request and have ended';
+
+create or replace function pgps_internal.note_reply(
+    request pgps_internal.request, status text, columns text[], row_count bigint, sqlstate text, error text, detail text, hint text
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, row_count, sqlstate, error, detail, hint, attempts)
+    values ((note_reply.request).request_no, (note_reply.request).client_id, (note_reply.request).request_id, note_reply.status, note_reply.columns,
+        note_reply.row_count, note_reply.sqlstate, note_reply.error, nullif(note_reply.detail, ''), nullif(note_reply.hint, ''),
+        (select count(distinct a.holder) from pgps_internal.request_attempt a where a.request_no = (note_reply.request).request_no));
+    perform pg_notify('pgps_client_' || (note_reply.request).client_id, 'reply');
+end
+$$;
+comment on function pgps_internal.note_reply(pgps_internal.request, text, text[], bigint, text, text, text, text) is 'Puts a reply into the reply queue, and tells the client at commit';
+
+create or replace function pgps_internal.next_request(request_no bigint) returns pgps_internal.request
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_request pgps_internal.request;
+begin
+    perform from pgps_internal.client_turn t
+    where t.client_id = (select r.client_id from pgps_internal.request r where r.request_no = next_request.request_no) for update skip locked;
+    if found then
+        select w.* into v_request from pgps_internal.waiting_requests() w where w.request_no = next_request.request_no;
+    end if;
+    return v_request;
+end
+$$;
+comment on function pgps_internal.next_request(bigint) is 'A request whose turn it is, locked; null when somebody else executes it, or has';
+
+create or replace function pgps_internal.check_session(settings text, prepared text, cursors text[], owner regrole, what text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Written so that a search_path that foreign code has left behind means nothing here; see call_back.
+    if pgps_internal.session_settings() operator(pg_catalog.<>) check_session.settings then
+        raise exception '% changed a setting of the session', check_session.what using errcode = '55000',
+            hint = 'Attach it to a function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
+    end if;
+    if exists (select from pg_catalog.pg_cursors c where c.is_holdable
+            and (c.name operator(pg_catalog.||) c.creation_time::pg_catalog.text) operator(pg_catalog.<>) all (check_session.cursors)) then
+        raise exception '% left a cursor with hold open', check_session.what using errcode = '0A000', hint = 'Close it, or leave WITH HOLD away.';
+    end if;
+    perform pgps_internal.forget_prepared(check_session.prepared);
+    perform pgps_internal.refuse_deferred(check_session.owner);
+end
+$$;
+comment on function pgps_internal.check_session(text, text, text[], regrole, text) is
+'After code of a role has run: raises when it left something behind that what follows, or the commit, would run with other rights';
+
+create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_function regproc;
+    v_settings text := pgps_internal.session_settings();
+    v_prepared text := pgps_internal.prepared();
+    v_cursors text[] := array(select c.name || c.creation_time from pg_cursors c where c.is_holdable);
+    v_columns text[];
+    v_count bigint;
+begin
+    if not exists (select from pg_roles r where r.oid = (execute_request.request).role) then
+        raise exception 'role % does not exist any more', (execute_request.request).role using errcode = '42704', hint = 'Send the request as another role.';
+    end if;
+    v_function := pgps_internal.build_requester((execute_request.request).role);
+    execute format('with chunk as materialized (
+            select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, pgps_columns, pgps_upto, n)
+        ),
+        kept as (
+            insert into pgps_internal.reply_rows (request_no, from_row, upto, payloads)
+            select $3, c.pgps_upto - cardinality(c.pgps_payloads) + 1, c.pgps_upto, c.pgps_payloads from chunk c where c.pgps_payloads is not null
+        )
+        select c.pgps_columns, c.pgps_upto from chunk c order by c.n desc limit 1', v_function)
+    using (execute_request.request).request, (execute_request.request).environment ->> 'search_path', (execute_request.request).request_no
+    into v_columns, v_count;
+    perform pgps_internal.check_session(v_settings, v_prepared, v_cursors, (execute_request.request).role, 'the request');
+    perform pgps_internal.note_reply(execute_request.request, 'done', v_columns, v_count, null, null, null, null);
+end
+$$;
+comment on function pgps_internal.execute_request(pgps_internal.request) is 'Executes a request and notes its reply; what it raises, raises';
+
+create or replace function pgps.run_request(request_no bigint) returns text
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_request pgps_internal.request := pgps_internal.next_request(run_request.request_no);
+    v_state text;
+    v_error text;
+    v_detail text;
+    v_hint text;
+    v_context text;
+begin
+    if v_request.request_no is null then
+        return null;
+    end if;
+    begin
+        perform pgps_internal.execute_request(v_request);
+        return 'done';
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint,
+            v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
+    end;
+    perform pgps_internal.note_reply(v_request, 'failed', null, null, v_state, v_error, v_detail, v_hint);
+    return 'failed';
+end
+$$;
+comment on function pgps.run_request(bigint) is
+'Executes a request that was claimed, in this transaction; returns done, failed (then its effects are rolled back, and the error is the reply), or
+null when another session executes it, or has. A cancellation is raised: then call pgps.fail_request. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps.fail_request(request_no bigint, sqlstate text, error text) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_request pgps_internal.request := pgps_internal.next_request(fail_request.request_no);
+begin
+    if v_request.request_no is null then
+        return false;
+    end if;
+    perform pgps_internal.note_reply(v_request, 'failed', null, null, fail_request.sqlstate, fail_request.error, null, null);
+    return true;
+end
+$$;
+comment on function pgps.fail_request(bigint, text, text) is
+'Gives a request that was cancelled an error for a reply; false when it has one already. Needs pgps_worker or pgps_admin.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.claim_request(), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
+grant execute on function pgps.send_request(text, text, bigint, bigint) to public;
+grant execute on function pgps.claim_request(), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) to pgps_worker, pgps_admin;
