@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,14 +13,14 @@ from psycopg.conninfo import make_conninfo
 
 from pgps import install
 from pgps.demo import scene
+from pgps.demo.worker import Worker
 from pgps.embedded import EmbeddedCluster, list_clusters
 from pgps.errors import PgpsError
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "remove_leftovers"]
 
 DATABASE = "demo"
 KEPT = "demo"
-_STOP_TIMEOUT = 10.0
 
 
 class Broker:
@@ -35,11 +33,11 @@ class Broker:
     def __init__(self, *, keep: bool = False) -> None:
         self.keep = keep
         self.cluster = EmbeddedCluster(KEPT if keep else f"demo-{os.getpid()}", keep=False)
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._worker = Worker("demo", self.cluster.directory / "worker.log")
         self._complete = False
 
     def __enter__(self) -> Self:
-        _remove_leftovers()
+        remove_leftovers()
         if self.keep and self.cluster.status().state != "absent":
             raise PgpsError(
                 "the broker of an earlier demonstration is still there",
@@ -76,42 +74,24 @@ class Broker:
 
     def start_worker(self) -> None:
         """Start `pgps-worker` as a process of its own, under a role that is no superuser."""
-        command = [sys.executable, "-m", "pgps_worker", "--dsn", self.dsn("broker_worker"), "--name", "demo"]
-        # A session of its own: Ctrl-C is ours to handle, and the worker leaves when we say so.
-        with self.worker_log.open("wb") as log:
-            self._worker = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._worker.start(self.dsn("broker_worker"))
 
     def check_worker(self) -> None:
         """Raise PgpsError when the worker has ended."""
-        if self._worker is not None and self._worker.poll() is not None:
-            tail = "\n".join(self.worker_log.read_text(errors="replace").splitlines()[-15:])
-            raise PgpsError(f"the worker ended with status {self._worker.returncode}:\n{tail}")
+        self._worker.check()
 
     def stop_worker(self) -> int | None:
         """Let the worker finish its batch and leave; return its exit status, None when there was none."""
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return None
-        worker.terminate()
-        try:
-            return worker.wait(_STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            return worker.wait()
+        return self._worker.stop()
 
     def complete(self) -> None:
         """Say that all went through: only then --keep has something to keep."""
         self._complete = True
 
     @property
-    def worker_log(self) -> Path:
-        """The worker's log."""
-        return self.cluster.directory / "worker.log"
-
-    @property
     def worker_pid(self) -> int | None:
         """The worker's process id."""
-        return self._worker.pid if self._worker else None
+        return self._worker.pid
 
     @property
     def remove_command(self) -> str:
@@ -119,9 +99,9 @@ class Broker:
         return f"python -m pgps.embedded destroy {self.cluster.name}"
 
 
-def _remove_leftovers() -> None:
+def remove_leftovers() -> None:
     """Destroy the brokers of demonstrations that were killed."""
     for status in list_clusters():
-        owner = re.fullmatch(r"demo-(\d+)", status.name)
+        owner = re.fullmatch(r"demo-(\d+)(-\w+)?", status.name)
         if owner and not Path(f"/proc/{owner.group(1)}").exists():
             EmbeddedCluster(status.name).destroy()

@@ -17,9 +17,9 @@ from pgps.demo.after import Answer
 from pgps.demo.prove import Verdict
 from pgps.demo.tally import Tally
 
-__all__ = ["show_answer", "show_title", "show_verdicts", "summary"]
+__all__ = ["plain_table", "show_answer", "show_title", "show_verdicts", "summary", "verdict_dicts"]
 
-_FOLDED = {"wants", "error"}
+_FOLDED = {"wants", "error", "may not have"}
 _SEEN_RIGHT = {True: Text("yes", "green"), False: Text("no", "bold red"), None: Text("shared", "dim")}
 
 
@@ -36,7 +36,7 @@ def show_answer(console: Console, answer: Answer) -> None:
         Syntax(answer.query + ";", "postgresql", theme="ansi_dark", background_color="default", word_wrap=True)
     )
     if answer.rows:
-        table = _table(*answer.columns, right=[isinstance(value, int) for value in answer.rows[0]])
+        table = plain_table(*answer.columns, right=[isinstance(value, int) for value in answer.rows[0]])
         for row in answer.rows:
             table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row))
         console.print(table)
@@ -45,7 +45,7 @@ def show_answer(console: Console, answer: Answer) -> None:
 def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
     """Print the proof."""
     columns = ("subscription", "of", "wants", "expected", "got", "missing", "extra", "in order")
-    table = _table(*columns, right=[False, False, False, True, True, True, True, False])
+    table = plain_table(*columns, right=[False, False, False, True, True, True, True, False])
     for each in verdicts:
         wrong = "bold red" if each.missing or each.extra else "dim"
         table.add_row(
@@ -74,8 +74,13 @@ def summary(tally: Tally, verdicts: Sequence[Verdict], **more: Any) -> dict[str,
             "consumers_rolled_back": tally.consumer_rollbacks,
         },
         "latency_ms": {"median": median_latency(tally)},
-        "subscriptions": [{**asdict(each), "ok": each.ok} for each in verdicts],
+        "subscriptions": verdict_dicts(verdicts),
     }
+
+
+def verdict_dicts(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+    """Return verdicts for programs."""
+    return [{**asdict(each), "ok": each.ok} for each in verdicts]
 
 
 def median_latency(tally: Tally) -> float | None:
@@ -83,7 +88,8 @@ def median_latency(tally: Tally) -> float | None:
     return round(statistics.median(tally.latencies) * 1000, 1) if tally.latencies else None
 
 
-def _table(*columns: str, right: Sequence[bool]) -> Table:
+def plain_table(*columns: str, right: Sequence[bool]) -> Table:
+    """Return an empty table."""
     table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
     for column, is_number in zip(columns, right, strict=True):
         justify: Literal["left", "right"] = "right" if is_number else "left"

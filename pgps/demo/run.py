@@ -24,6 +24,7 @@ from pgps.demo.broker import Broker
 from pgps.demo.data import Data
 from pgps.demo.display import Bars, Steps
 from pgps.demo.expect import Expected, expect
+from pgps.demo.network import figure5_run, healthcare_run
 from pgps.demo.play import play, settle
 from pgps.demo.prove import Verdict, judge_all
 from pgps.demo.report import median_latency, show_answer, show_title, show_verdicts, summary
@@ -33,9 +34,12 @@ from pgps.errors import PgpsError
 __all__ = ["run"]
 
 _WIDTH = 100
+_NETWORK_SPEED = 2
+_NETWORKS = ("healthcare", "figure_5")
+_PROVED = ("subscriptions", "links", "states", "withheld")
 
 
-def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
+def run(*, keep: bool, speed: float, part: float, seed: int, json: bool, networks: bool = True) -> int:
     """Run the demonstration and return its exit status; Ctrl-C, SIGTERM and SIGHUP clean up, too."""
     began = time.monotonic()
     talk = _console(stderr=True)
@@ -43,12 +47,19 @@ def run(*, keep: bool, speed: float, part: float, seed: int, json: bool) -> int:
     data_out = talk if json else _console()
     with _signals():
         try:
+            data = Data.load().part(part)
             with Broker(keep=keep) as broker:
-                result = _Demo(broker, Steps(talk), data_out, Data.load().part(part)).all(speed=speed, seed=seed)
-                result["seconds"] = round(time.monotonic() - began, 1)
+                result = _Demo(broker, Steps(talk), data_out, data).all(speed=speed, seed=seed)
                 if keep:
                     broker.complete()
                     result["connect"] = broker.dsn()
+            if networks:
+                # Only part of them is wanted behind a link.
+                speed *= _NETWORK_SPEED
+                result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
+                result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)
+                result["ok"] = result["ok"] and all(result[name]["ok"] for name in _NETWORKS)
+            result["seconds"] = round(time.monotonic() - began, 1)
         except (PgpsError, psycopg.Error, OSError) as error:
             report(error, json=json)
             return FAILED
@@ -156,7 +167,11 @@ def _say_end(out: Console, result: dict[str, Any]) -> None:
     for part in ("exceptions", "audit"):
         if not result[part]["ok"]:
             out.print(Text(f"✗ {part}: not what was worked out from the raw data", "bold red"))
-    count = sum(each["received"] for each in result["subscriptions"])
+    parts = [result, *(result[name] for name in _NETWORKS if name in result)]
+    for name, part in zip(("one broker", *_NETWORKS), parts, strict=False):
+        if not all(each["ok"] for kind in _PROVED for each in part.get(kind, [])):
+            out.print(Text(f"✗ {name.replace('_', ' ')}: not what was worked out beforehand", "bold red"))
+    count = sum(each["received"] for part in parts for each in part["subscriptions"])
     if result["ok"]:
         told = f"✓ {count:,} deliveries: nothing missing, nothing twice, all in order but what was retried"
         out.print(Text(told, "bold green"), Text(f"({result['seconds']} s)", "dim"))

@@ -19,6 +19,8 @@ import pytest
 
 from pgps.demo.data import Data
 from pgps.demo.expect import Expected, Wanted, expect
+from pgps.demo.network import figure5, healthcare
+from pgps.demo.network.withheld import Finding
 from pgps.demo.prove import judge
 from pgps.demo.run import run
 from pgps.embedded import EmbeddedCluster, list_clusters
@@ -26,7 +28,8 @@ from tests.fix_db import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
-_DEMO = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
+_ALL = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
+_DEMO = [*_ALL, "--no-networks"]
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def embedded_home(embedded_home: Path) -> Iterator[Path]:
 
 
 def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> None:
-    done = subprocess.run([*_DEMO, "--part", "0.02", "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*_ALL, "--part", "0.02", "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["ok"]
@@ -52,7 +55,31 @@ def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> No
     assert set(result["exceptions"]["failed"]) == {"FB", "GOOG"}
     assert set(result["exceptions"]["discarded"]) == {"GOOG"}
     assert len(result["audit"]["in"]) == 8
+    _check_healthcare(result["healthcare"])
+    _check_figure_5(result["figure_5"])
     assert _left(embedded_home) == []
+
+
+def _check_healthcare(result: dict[str, Any]) -> None:
+    wanted = {each.subscription: each.count for each in healthcare.expect(Data.load().part(0.02))}
+    assert {each["subscription"]: each["received"] for each in result["subscriptions"]} == wanted
+    assert all(wanted.values())
+    assert all(each["in_order"] for each in result["subscriptions"])
+    assert result["mishaps"]["killed"] != result["mishaps"]["started"]
+    assert result["mishaps"]["waited_at_cut_link"] > 0
+    assert [(each["rows"], each["bytes"], each["attributes"]) for each in result["withheld"]] == [(0, 0, 0)] * 6
+    assert all(each["there"] for each in result["withheld"]), "the search finds what is there"
+
+
+def _check_figure_5(result: dict[str, Any]) -> None:
+    wanted = {each.subscription: each.count for each in figure5.expect(Data.load().part(0.02))}
+    assert {each["subscription"]: each["received"] for each in result["subscriptions"]} == wanted
+    assert all(wanted.values())
+    assert [each["name"] for each in result["states"]] == ["a_1", "a_2", "s_6", "s_3", "covered", "after"]
+    assert all(each["ok"] for each in result["states"])
+    assert result["covered"]["db_3"] == ["volume > 60000000"]
+    assert all(each["events"] == each["expected"] for each in result["links"])
+    assert result["cut"]["connections"] == 4
 
 
 def test_it_fails_when_a_subscriber_has_an_event_too_many(
@@ -64,7 +91,7 @@ def test_it_fails_when_a_subscriber_has_an_event_too_many(
         return expected
 
     monkeypatch.setattr("pgps.demo.run.expect", one_too_few)
-    assert run(keep=False, speed=0, part=0.01, seed=1, json=True) == 1
+    assert run(keep=False, speed=0, part=0.01, seed=1, networks=False, json=True) == 1
     result = json.loads(capsys.readouterr().out)
     assert [each["subscription"] for each in result["subscriptions"] if not each["ok"]] == ["alarm"]
     assert _left(embedded_home) == []
@@ -141,6 +168,17 @@ def test_the_proof_lets_a_retried_event_come_late_but_not_fail_to_come() -> None
     wanted = Wanted("s", "r", "", {"a": [("FB", 1), ("IBM", 2)]}, late_symbols=frozenset({"FB"}))
     assert judge(wanted, {"a": [("IBM", 2), ("FB", 1)]}).ok
     assert not judge(wanted, {"a": [("IBM", 2)]}).ok
+
+
+@pytest.mark.parametrize(
+    ("rows", "in_files", "attributes", "there", "fine"),
+    [(0, 0, 0, 5, True), (1, 0, 0, 5, False), (0, 1, 0, 5, False), (0, 0, 1, 5, False), (0, 0, 0, 0, False)],
+)
+def test_the_search_is_content_only_if_nothing_is_here_and_something_elsewhere(
+    rows: int, in_files: int, attributes: int, there: int, fine: bool
+) -> None:
+    finding = Finding("auditor", "names", "attributes", rows, in_files, attributes, "home", there)
+    assert finding.ok is finding.dict()["ok"] is fine
 
 
 def _moment(event: Any) -> dt.datetime | dt.date:

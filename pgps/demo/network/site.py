@@ -1,0 +1,123 @@
+"""The brokers of a network: embedded servers, databases in them, and a worker for each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+from pgps.demo.worker import Worker
+from pgps.embedded import EmbeddedCluster
+from pgps.errors import PgpsError
+
+__all__ = ["Server", "Site", "at_once", "running", "wait_for"]
+
+_LOOK_EVERY = 0.2
+# With nothing moving for so long, something is wrong.
+_PATIENCE = 60.0
+
+
+@dataclass(slots=True)
+class Server:
+    """An embedded cluster of this run."""
+
+    name: str
+    cluster: EmbeddedCluster = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = EmbeddedCluster(f"demo-{os.getpid()}-{self.name}")
+
+    def start(self, database: str) -> None:
+        """Start it, make a database, and install pgps into it."""
+        self.cluster.start()
+        with self.cluster.connect() as connection:
+            connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
+        # As a process of its own: several servers at once.
+        command = [sys.executable, "-m", "pgps.cli", "install", self.cluster.dsn(database)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PgpsError(f"installing pgps into {database} failed:\n{done.stderr.strip()}")
+
+
+@dataclass(slots=True)
+class Site:
+    """A broker: a database of a server, and a worker on it."""
+
+    name: str
+    server: Server
+    worker: Worker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.worker = Worker(self.name, self.server.cluster.directory / f"worker-{self.name}.log")
+
+    def dsn(self, role: str | None = None) -> str:
+        """Return how a role connects; None is the superuser."""
+        dsn = self.server.cluster.dsn(self.name)
+        return dsn if role is None else make_conninfo(dsn, user=role)
+
+    def run(self, script: str, role: str | None = None) -> None:
+        """Run a script of the directory scene."""
+        text = (resources.files("pgps.demo.network") / "scene" / f"{script}.sql").read_bytes()
+        with psycopg.connect(self.dsn(role)) as connection:
+            connection.execute(text)
+
+    def call(self, query: LiteralString, parameters: Sequence[Any] = (), *, role: str = "broker_admin") -> None:
+        """Run one statement."""
+        with psycopg.connect(self.dsn(role), autocommit=True) as connection:
+            connection.execute(query, parameters)
+
+    def rows(
+        self, query: LiteralString, parameters: Sequence[Any] = (), *, role: str = "broker_admin"
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a query."""
+        with psycopg.connect(self.dsn(role), row_factory=dict_row) as connection:
+            return connection.execute(query, parameters).fetchall()
+
+    def start_worker(self) -> None:
+        """Start its worker."""
+        self.worker.start(self.dsn("broker_worker"))
+
+
+def at_once(do: Callable[[Any], None], each: Sequence[Any]) -> None:
+    """Do something for each at the same time; raises the first error."""
+    with ThreadPoolExecutor(len(each)) as pool:
+        list(pool.map(do, each))
+
+
+@contextlib.contextmanager
+def running(servers: Sequence[Server], sites: Sequence[Site]) -> Iterator[None]:
+    """Stop all workers on exit, and remove the servers with all their data."""
+    try:
+        yield
+    finally:
+        for site in sites:
+            site.worker.ask_to_stop()
+        for site in sites:
+            site.worker.stop()
+        for server in servers:
+            server.cluster.destroy()
+
+
+def wait_for(look: Callable[[], object], sites: Sequence[Site], what: str) -> None:
+    """Wait until `look` returns True; what it returns else is how things stand, and must change now and then."""
+    moved, before = time.monotonic(), object()
+    while (now := look()) is not True:
+        for site in sites:
+            site.worker.check()
+        if now != before:
+            moved, before = time.monotonic(), now
+        elif time.monotonic() - moved > _PATIENCE:
+            raise PgpsError(f"nothing has moved for {_PATIENCE:.0f} seconds, waiting for {what}: {now}")
+        time.sleep(_LOOK_EVERY)
