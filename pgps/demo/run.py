@@ -34,7 +34,7 @@ from pgps.errors import PgpsError
 __all__ = ["run"]
 
 _WIDTH = 100
-_NETWORK_SPEED = 2
+_NETWORK_SPEED = 3
 _NETWORKS = ("healthcare", "figure_5")
 _PROVED = ("subscriptions", "links", "states", "withheld")
 

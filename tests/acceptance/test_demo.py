@@ -26,7 +26,7 @@ from pgps.demo.run import run
 from pgps.embedded import EmbeddedCluster, list_clusters
 from tests.fix_db import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 _ALL = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
 _DEMO = [*_ALL, "--no-networks"]

@@ -27,6 +27,11 @@ __all__ = ["Server", "Site", "at_once", "running", "wait_for"]
 _LOOK_EVERY = 0.2
 # With nothing moving for so long, something is wrong.
 _PATIENCE = 60.0
+_STANDING: tuple[LiteralString, ...] = (
+    "select name as link, state, lag_events, events_sent, events_received, last_error from pgps.links order by name",
+    "select name as subscription, depth, delivered, retrying, failed, last_error from pgps.subscriptions order by name",
+    "select event_type, published, waiting from pgps.activity order by event_type",
+)
 
 
 @dataclass(slots=True)
@@ -119,5 +124,14 @@ def wait_for(look: Callable[[], object], sites: Sequence[Site], what: str) -> No
         if now != before:
             moved, before = time.monotonic(), now
         elif time.monotonic() - moved > _PATIENCE:
-            raise PgpsError(f"nothing has moved for {_PATIENCE:.0f} seconds, waiting for {what}: {now}")
+            standing = "\n".join(f"{site.name}: {_standing(site)}" for site in sites)
+            raise PgpsError(f"nothing has moved for {_PATIENCE:.0f} seconds, waiting for {what}: {now}\n{standing}")
         time.sleep(_LOOK_EVERY)
+
+
+def _standing(site: Site) -> str:
+    """Say how a broker is: its links, what is behind, what failed."""
+    with contextlib.suppress(psycopg.Error):
+        found = [site.rows(query) for query in _STANDING]
+        return ", ".join(" ".join(f"{key}={value}" for key, value in row.items()) for rows in found for row in rows)
+    return "cannot be asked"
