@@ -13,7 +13,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench import bulk, latency, many, memory, portfolio, report, single, steady, subscriptions
+from bench import (
+    bulk,
+    latency,
+    link,
+    link_filter,
+    link_latency,
+    link_line,
+    link_memory,
+    link_peers,
+    many,
+    memory,
+    portfolio,
+    report,
+    single,
+    steady,
+    subscriptions,
+)
 from bench.house import SETTINGS, House
 from pgps.embedded import EmbeddedCluster
 
@@ -29,6 +45,12 @@ LINES: dict[str, ModuleType] = {
     "latency": latency,
     "steady": steady,
     "memory": memory,
+    "link": link,
+    "link_filter": link_filter,
+    "link_latency": link_latency,
+    "link_peers": link_peers,
+    "link_line": link_line,
+    "link_memory": link_memory,
 }
 
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection as Pipe
 
-__all__ = ["Seen", "listener", "running", "subscriber"]
+__all__ = ["Seen", "listener", "numbered_subscriber", "running", "subscriber"]
 
 Seen: TypeAlias = dict[int, float]
-"""When the callback was called for an event, by the transaction that published it."""
+"""When the callback was called for an event, by the transaction that published it, or by its number."""
 
 _BATCH = 1000
 _POLL = 0.2
@@ -70,6 +70,10 @@ def running(
 
 def subscriber(client: _Client, pipe: Pipe) -> None:
     """Wait on the subscription's channel, receive, call back, acknowledge."""
+    _subscribe(client, pipe, "xid::text::bigint")
+
+
+def _subscribe(client: _Client, pipe: Pipe, key: str) -> None:
     seen: Seen = {}
     with psycopg.connect(client.dsn, autocommit=True, prepare_threshold=0) as connection:
         connection.execute(f'listen "{client.channel}"'.encode())
@@ -77,18 +81,23 @@ def subscriber(client: _Client, pipe: Pipe) -> None:
         while not _asked_to_stop(pipe, seen):
             for _ in connection.notifies(timeout=_POLL, stop_after=1):
                 pass
-            while _receive(connection, client.subscription, seen) == _BATCH:
+            while _receive(connection, client.subscription, seen, key) == _BATCH:
                 pass
 
 
-def _receive(connection: psycopg.Connection, subscription: str, seen: Seen) -> int:
+def numbered_subscriber(client: _Client, pipe: Pipe) -> None:
+    """Do as a subscriber does, for events that came over links: by attribute volume, which says which event it is."""
+    _subscribe(client, pipe, "(payload ->> 'volume')::bigint")
+
+
+def _receive(connection: psycopg.Connection, subscription: str, seen: Seen, key: str) -> int:
     """Receive, call back and acknowledge in one transaction, as exactly-once consumers do."""
     with connection.pipeline(), connection.transaction():
         events = connection.execute(
-            "select event_id, xid::text::bigint from pgps.receive(%s, %s)", [subscription, _BATCH]
+            f"select event_id, {key} from pgps.receive(%s, %s)".encode(), [subscription, _BATCH]
         ).fetchall()
-        for _, xid in events:
-            seen[xid] = time.time()
+        for _, number in events:
+            seen[number] = time.time()
         if events:
             connection.execute("select pgps.ack(%s)", [subscription])
     return len(events)
