@@ -3,13 +3,15 @@
 BIN := .venv/bin
 # Passed on to pytest: make test ARGS='-k publish -x'
 ARGS ?=
+# How long make soak goes on; 0 is until stopped.
+SECONDS ?= 0
 # Test processes; the server needs a core, too.
 JOBS ?= 2
 # Each writes its files, or compares them when called with --check.
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format generate bench clean
+.PHONY: help setup demo test test-all soak lint format generate bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -26,6 +28,9 @@ test: setup ## run the tests, except the slow ones
 
 test-all: setup ## run all tests, the slow ones too
 	@$(BIN)/pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+soak: setup ## tell random stories of linked brokers with fresh seeds, for SECONDS or until stopped
+	@$(BIN)/python -m tests.links.soak --seconds $(SECONDS) $(ARGS)
 
 lint: setup ## check style, types, directions of imports, and that generated files are up to date
 	$(BIN)/ruff check

@@ -54,6 +54,12 @@ begin
         insert into pgps_internal.origin (broker_id, epoch, name) values (find_origin.broker_id, find_origin.epoch, find_origin.name)
         on conflict do nothing;
         select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id and o.epoch = find_origin.epoch;
+        -- A new epoch of a broker known before: what was in force for it is so from the start, and nothing of it is missed.
+        insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
+        select v_origin, a.key, 0, false from pgps_internal.activation a
+        where a.origin_id = (select o.origin_id from pgps_internal.origin o
+            where o.broker_id = find_origin.broker_id and o.epoch < find_origin.epoch order by o.epoch desc limit 1)
+        on conflict do nothing;
     end if;
     return v_origin;
 end
@@ -99,6 +105,20 @@ comment on function pgps.link_identity() is
 'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version, collation.
 Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
 
+create or replace function pgps_internal.last_of_former_life() returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A restored database is another one, or its server was started since. What was sent since then was sent in the old epoch.
+    select coalesce(greatest(
+        (select max(b.batch_id) from pgps_internal.batch b
+            where b.incarnation <> pgps_internal.incarnation() or b.started_at <> pg_postmaster_start_time()),
+        (select max((pgps_internal.position_of(n.subscription_id)).received_batch) from pgps_internal.neighbour n)),
+        (select min(b.batch_id) - 1 from pgps_internal.batch b), 0)
+$$;
+comment on function pgps_internal.last_of_former_life() is
+'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: the neighbours may know others of the numbers behind it';
+
 create or replace function pgps_internal.do_resume_links(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -106,25 +126,25 @@ as $$
 declare
     v_me pgps_internal.broker := pgps_internal.me();
     v_as text := args ->> 'as';
-    v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_last bigint;
 begin
     perform pgps_internal.require_admin(caller, 'resume links');
     if v_as is null or v_as not in ('restored', 'clone') then
         raise exception 'invalid state "%"', v_as using errcode = '22023', hint = 'Use restored (the original is gone) or clone (it lives on).';
     end if;
-    -- What is committed and in no batch yet belongs to the epoch in which it was published.
     perform pgps.dispatch();
-    v_last := coalesce((pgps_internal.last_batch()).batch_id, v_last);
+    v_last := pgps_internal.last_of_former_life();
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self and o.to_batch is null;
     if v_as = 'clone' then
         update pgps_internal.origin o set is_self = false where o.is_self;
         v_me.broker_id := gen_random_uuid();
-        v_me.epoch := 0;
     end if;
+    -- By the clock: restored once more from the same backup, it is not the one that the neighbours know from the first time.
+    v_me.epoch := greatest(v_me.epoch + 1, extract(epoch from clock_timestamp() - timestamptz '2025-01-01 00:00+00')::integer);
     update pgps_internal.broker b
-    set broker_id = v_me.broker_id, epoch = v_me.epoch + 1, incarnation = pgps_internal.link_incarnation(), state = 'active';
+    set broker_id = v_me.broker_id, epoch = v_me.epoch, incarnation = pgps_internal.link_incarnation(), state = 'active';
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
-    values (v_me.broker_id, v_me.epoch + 1, pgps_internal.broker(), true, v_last);
+    values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true, v_last);
     delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
     update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = clock_timestamp();

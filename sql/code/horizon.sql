@@ -7,8 +7,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (trimmed_upto.origin).is_self then
-        return greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id) from pgps_internal.batch_type b
-            join pgps_internal.trimmed t using (type_id) where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id));
+        -- Of another epoch nothing is missing from this one.
+        return (select case when x.upto > (trimmed_upto.origin).from_batch then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
+            from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id)
+                from pgps_internal.batch_type b join pgps_internal.trimmed t using (type_id)
+                where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id)) as upto) x);
     end if;
     return coalesce((select max(a.upto) from pgps_internal.arrival a, pgps_internal.trimmed t
         where a.origin_id = (trimmed_upto.origin).origin_id and t.type_id = any (trimmed_upto.types) and a.lo <= t.event_id), 0);
@@ -202,9 +205,16 @@ begin
         from slices s group by s.upto
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
-    select v_id, v_last + row_number() over (order by i.upto), 'data', (catch_up.origin).origin_id, (catch_up.attached).attachment,
-        coalesce(lag(i.upto) over (order by i.upto), v_from), i.upto, i.batch_id, i.events, i.slices, '{"mixed": true}'
-    from items i;
+    select v_id, v_last + row_number() over (order by x.place, x.kind), x.kind, x.origin_id, x.attachment, x.previous, x.upto, x.batch_id, x.events,
+        x.slices, x.body
+    from (
+        select 'data' as kind, i.upto as place, (catch_up.origin).origin_id, (catch_up.attached).attachment,
+            coalesce(lag(i.upto) over (order by i.upto), v_from) as previous, i.upto, i.batch_id, i.events, i.slices, '{"mixed": true}'::jsonb as body
+        from items i
+        union all
+        select 'gap', g.upto, null, null, null, null, null, 0, null, pgps_internal.gap_body(g, (catch_up.attached).attachment, v_from)
+        from pgps_internal.gap g where g.origin_id = (catch_up.origin).origin_id and g.upto > v_from and g.after_batch < v_reached
+    ) x;
     -- Also when nothing matched: the child waits for an answer.
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
     select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id, (catch_up.attached).attachment,

@@ -181,6 +181,10 @@ as $$
 begin
     update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
     where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.known_as = hear_unsub.key;
+    -- Nor is it waited for: nobody else may want it, and then it never comes into force.
+    update pgps_internal.attached a set keep = array(select k from unnest(a.keep) k join pgps_internal.wanted w on w.key = k
+        where w.neighbour_id = a.neighbour_id and w.gone_batch is null)
+    where a.neighbour_id = (hear_unsub.neighbour).neighbour_id and not a.is_live;
 end
 $$;
 comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have been late for it';
@@ -226,8 +230,8 @@ begin
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
-        array(select coalesce(w.key, k) from jsonb_array_elements_text(hear_attach.body -> 'keep') k
-            left join pgps_internal.wanted w on w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.known_as = k))
+        array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
+            and hear_attach.body -> 'keep' ? w.known_as))
     on conflict on constraint attached_pkey do update
     set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false;
 end
@@ -255,30 +259,43 @@ create or replace function pgps_internal.hear_gap(neighbour pgps_internal.neighb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_origin pgps_internal.origin;
+    v_upto bigint := (hear_gap.body ->> 'upto')::bigint;
+    v_after bigint;
+    v_horizon bigint;
 begin
-    insert into pgps_internal.rejected (neighbour_id, origin_id, origin_batch, sqlstate, error)
-    select (hear_gap.neighbour).neighbour_id, o.origin_id, (hear_gap.body ->> 'upto')::bigint, '58030',
-        format('batches %s to %s of broker "%s" were trimmed before they came here', (hear_gap.body ->> 'after')::bigint + 1, hear_gap.body ->> 'upto', o.name)
-    from pgps_internal.origin o
+    select o.* into v_origin from pgps_internal.origin o
     where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
         and o.parent = (hear_gap.neighbour).neighbour_id and o.attachment = (hear_gap.body ->> 'attachment')::integer;
-    if not found then
-        -- Of another neighbour, or an older attachment: it means nothing.
+    v_horizon := pgps_internal.horizon(v_origin.origin_id);
+    v_after := greatest((hear_gap.body ->> 'after')::bigint, coalesce(v_origin.rewind_from, v_horizon));
+    if v_origin.origin_id is null or v_upto <= v_after then
         return;
     end if;
+    insert into pgps_internal.gap (origin_id, after_batch, upto) values (v_origin.origin_id, v_after, v_upto) on conflict do nothing;
+    update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id and o.rewind_from < v_upto;
+    if v_upto <= v_horizon then
+        -- Missing to those for whom it was asked for again, and not here.
+        if v_origin.rewind_to <= v_upto then
+            perform pgps_internal.end_rewind(v_origin);
+        end if;
+        return;
+    end if;
+    insert into pgps_internal.rejected (neighbour_id, origin_id, origin_batch, sqlstate, error)
+    values ((hear_gap.neighbour).neighbour_id, v_origin.origin_id, v_upto, '58030',
+        format('batches %s to %s of broker "%s" were trimmed before they came here', greatest(v_after, v_horizon) + 1, v_upto, v_origin.name));
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
-    select (hear_gap.neighbour).neighbour_id, a.lseq, a.mark, o.origin_id, o.attachment, (hear_gap.body ->> 'upto')::bigint,
-        greatest((hear_gap.body ->> 'upto')::bigint, pgps_internal.horizon(o.origin_id))
-    from pgps_internal.origin o, (select a.lseq, a.mark from pgps_internal.arrival a where a.neighbour_id = (hear_gap.neighbour).neighbour_id
-        order by a.lseq desc limit 1) a
-    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
-        and o.parent = (hear_gap.neighbour).neighbour_id and o.attachment = (hear_gap.body ->> 'attachment')::integer;
-    update pgps_internal.origin o set rewind_from = (hear_gap.body ->> 'upto')::bigint
-    where o.broker_id = (hear_gap.body ->> 'broker')::uuid and o.epoch = (hear_gap.body ->> 'epoch')::integer
-        and o.rewind_from < (hear_gap.body ->> 'upto')::bigint;
+    select (hear_gap.neighbour).neighbour_id, coalesce(a.lseq, 0), coalesce(a.mark, ''), v_origin.origin_id, v_origin.attachment, v_upto, v_upto
+    from (select) one
+    left join lateral (select a.lseq, a.mark from pgps_internal.arrival a
+        where a.neighbour_id = (hear_gap.neighbour).neighbour_id order by a.lseq desc limit 1) a on true;
+    if v_origin.rewind_to <= v_upto then
+        perform pgps_internal.end_rewind(v_origin);
+    end if;
     raise warning 'pgps: events of a broker were trimmed before they came here; see pgps.exceptions';
 end
 $$;
-comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is 'History that nobody has any more: an explicit gap among the exceptions';
+comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is 'History that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
 
 revoke all on all functions in schema pgps_internal from public;

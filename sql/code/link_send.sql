@@ -23,6 +23,16 @@ set search_path = pg_catalog, pg_temp
 as $$ select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r $$;
 comment on function pgps_internal.count_ids(int8multirange) is 'How many numbers are in ranges';
 
+create or replace function pgps_internal.gap_body(gap pgps_internal.gap, attachment integer, sent bigint) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', gap_body.attachment,
+        'after', greatest((gap_body.gap).after_batch, gap_body.sent), 'upto', (gap_body.gap).upto)
+    from pgps_internal.origin o where o.origin_id = (gap_body.gap).origin_id
+$$;
+comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is 'The text of a message about trimmed history';
+
 create or replace function pgps_internal.pack(neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -66,11 +76,20 @@ begin
         where not isempty(i.ids)
         group by i.batch_id, i.origin_id, i.upto, a.attachment
     )
-    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices)
-    select v_id, v_last + row_number() over (order by w.batch_id, w.upto, w.origin_id), 'data', w.origin_id, w.attachment,
-        coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent), w.upto, w.batch_id, w.events, w.slices
-    from wanted w
-    where w.upto > w.sent;
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
+    select v_id, v_last + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id, x.attachment,
+        x.previous, x.upto, case when x.kind = 'data' then x.batch_id end, x.events, x.slices, x.body
+    from (
+        select 'data' as kind, w.upto as place, w.batch_id, w.origin_id, w.attachment,
+            coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent) as previous, w.upto, w.events, w.slices, null::jsonb as body
+        from wanted w
+        where w.upto > w.sent
+        union all
+        -- What is missing here is told before what comes behind it.
+        select 'gap', g.upto, min(w.batch_id), null, null, null, null, 0, null, pgps_internal.gap_body(g, w.attachment, w.sent)
+        from wanted w join pgps_internal.gap g on g.origin_id = w.origin_id and g.upto > w.sent and g.upto < w.upto
+        group by g.*, g.upto, w.attachment, w.sent
+    ) x;
 end
 $$;
 comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint) is
@@ -92,11 +111,23 @@ begin
             or exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null) then
         return;
     end if;
-    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
-    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by x.origin_id), 'silence', x.origin_id, x.attachment, x.sent, x.upto
-    from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent, pgps_internal.reached(a.origin_id) as upto
-        from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
-    where x.upto > x.sent;
+    with quiet as materialized (
+        select x.* from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent,
+                pgps_internal.reached(a.origin_id) as upto
+            from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
+        where x.upto > x.sent
+    )
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, body)
+    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.place, s.missing nulls last), s.kind, s.origin_id, s.attachment,
+        s.previous, s.upto, s.body
+    from (
+        select 'silence' as kind, q.origin_id as place, null::bigint as missing, q.origin_id, q.attachment, q.sent as previous, q.upto, null::jsonb as body
+        from quiet q
+        union all
+        -- What is missing here is no silence.
+        select 'gap', q.origin_id, g.upto, null, null, null, null, pgps_internal.gap_body(g, q.attachment, q.sent)
+        from quiet q join pgps_internal.gap g on g.origin_id = q.origin_id and g.upto > q.sent and g.upto <= q.upto
+    ) s;
 end
 $$;
 comment on function pgps_internal.be_silent(pgps_internal.neighbour, bigint) is

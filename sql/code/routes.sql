@@ -79,9 +79,12 @@ comment on view pgps_internal.interest is 'Who wants which filter of which origi
 
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
 returns table (origin_id integer, path uuid[], cost integer, types text[])
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     with known as (
         select o.origin_id, array[o.broker_id] as path, 0 as cost, true as is_parent, array(
                 select t.name from pgps_internal.event_type t
@@ -100,15 +103,19 @@ as $$
     select b.origin_id, b.path, b.cost, array(
         select t.name from pgps_internal.event_type t where t.name = any (b.types)
             and has_table_privilege((ads_for.neighbour).role::oid, t.endpoint, 'select') order by t.name)
-    from best b
+    from best b;
+end
 $$;
 comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead through the neighbour; the types its role may receive';
 
 create or replace function pgps_internal.filters_for(neighbour pgps_internal.neighbour) returns table (key text, type_id integer)
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     with desired as materialized (
         select distinct i.key, i.type_id
         from pgps_internal.interest i
@@ -119,7 +126,8 @@ as $$
                 where f.neighbour_id = o.parent and f.name = t.name and f.difference is not null)
     )
     select d.key, d.type_id from desired d
-    where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key)
+    where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
+end
 $$;
 comment on function pgps_internal.filters_for(pgps_internal.neighbour) is 'The filters that a neighbour should have from here: wanted, and not implied by another one';
 
@@ -180,9 +188,10 @@ comment on function pgps_internal.should_know(pgps_internal.neighbour) is
 'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force';
 
 create or replace function pgps_internal.activate() returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- A filter is in force where one is that covers it and was told to the parent; from now on: what came until now was skipped.
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
     select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
@@ -199,7 +208,8 @@ as $$
             where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
         -- Who has lost its way to an origin, and not its interest, keeps what it knows.
         and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
-            where f.origin_id = a.origin_id and o.parent = f.neighbour_id)
+            where f.origin_id = a.origin_id and o.parent = f.neighbour_id);
+end
 $$;
 comment on function pgps_internal.activate() is 'Keeps "since" of filters: those implied by one in force have it from there, those nobody wants lose it';
 
@@ -215,14 +225,16 @@ where s.scope = 'global' and not o.is_self;
 comment on view pgps_internal.early is 'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';
 
 create or replace function pgps_internal.settle_origins() returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     update pgps_internal.origin o set is_settled = true
     where not o.is_settled and not o.is_self and not exists (
         select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
         where e.origin_id = o.origin_id and (e.since is null or e.since > pgps_internal.horizon(o.origin_id))
-            and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)))
+            and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)));
+end
 $$;
 comment on function pgps_internal.settle_origins() is 'Spares receivers the look at "since" when every filter is in force for an origin';
 

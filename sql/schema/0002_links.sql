@@ -179,6 +179,14 @@ create table pgps_internal.rejected (
     failed_at timestamptz not null default clock_timestamp()
 );
 
+-- Batches of an origin that this broker has been told are trimmed; its children are told in turn.
+create table pgps_internal.gap (
+    origin_id integer not null references pgps_internal.origin,
+    after_batch bigint not null,
+    upto bigint not null,
+    primary key (origin_id, after_batch, upto)
+);
+
 -- How far a log has been truncated; see rule 4 of the horizon.
 create table pgps_internal.trimmed (
     type_id integer primary key references pgps_internal.event_type on delete cascade,

@@ -207,7 +207,7 @@ def test_a_restored_broker_is_found_and_resumed(pgps: Pgps, pair: tuple[Broker, 
     findings = pgps("doctor", "--json", dsn=a.dsn).json
     assert [one["level"] for one in findings if "pgps link resume --as restored" in one["fix"]] == ["problem"]
     assert pgps("link", "resume", "--as", "restored", dsn=a.dsn).status == 0
-    assert a.identity()["epoch"] == 2
+    assert a.identity()["epoch"] > 1
     assert not [one for one in pgps("doctor", "--json", dsn=a.dsn).json if "restored" in one["message"]]
 
 

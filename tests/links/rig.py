@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,22 +49,32 @@ class Lane:
         self.drained = batch.get("drained", False)
         return batch
 
-    def carry(self, batch: dict[str, Any], *, staged: bool = False) -> None:
-        """Receive a batch in one transaction; once more the long way when it cannot go straight into the log."""
+    def carry(
+        self, batch: dict[str, Any], *, staged: bool = False, at: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Receive a batch in one transaction; once more the long way when it cannot go straight into the log.
+
+        `at` is told before each step, and may raise.
+        """
         text = json.dumps(batch)
+        at("begin")
         try:
             with self.target.transaction():
                 begun = value(self.target, "select pgps.link_begin(%s::jsonb, %s)", [text, staged])
                 if begun["last"] > batch["after"]:
                     self.last, self.mark = begun["last"], None
                     return
+                at("copy")
                 for wire, copy in zip(batch["types"], begun["copies"], strict=True):
                     self.moved += self._copy(batch, wire, copy)
+                at("apply")
                 value(self.target, "select pgps.link_apply(%s::jsonb)", [text])
+                at("commit")
+            at("confirm")
         except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.SerializationFailure):
             if staged:
                 raise
-            self.carry(batch, staged=True)
+            self.carry(batch, staged=True, at=at)
             return
         self.last, self.mark = batch["upto"], batch["mark"]
         self.straight = begun.get("straight", False)

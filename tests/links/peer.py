@@ -1,0 +1,138 @@
+"""A neighbour made of Python: it says what a test wants it to say, and hears what the broker tells it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from tests.fix_broker import call, rows, value
+from tests.links.rig import Broker
+
+Item = dict[str, Any]
+Row = tuple[int, int]
+"""Event id at the origin, and the attribute n."""
+
+
+@dataclass
+class Origin:
+    """A broker that events come from; peers offer it."""
+
+    name: str
+    broker: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def key(self) -> Item:
+        return {"broker": self.broker, "epoch": 1}
+
+
+@dataclass
+class Peer:
+    """A neighbour of `here`; its id decides between paths of the same length."""
+
+    here: Broker
+    name: str
+    broker: str = field(default_factory=lambda: str(uuid.uuid4()))
+    said: int = 0
+    heard: int = 0
+    all_heard: list[Item] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self) -> None:
+        """Take both duties; a peer that was away goes on with its numbers."""
+        identity = {**self.here.identity(), "broker": self.broker, "epoch": 1, "name": self.name}
+        self.hears = psycopg.connect(self.here.dsn, autocommit=True)
+        self.says = psycopg.connect(self.here.dsn, autocommit=True)
+        call(self.hears, "link_open", json.dumps(identity), "send")
+        self.opened = call(self.says, "link_open", json.dumps(identity), "receive")
+
+    def close(self) -> None:
+        """Go away; returns when the broker has seen it."""
+        pids = [connection.info.backend_pid for connection in (self.hears, self.says)]
+        self.hears.close()
+        self.says.close()
+        while value(self.here.admin, "select count(*) from pg_stat_activity where pid = any (%s)", [pids]):
+            pass
+
+    def hear(self) -> list[Item]:
+        """Return what the broker has for this neighbour, and confirm it."""
+        self.here.settle()
+        found: list[Item] = []
+        for _ in range(3):
+            batch = call(self.hears, "link_next", self.heard, 1000, True)
+            self.heard = batch["upto"]
+            found += batch["items"] or []
+        self.all_heard += found
+        return found
+
+    def attachment(self, origin: Origin) -> Item:
+        """The newest attachment that was heard for an origin."""
+        found = [i["body"] for i in self.all_heard if i["kind"] == "attach" and i["body"]["broker"] == origin.broker]
+        assert found, [i["kind"] for i in self.all_heard]
+        return dict(found[-1])
+
+    def key(self, origin: Origin, wanted: str | None = None) -> str:
+        """The key of the newest filter that was heard."""
+        return str([i["body"]["key"] for i in self.all_heard if i["kind"] == "sub"][-1])
+
+    def message(self, kind: str, **body: Any) -> Item:
+        return {"kind": kind, "body": body}
+
+    def ad(self, origin: Origin, *path: str) -> Item:
+        """Offer an origin by way of this peer and others."""
+        way = [self.broker, *path, origin.broker]
+        return self.message("ad", **origin.key, name=origin.name, path=way, cost=len(way) - 1, types=["tick"])
+
+    def active(self, origin: Origin, key: str, attachment: int, since: int) -> Item:
+        return self.message("active", **origin.key, attachment=attachment, key=key, since=since)
+
+    def data(self, origin: Origin, attachment: int, previous: int, upto: int, *events: Row) -> Item:
+        """One batch of the origin; no events: silence."""
+        made = {**origin.key, "attachment": attachment, "previous": previous, "upto": upto, "events": len(events)}
+        return {"kind": "data" if events else "silence", **made, "rows": events}
+
+    def batch(self, *items: Item) -> tuple[dict[str, Any], list[Row]]:
+        """Number some items as the next batch."""
+        made, events, runs = [], [], []
+        for place, item in enumerate(items, self.said + 1):
+            numbered = {**item, "lseq": place}
+            mine = list(numbered.pop("rows", ()))
+            if mine:
+                runs.append({"lseq": place, "n": len(mine), "published_at": datetime.now(UTC).isoformat()})
+            events += mine
+            made.append(numbered)
+        attributes = [{"name": "n", "type": "integer", "as_text": False}]
+        types = [{"name": "tick", "runs": runs, "ordered": False, "attributes": attributes}] if events else []
+        after = self.said
+        return {"after": after, "upto": after + len(items), "mark": f"m{after}", "items": made, "types": types}, events
+
+    def say(self, *items: Item) -> None:
+        """Let the broker receive some items as the next batch."""
+        batch, events = self.batch(*items)
+        self.carry(batch, events)
+        self.said = batch["upto"]
+
+    def carry(self, batch: dict[str, Any], events: list[Row]) -> Item:
+        """Let the broker receive a batch in one transaction; return what it said at the beginning."""
+        text = json.dumps(batch)
+        with self.says.transaction():
+            begun: Item = value(self.says, "select pgps.link_begin(%s::jsonb)", [text])
+            for statement in begun.get("copies", []):
+                with self.says.cursor().copy(statement.encode()) as copy:
+                    copy.set_types(["int8", "int8", "int4"])
+                    for event_id, n in events:
+                        copy.write_row((None, event_id, n))
+            if "copies" in begun:
+                rows(self.says, "select pgps.link_apply(%s::jsonb)", [text])
+        return begun
+
+
+def kinds(items: list[Item]) -> list[str]:
+    """What was said, without what is always said."""
+    return [item["kind"] for item in items if item["kind"] not in ("type", "ad")]
