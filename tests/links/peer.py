@@ -118,18 +118,21 @@ class Peer:
         self.carry(batch, events)
         self.said = batch["upto"]
 
-    def carry(self, batch: dict[str, Any], events: list[Row]) -> Item:
-        """Let the broker receive a batch in one transaction; return what it said at the beginning."""
+    def carry(self, batch: dict[str, Any], events: list[Row], *, staged: bool = False) -> Item:
+        """Let the broker receive a batch in one transaction, the long way if need be; return what it said first."""
         text = json.dumps(batch)
-        with self.says.transaction():
-            begun: Item = value(self.says, "select pgps.link_begin(%s::jsonb)", [text])
-            for statement in begun.get("copies", []):
-                with self.says.cursor().copy(statement.encode()) as copy:
-                    copy.set_types(["int8", "int8", "int4"])
-                    for event_id, n in events:
-                        copy.write_row((None, event_id, n))
-            if "copies" in begun:
-                rows(self.says, "select pgps.link_apply(%s::jsonb)", [text])
+        try:
+            with self.says.transaction():
+                begun: Item = value(self.says, "select pgps.link_begin(%s::jsonb, %s)", [text, staged])
+                for statement in begun.get("copies", []):
+                    with self.says.cursor().copy(statement.encode()) as copy:
+                        copy.set_types(["int8", "int4"])
+                        for row in events:
+                            copy.write_row(row)
+                if "copies" in begun:
+                    rows(self.says, "select pgps.link_apply(%s::jsonb)", [text])
+        except psycopg.errors.SerializationFailure:
+            return self.carry(batch, events, staged=True)
         return begun
 
 

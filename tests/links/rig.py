@@ -49,9 +49,7 @@ class Lane:
         self.drained = batch.get("drained", False)
         return batch
 
-    def carry(
-        self, batch: dict[str, Any], *, staged: bool = False, at: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def carry(self, batch: dict[str, Any], *, staged: bool = False, at: Callable[[str], None] = lambda _: None) -> None:
         """Receive a batch in one transaction; once more the long way when it cannot go straight into the log.
 
         `at` is told before each step, and may raise.
