@@ -34,7 +34,7 @@ class Taken:
             [self.function],
         )
         assert source.count(self.text) == 1, f"{self.function} has not, or not once: {self.text}"
-        rows(broker.admin, source.replace(self.text, self.instead).replace("%", "%%"))
+        rows(broker.admin, source.replace(self.text, self.instead))
 
 
 class Scene:
@@ -302,6 +302,7 @@ def withdrawn_keep(s: Scene) -> None:
 Step = Callable[[Scene], object]
 _ATTACHMENT = "(take_item.item ->> 'attachment')::integer"
 _PREVIOUS = "(take_item.item ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon)"
+_UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n        from"
 _UNWANTED = "where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)"
 _MISSING = Taken("do_link_begin", "elsif (args ->> 'after')::bigint > v_last then", "elsif false then")
 
@@ -345,7 +346,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
             [Taken("take_rewound", "set skip = m.skip + (v_ids - v_known)", "set skip = m.skip")],
         ],
     ),
-    (kept, [[Taken("tell", "union select unnest(v_origin.rewind_keep)) k", "where false) k")]]),
+    (kept, [[Taken("choose_parents", _UNCONFIRMED, "delete from pgps_internal.activation a\n        using")]]),
     (forgotten, [[Taken("activate", _UNWANTED, _UNWANTED.replace("not exists", "false and not exists"))]]),
     (early, [[Taken("take_item", "if not v_origin.is_settled and", "if false and")]]),
     (withdrawal, [[Taken("is_held", "pgps_internal.is_awaited(is_held.neighbour, is_held.key)", "false")]]),
