@@ -106,16 +106,14 @@ begin
     if (be_silent.neighbour).is_draining and not exists (select from pgps_internal.wanted w where w.neighbour_id = v_id) then
         return;
     end if;
-    -- Only what has been matched and packed: nothing received may wait for dispatch.
-    if packed <> coalesce((pgps_internal.last_batch()).batch_id, 0)
-            or exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null) then
-        return;
-    end if;
+    -- Only what has been matched and packed: nothing received may wait for dispatch. Asked in the statement that says how far it is
+    -- silent: with a snapshot of its own that one would see a batch more, and what is in it would never be sent.
     with quiet as materialized (
         select x.* from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent,
                 pgps_internal.reached(a.origin_id) as upto
             from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
-        where x.upto > x.sent
+        where x.upto > x.sent and be_silent.packed = coalesce((pgps_internal.last_batch()).batch_id, 0)
+            and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null)
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.place, s.missing nulls last), s.kind, s.origin_id, s.attachment,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
-from tests.fix_db import Connect
+from tests.fix_db import Connect, wait_until
 from tests.links.rig import Broker, linked, open_lane, open_link, received, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -276,6 +277,33 @@ def test_every_administrator_and_nobody_else_sees_that_a_link_is_up(
         assert len(rows(seen[plain], "select * from pgps._link_sessions(%s)", [plain])) == 2
         assert rows(seen[stranger], "select * from pgps._link_sessions(%s)", [plain]) == []
         assert rows(seen[stranger], "select * from pgps._link_sessions(%s)", [stranger]) == []
+
+
+def test_silence_says_nothing_of_a_batch_that_is_made_while_it_is_said(brokers: Brokers, connect: Connect) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        a.settle()
+        silent, lock = connect(dsn=a.dsn), connect(dsn=a.dsn)
+        # Something of another type, so that there is something to be silent about.
+        make_type(a.admin, "other")
+        publish(a.admin, "other", 1)
+        a.settle()
+        says = "select pgps_internal.be_silent(n, (pgps_internal.last_batch()).batch_id) from pgps_internal.neighbour n"
+        with ThreadPoolExecutor() as pool:
+            with lock.transaction():
+                lock.execute("lock table pgps_internal.shipment in share mode")
+                said = pool.submit(rows, silent, says)
+                waits = "select count(*) from pg_locks where pid = %s and not granted"
+                wait_until(lambda: value(a.admin, waits, [silent.info.backend_pid]) == 1, what="it is about to say it")
+                publish(a.admin, "tick", 7)
+                a.settle()
+            said.result()
+        settle([a, b], links)
+        assert received(b, "all") == [("a", 7)]
 
 
 def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:
