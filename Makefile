@@ -11,7 +11,7 @@ JOBS ?= 2
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak lint format generate bench clean
+.PHONY: help setup demo test test-all soak lint format generate bench field clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -50,6 +50,11 @@ bench: ## measure, print the table, keep the raw results in bench/
 	@tools/setup.sh dev,demo
 	@tools/setup.sh bench
 	@$(BIN)/python -m bench $(ARGS)
+
+field: ## measure beside other systems, which are fetched by name; ARGS='--only NAME --runs N --quick --long --document'
+	@tools/setup.sh dev,demo
+	@tools/setup.sh bench
+	@$(BIN)/python -m bench.field $(ARGS)
 
 clean: ## remove what was made here: environment, caches, builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

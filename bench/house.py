@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, TaskID
 
-__all__ = ["House", "opened"]
+__all__ = ["PGPS", "House", "opened"]
 
 # Durable, and with room in the WAL, so that a checkpoint does not fall into one half of a pair.
 SETTINGS = {
@@ -35,7 +35,8 @@ SETTINGS = {
     "checkpoint_timeout": "30min",
     "track_commit_timestamp": "on",
 }
-_TEMPLATE = "bench_template"
+PGPS = "bench_template"
+"""The template database in which pgps is installed."""
 _REPORTED = (
     "server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_level", "wal_sync_method",
     "shared_buffers", "max_wal_size", "checkpoint_timeout", "autovacuum", "jit",
@@ -59,19 +60,19 @@ class House:
     def prepare(self) -> None:
         """Install pgps once; the lines' databases are cloned from there."""
         with self.cluster.connect() as connection:
-            connection.execute(f"create database {_TEMPLATE}".encode())
-        install.install(self.cluster.dsn(_TEMPLATE))
+            connection.execute(f"create database {PGPS}".encode())
+        install.install(self.cluster.dsn(PGPS))
 
     def made(self, name: str, make: Callable[[str], float]) -> float:
         """Make a template that takes long to make, once; return what `make` did, given its connection string."""
         if name not in self._made:
             with self.cluster.connect() as connection:
-                connection.execute(f"create database {name} template {_TEMPLATE}".encode())
+                connection.execute(f"create database {name} template {PGPS}".encode())
             self._made[name] = make(self.cluster.dsn(name))
         return self._made[name]
 
     @contextlib.contextmanager
-    def database(self, template: str = _TEMPLATE) -> Iterator[str]:
+    def database(self, template: str = PGPS) -> Iterator[str]:
         """Clone a database with pgps; yield its connection string, and drop it."""
         self._databases += 1
         name = f"bench_{self._databases}"

@@ -1,0 +1,38 @@
+import java.io.File;
+import org.apache.activemq.broker.BrokerService;
+import org.apache.activemq.store.jdbc.JDBCPersistenceAdapter;
+import org.apache.activemq.store.jdbc.adapter.PostgresqlJDBCAdapter;
+import org.apache.commons.dbcp2.BasicDataSource;
+
+/**
+ * ActiveMQ with its JDBC store in PostgreSQL: `Broker directory port jdbc-url user password`.
+ *
+ * Statements stay prepared, as the documentation of the store advises; everything else is a default.
+ */
+public final class Broker {
+    public static void main(String[] arguments) throws Exception {
+        BasicDataSource pool = new BasicDataSource();
+        pool.setDriverClassName("org.postgresql.Driver");
+        pool.setUrl(arguments[2]);
+        pool.setUsername(arguments[3]);
+        pool.setPassword(arguments[4]);
+        pool.setMaxTotal(200);
+        pool.setPoolPreparedStatements(true);
+
+        JDBCPersistenceAdapter store = new JDBCPersistenceAdapter();
+        store.setDataSource(pool);
+        store.setAdapter(new PostgresqlJDBCAdapter());
+        // Nobody else uses this database; the lock would cost a connection and protect from nothing.
+        store.setUseLock(false);
+
+        BrokerService broker = new BrokerService();
+        broker.setBrokerName("field");
+        broker.setUseJmx(false);
+        broker.setPersistent(true);
+        broker.setDataDirectoryFile(new File(arguments[0]));
+        broker.setPersistenceAdapter(store);
+        broker.addConnector("tcp://127.0.0.1:" + arguments[1] + "?maximumConnections=1000");
+        broker.start();
+        broker.waitUntilStopped();
+    }
+}

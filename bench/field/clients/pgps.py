@@ -1,0 +1,95 @@
+"""Publishers and subscribers of pgps, with psycopg."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psycopg
+
+from bench.field.clients.base import Config, Publish, Seen, event, main
+
+_POLL = 0.5
+_INSERT = b"insert into pgps_event.quote (n, symbol, price, volume) values (%s, %s, %s, %s)"
+_STORE = b"insert into handled (subscriber, n, symbol, price, volume) values (%s, %s, %s, %s, %s)"
+
+Connection = psycopg.AsyncConnection[Any]
+
+
+@contextlib.asynccontextmanager
+async def publishers(config: Config) -> AsyncIterator[list[Publish]]:
+    """Give each publisher a connection; events of one transaction go out in pipeline mode."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [_publisher(config, await _connect(stack, config)) for _ in config["indexes"]]
+
+
+def _publisher(config: Config, connection: Connection) -> Publish:
+    async def publish(numbers: list[int]) -> None:
+        rows = [tuple(event(config, number).values()) for number in numbers]
+        if len(rows) == 1:
+            await connection.execute(_INSERT, rows[0])
+        else:
+            async with connection.transaction(), connection.cursor() as cursor:
+                await cursor.executemany(_INSERT, rows)
+
+    return publish
+
+
+@contextlib.asynccontextmanager
+async def subscribers(config: Config, seen: list[Seen]) -> AsyncIterator[None]:
+    """Give each subscriber a connection of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        tasks = []
+        for one in seen:
+            connection = await _connect(stack, config)
+            await connection.execute(f'listen "{config["channels"][one.index]}"'.encode())
+            tasks.append(asyncio.create_task(_consume(config["plan"], connection, one)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _connect(stack: contextlib.AsyncExitStack, config: Config) -> Connection:
+    connection = await psycopg.AsyncConnection.connect(config["dsn"], autocommit=True, prepare_threshold=0)
+    return await stack.enter_async_context(connection)
+
+
+async def _consume(plan: Config, connection: Connection, seen: Seen) -> None:
+    while True:
+        while await _receive(plan, connection, seen) == plan["batch"]:
+            pass
+        async for _ in connection.notifies(timeout=_POLL, stop_after=1):
+            pass
+
+
+async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
+    """Receive, do the work and acknowledge in one transaction."""
+    name = f"s{seen.index}"
+    async with connection.pipeline(), connection.transaction():
+        cursor = await connection.execute("select event_id, payload from pgps.receive(%s, %s)", [name, plan["batch"]])
+        events = await cursor.fetchall()
+        if plan["fail_first"]:
+            refused = [event_id for event_id, payload in events if seen.refuse(payload["n"])]
+            if refused:
+                await connection.execute(
+                    "select pgps.nack(%s, e, 'refused once', '0 seconds') from unnest(%s::bigint[]) e", [name, refused]
+                )
+                events = [one for one in events if one[0] not in set(refused)]
+        if plan["consume"] == "transaction" and events:
+            rows = [(seen.index, p["n"], p["symbol"], p["price"], p["volume"]) for _, p in events]
+            async with connection.cursor() as store:
+                await store.executemany(_STORE, rows)
+        if events:
+            await connection.execute("select pgps.ack(%s)", [name])
+    for _, payload in events:
+        seen.add(payload["n"])
+    return len(events)
+
+
+if __name__ == "__main__":
+    main(publishers, subscribers)

@@ -1,0 +1,53 @@
+"""Latency at 1, 100 and 1,000 events a second, each system with its default settings.
+
+One consumer; four producers publish at even intervals, one event a transaction, for 8 seconds at one event a second and
+4 at the other rates. A latency is the time from just before the producer's call to the moment the consumer has the
+event, by the machine's clock. Polling intervals, ticks and wake-ups are the systems' defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.field.field import Result
+from bench.field.plan import Plan
+from bench.figures import Figure, Target, ratios
+
+if TYPE_CHECKING:
+    from bench.field.field import Field
+    from bench.field.rounds import Standing
+
+TITLE = "Latency with default settings"
+NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "pgboss")
+PLOT = "bars"
+RATES = (1, 100, 1000)
+
+
+def steps(field: Field) -> int:
+    """Return how many rounds there are."""
+    return len(field.points(RATES, (10, 100))) * field.house.runs
+
+
+def run(field: Field) -> Result:
+    """Measure it."""
+    result = Result()
+    for rate in field.points(RATES, (10, 100)):
+        seconds = 1.0 if field.house.quick else 8.0 if rate == 1 else 4.0
+        entries = [(system.title, system, Plan(publishers=4)) for system in field.these(*NEEDS)]
+        standings = field.compete(entries, seconds=seconds, rate=rate)
+        result.add("median, ms, by events a second", f"{rate:,}", standings, "median")
+        result.add("99th percentile, ms, by events a second", f"{rate:,}", standings, "tail")
+        for label, standing in standings.items():
+            if standing.outcomes and standing.median("produced") < 0.9 * rate and seconds * rate >= 100:
+                result.notes.append(f"{label} published only {standing.median('produced'):,.0f} of {rate:,} a second.")
+            if label != "pgps" and "pgps" in standings:
+                _compare(result, f"median latency at {rate:,}/s: {label} against pgps", standings["pgps"], standing)
+    return result
+
+
+def _compare(result: Result, what: str, mine: Standing, theirs: Standing) -> None:
+    pgps, other = ([one.median for one in standing.outcomes] for standing in (mine, theirs))
+    if mine.error is None and theirs.error is None and pgps:
+        # Only the queues that live in a database are what has to be beaten.
+        goal = None if what.partition(": ")[2].startswith(("RabbitMQ", "ActiveMQ")) else Target("at least", 1)
+        result.figures.append(Figure(what, ratios(other, pgps), goal, pgps, other, "ms"))

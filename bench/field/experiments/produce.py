@@ -1,0 +1,47 @@
+"""Produce: 20 producers, nobody receives.
+
+Each system's own client publishes StockQuotes as fast as it can, 1, 10 and 100 in a transaction (or in one call, where
+that is what the system has), with synchronous_commit on and off. One durable subscription exists; workers, relays
+and tickers run. With RabbitMQ, producing is inserting into the outbox; ActiveMQ's store obeys the database's setting
+of synchronous_commit, too. What counts is events a second. `make bench` has the same for pgps and PgQ without a client
+library: pgbench, line "single".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.field.field import Result
+from bench.field.plan import Plan
+from bench.figures import Target
+
+if TYPE_CHECKING:
+    from bench.field.field import Field
+
+TITLE = "Produce"
+NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "pgboss")
+PLOT = "bars"
+_POINTS = (1, 10, 100)
+
+
+def steps(field: Field) -> int:
+    """Return how many rounds there are."""
+    return 2 * len(field.points(_POINTS, (1, 100))) * field.house.runs
+
+
+def run(field: Field) -> Result:
+    """Measure it."""
+    result = Result()
+    for synchronous in (True, False):
+        setting = "on" if synchronous else "off"
+        for together in field.points(_POINTS, (1, 100)):
+            plan = Plan(together=together, synchronous=synchronous, produce=True)
+            entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
+            standings = field.compete(entries, seconds=field.seconds(1.5))
+            table = f"events a second, synchronous_commit {setting}, by events in a transaction"
+            result.add(table, together, standings, "produced")
+            if "PgQ" in standings and "pgps" in standings:
+                what = f"produce, {together} a transaction, synchronous_commit {setting}: against PgQ"
+                goal = Target("at least", 1)
+                result.against(what, standings["pgps"], standings["PgQ"], goal, "produced")
+    return result

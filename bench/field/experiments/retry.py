@@ -1,0 +1,39 @@
+"""Retry drain: a consumer refuses every event once.
+
+1,000 events, one consumer; each event's first delivery is refused as the system provides it (pgps.nack without a delay,
+pgq.event_retry with 0 seconds, a retry request, a rejection that requeues, a handler that throws), its second is
+handled. What counts is events handled a second, from the first publication to the last handled event. PgQ's ticker
+looks for events to retry every 30 seconds by default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.field.field import Result
+from bench.field.plan import Plan
+
+if TYPE_CHECKING:
+    from bench.field.field import Field
+
+TITLE = "Retry drain"
+NEEDS = ("pgps", "pgq", "rabbitmq", "pgqueuer", "pgboss")
+PLOT = "bars"
+
+
+def steps(field: Field) -> int:
+    """Return how many rounds there are."""
+    return field.house.runs
+
+
+def run(field: Field) -> Result:
+    """Measure it."""
+    result = Result()
+    names = [name for name in NEEDS if not (field.house.quick and name == "pgq")]
+    entries = [(system.title, system, Plan(fail_first=True, together=10)) for system in field.these(*names)]
+    standings = field.compete(entries, seconds=0, events=200 if field.house.quick else 1000)
+    result.add("events handled a second", "1 consumer", standings)
+    for peer, standing in standings.items():
+        if peer != "pgps" and "pgps" in standings:
+            result.against(f"retry drain: against {peer}", standings["pgps"], standing, None)
+    return result

@@ -1,0 +1,89 @@
+"""ActiveMQ with its JDBC store in PostgreSQL: durable topic subscriptions, persistent messages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.field import peers
+from bench.field.crew import ROOT, Program
+from bench.field.systems.base import Session, System, daemon, database, directory, free_port, listens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bench.field.plan import Plan
+    from bench.house import House
+
+_PACKAGES = ("activemq", "libpostgresql-jdbc-java", "libcommons-dbcp2-java", "libjaxb-api-java")
+# jaxb-api: without it the store cannot prepare a distributed transaction.
+_MORE = ("postgresql", "commons-dbcp2", "commons-pool2", "commons-logging", "jaxb-api", "slf4j-nop")
+_SOURCES = ROOT / "bench" / "field" / "clients"
+
+
+class ActiveMQ(System):
+    """The paper's middleware."""
+
+    name = "activemq"
+    title = "ActiveMQ, JDBC store"
+    ordered = True
+
+    def missing(self) -> str | None:
+        """Fetch the packages; the sources are compiled by java as they are run."""
+        if shutil.which("java") is None:
+            return "there is no java (Debian: default-jdk-headless)"
+        try:
+            peers.debian(*_PACKAGES)
+        except peers.Missing as missing:
+            return str(missing)
+        return None
+
+    def version(self) -> str:
+        """Return the packages' versions."""
+        return f"activemq {peers.debian_version('activemq')}, pgjdbc {peers.debian_version('libpostgresql-jdbc-java')}"
+
+    @contextlib.contextmanager
+    def open(self, house: House, plan: Plan) -> Iterator[Session]:
+        """Run a broker whose store is the application's database."""
+        port = free_port()
+        with database(house, plan) as known, directory() as place:
+            jdbc = f"jdbc:postgresql://{known.tcp['host']}:{known.tcp['port']}/{known.tcp['dbname']}"
+            command = [
+                *_java("-Xmx1g"), str(_readable(place)), str(place), str(port), jdbc,
+                known.tcp["user"], known.tcp["password"],
+            ]  # fmt: skip
+            with daemon(command, lambda: listens(port), home=place) as pid:
+                program = Program([*_java("-Xmx1500m"), str(_SOURCES / "Jms.java")], _config(port, jdbc, known.tcp))
+                yield Session(program, known.app, [pid])
+
+
+def _config(port: int, jdbc: str, tcp: Mapping[str, str]) -> dict[str, str]:
+    return {"broker": f"tcp://127.0.0.1:{port}", "jdbc": jdbc, "user": tcp["user"], "password": tcp["password"]}
+
+
+def _readable(place: Path) -> Path:
+    """Copy the broker's source to where an unprivileged user can read it."""
+    return Path(shutil.copy(_SOURCES / "Broker.java", place))
+
+
+def _java(*options: str) -> list[str]:
+    return [shutil.which("java") or "java", *options, "-cp", _class_path(peers.debian(*_PACKAGES))]
+
+
+def _class_path(root: Path) -> str:
+    """Return the jars of the packaged broker; what the system had already is not below the root."""
+    shared = Path("usr/share")
+    listed = sorted((root / shared / "activemq/lib").glob("*.jar"))
+    listed += [root / shared / "java" / f"{name}.jar" for name in _MORE]
+    found = []
+    for jar in listed:
+        if jar.exists():
+            found.append(jar)
+        else:
+            # A link whose target the system has, or a package that it has.
+            name = jar.readlink().name if jar.is_symlink() else jar.name
+            found.append(Path("/usr/share/java") / name)
+    return os.pathsep.join(str(jar) for jar in found)
