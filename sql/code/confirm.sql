@@ -212,26 +212,28 @@ $$;
 comment on function pgps_internal.confirm(pgps_internal.confirm_link, integer) is
 'One look at a link: raises what can be confirmed, keeps what cannot yet; returns how much it did';
 
-create or replace function pgps.raise_confirming(max_events integer = 10000) returns bigint
+create or replace function pgps.raise_confirming(max_events integer = 10000, out done bigint, out open bigint) returns record
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_link pgps_internal.confirm_link;
-    v_done bigint := 0;
     v_state text;
     v_error text;
     v_context text;
 begin
     perform pgps_internal.require_read_committed();
     if not exists (select from pgps_internal.confirm_link) then
-        return null;
-    elsif not pgps_internal.try_lock('pgps_internal.confirm_link', 'share update exclusive') then
-        return 0;
+        return;
+    end if;
+    done := 0;
+    open := 0;
+    if not pgps_internal.try_lock('pgps_internal.confirm_link', 'share update exclusive') then
+        return;
     end if;
     for v_link in select k.* from pgps_internal.confirm_link k order by k.link_id loop
         begin
-            v_done := v_done + pgps_internal.confirm(v_link, raise_confirming.max_events);
+            done := done + pgps_internal.confirm(v_link, raise_confirming.max_events);
             update pgps_internal.confirm_link k set last_error = null where k.link_id = v_link.link_id and k.last_error is not null;
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
@@ -242,12 +244,13 @@ begin
             update pgps_internal.confirm_link k set last_error = v_error where k.link_id = v_link.link_id and k.last_error is distinct from v_error;
         end;
     end loop;
-    return v_done;
+    open := (select count(*) from pgps_internal.confirm_open);
 end
 $$;
 comment on function pgps.raise_confirming(integer) is
-'Raises the confirming events of what was raised and has ended; returns how much it did: 0 when nothing was to be done, null when nothing is linked.
-max_events: about how many of each link at most. The worker calls it after dispatch, and while something raised is open. Needs pgps_worker or pgps_admin.';
+'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked; open: transactions that have raised
+something and have not ended. max_events: about how many of each link at most. The worker calls it after dispatch, and while something is open.
+Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;

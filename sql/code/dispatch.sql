@@ -263,6 +263,7 @@ begin
     if v_cut.events > 0 then
         perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events);
         perform pgps_internal.appoint(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids);
+        perform pg_notify('pgps_confirm', '') where exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id);
     end if;
     return v_cut.events;
 end

@@ -142,6 +142,23 @@ as $$
 $$;
 comment on function pgps_internal.waiting_requests() is 'The next request of each client that has one';
 
+create or replace function pgps.pending_requests() returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+as $$
+declare
+    v_pending bigint;
+begin
+    with free as (
+        select t.client_id from pgps_internal.client_turn t
+        where t.client_id in (select w.client_id from pgps_internal.waiting_requests() w) for update skip locked
+    )
+    select count(*) into v_pending from free;
+    return v_pending;
+end
+$$;
+comment on function pgps.pending_requests() is 'How many clients have a request that nobody executes. Needs pgps_worker or pgps_admin.';
+
 create or replace function pgps.claim_request() returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
 language plpgsql security definer rows 1
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
@@ -300,6 +317,15 @@ comment on function pgps.run_request(bigint) is
 'Executes a request that was claimed, in this transaction; returns done, failed (then its effects are rolled back, and the error is the reply), or
 null when another session executes it, or has. A cancellation is raised: then call pgps.fail_request. Needs pgps_worker or pgps_admin.';
 
+create or replace function pgps.release_request(request_no bigint) returns void
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    delete from pgps_internal.request_attempt a where a.request_no = release_request.request_no and a.holder = pgps_internal.holder()
+$$;
+comment on function pgps.release_request(bigint) is
+'Takes back that this session claimed a request and did not get round to it: a worker that leaves has not died of it. Needs pgps_worker or pgps_admin.';
+
 create or replace function pgps.fail_request(request_no bigint, sqlstate text, error text) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -318,6 +344,12 @@ comment on function pgps.fail_request(bigint, text, text) is
 'Gives a request that was cancelled an error for a reply; false when it has one already. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.claim_request(), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
+revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
 grant execute on function pgps.send_request(text, text, bigint, bigint) to public;
-grant execute on function pgps.claim_request(), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) to pgps_worker, pgps_admin;
+grant execute on function
+    pgps.pending_requests(),
+    pgps.claim_request(),
+    pgps.release_request(bigint),
+    pgps.run_request(bigint),
+    pgps.fail_request(bigint, text, text)
+to pgps_worker, pgps_admin;

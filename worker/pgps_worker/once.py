@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pgps_worker import broker
 from pgps_worker.agenda import Agenda
+from pgps_worker.clients import calls
+from pgps_worker.clients.requests import Requests
 from pgps_worker.connection import Connection, connect
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.subscribers import LOOK_LIMIT
@@ -47,8 +49,9 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         asyncio.TaskGroup() as group,
     ):
         group.create_task(Supervisor(stop, vitals).run(runners), name="runners")
-        while await _pass(connection, agenda, vitals) and not stop.requested:
-            pass
+        while not stop.requested and await _pass(connection, agenda, vitals):
+            if await calls.pending_requests(connection):
+                await Requests(config, stop, vitals).drain()
         while not stop.requested and (segments := await broker.reclaim(connection)):
             vitals.segments_reclaimed += segments
         stop.request()
@@ -63,7 +66,12 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
-    return dispatched > 0 or vitals.events_handled + vitals.events_filed > before
+    confirmed = (await calls.raise_confirming(connection)).done
+    if confirmed:
+        vitals.events_confirmed += confirmed
+        await broker.wash(connection)
+    waiting = await calls.pending_requests(connection) > 0
+    return waiting or dispatched > 0 or confirmed > 0 or vitals.events_handled + vitals.events_filed > before
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:

@@ -24,6 +24,8 @@ class Vitals:
     events_filed: int = 0
     segments_reclaimed: int = 0
     events_carried: int = 0
+    events_confirmed: int = 0
+    requests_executed: int = 0
     service_restarts: int = 0
     services: dict[str, str | None] = field(default_factory=dict)
 

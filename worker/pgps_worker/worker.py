@@ -7,6 +7,8 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from pgps_worker.clients.duties import Duties
+from pgps_worker.clients.requests import Requests
 from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.health import Health
 from pgps_worker.links.service import Links
@@ -36,6 +38,8 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),
         Links(config, stop, vitals),
+        Duties(config, stop, vitals),
+        Requests(config, stop, vitals),
     ]
     if config.health_port is not None:
         services.append(Health(config, stop, vitals))

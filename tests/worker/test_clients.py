@@ -1,0 +1,172 @@
+"""What the worker does for clients: requests, confirming events, direct events that reached nobody."""
+
+from __future__ import annotations
+
+import psycopg
+
+from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_clients import Client
+from tests.fix_db import Connect, wait_until
+from tests.fix_worker import RoleFactory, Workers
+
+
+def replies(client: Client, count: int, timeout: float = 15.0) -> list[str]:
+    """Wait for replies and return how they ended: done, or the SQLSTATE."""
+    query = """
+        select coalesce(sqlstate, state) from pgps.requests where client = %s and state <> 'waiting' order by request_id
+    """
+    wait_until(lambda: len(column(client.connection, query, [client.name])) >= count, timeout=timeout)
+    return column(client.connection, query, [client.name])
+
+
+def test_requests_are_executed_with_the_rights_of_who_sent_them_and_none_holds_up_another(
+    own_database: str, connect: Connect, role: RoleFactory, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    alice, bob = (Client(connect(role(who), dsn=own_database), who) for who in ("alice", "bob"))
+    rows(admin, "create table public.done (n integer, who text)")
+    rows(admin, "grant all on public.done to public")
+    rows(admin, "create table public.secret as select 42 as n")
+    call(admin, "configure", "request_timeout", "1 second")
+    workers(own_database, "--concurrency", "2")
+    alice.call("send_request", "select pg_sleep(100)")
+    bob.call("send_request", "insert into public.done select 1, current_user")
+    bob.call("send_request", "reset role; select n from public.secret")
+    bob.call("send_request", "select n from public.secret")
+    bob.call("send_request", "insert into public.done values (2); insert into public.done values (1/0)")
+    bob.call("send_request", "select g from generate_series(1, 3) g")
+    assert replies(bob, 5) == ["done", "42501", "42501", "22012", "done"]
+    assert rows(admin, "select n, who from public.done") == [(1, bob.connection.info.user)]
+    assert [(reply := bob.reply()) and reply["rows"] for _ in range(5)][-1] == [{"g": 1}, {"g": 2}, {"g": 3}]
+    assert replies(alice, 1) == ["57014"]
+    alice.call("send_request", "select 1")
+    assert replies(alice, 2) == ["57014", "done"]
+
+
+def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_times_given_up(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    client = Client(connect(dsn=own_database), "client")
+    rows(admin, "create table public.done (n integer)")
+    rows(admin, "create table public.tries (n integer)")
+    client.call("send_request", "insert into public.done values (1); select pg_advisory_xact_lock(77)")
+    client.call("send_request", "select pg_terminate_backend(pg_backend_pid())")
+    client.call("send_request", "insert into public.done values (2)")
+    rows(admin, "select pg_advisory_lock(77)")
+    workers(own_database)
+    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 77 and not granted"
+    wait_until(lambda: column(admin, waiting))
+    pid = column(admin, waiting)[0]
+    rows(admin, "select pg_terminate_backend(%s)", [pid])
+    wait_until(lambda: column(admin, waiting) not in ([], [pid]))
+    rows(admin, "select pg_advisory_unlock(77)")
+    assert replies(client, 3, timeout=30) == ["done", "57P02", "done"]
+    assert column(admin, "select n from public.done order by n") == [1, 2]
+    assert column(admin, "select attempts from pgps.requests order by request_id") == [2, 3, 1]
+
+
+def test_a_worker_that_leaves_lets_its_request_go_and_another_executes_it(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    client = Client(connect(dsn=own_database), "client")
+    rows(admin, "select pg_advisory_lock(78)")
+    client.call("send_request", "select pg_advisory_xact_lock(78)")
+    first = workers(own_database)
+    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 78 and not granted"
+    wait_until(lambda: column(admin, waiting))
+    assert first.stop() == 0
+    assert value(admin, "select attempts from pgps.requests") == 0
+    rows(admin, "select pg_advisory_unlock(78)")
+    workers(own_database)
+    assert replies(client, 1) == ["done"]
+
+
+def test_one_pass_for_cron_does_what_waits(own_database: str, connect: Connect, workers: Workers) -> None:
+    client = Client(connect(dsn=own_database), "client")
+    client.call("send_request", "select 1")
+    client.call("send_request", "select 2")
+    assert workers(own_database, "--once", ready=False).wait() == 0
+    assert replies(client, 2) == ["done", "done"]
+
+
+def test_a_confirming_event_comes_when_the_transaction_has_ended_also_when_its_backend_was_killed(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    make_type(admin, "attempt", visibility="immediate")
+    make_type(admin, "outcome", "attempt_id bigint, committed boolean")
+    call(admin, "link_confirm_event", "outcome", "attempt")
+    client = Client(connect(dsn=own_database), "manager")
+    client.register("attempt", "direct")
+    client.register("outcome")
+    workers(own_database)
+    sessions = [connect(dsn=own_database, autocommit=False) for _ in range(3)]
+    for number, session in enumerate(sessions):
+        publish(session, "attempt", number)
+    wait_until(lambda: value(admin, "select open from pgps.confirm_events") == 3)
+    assert client.receive() is None, "nothing is known yet"
+    sessions[0].commit()
+    sessions[1].rollback()
+    rows(admin, "select pg_terminate_backend(%s)", [sessions[2].info.backend_pid])
+    confirmed: dict[int, bool] = {}
+    query = "select payload -> 'attempt_id', payload -> 'committed' from pgps.fetch_tuples('manager')"
+
+    def all_known() -> bool:
+        if client.one("select * from pgps.receive_event('manager')") is not None:
+            confirmed.update(rows(client.connection, query))
+        return len(confirmed) == 3
+
+    wait_until(all_known, timeout=10)
+    raised = rows(
+        client.connection, "select event_id, payload -> 'n' from pgps.fetch_direct('manager', %s)", [client.notes()]
+    )
+    assert [confirmed[event] for event, _ in raised] == [True, False, False]
+
+
+def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    call(admin, "configure", "direct_retry_interval", "1.5 seconds")
+    make_type(admin, "tick")
+    client = Client(psycopg.connect(own_database, autocommit=True), "client")
+    client.register("tick", "direct")
+    workers(own_database)
+    client.connection.close()
+    standing = "select attempts, state from pgps.registrations"
+    publish(admin, "tick", 1)
+    wait_until(lambda: rows(admin, standing) == [(1, "valid")])
+    client = Client(connect(dsn=own_database), "client")
+    client.listen()
+    assert client.pushed(timeout=10) == [1], "what it has missed is pushed once more"
+    assert rows(admin, standing) == [(0, "valid")]
+    rows(admin, "select pg_terminate_backend(%s)", [client.connection.info.backend_pid])
+    call(admin, "configure", "direct_retry_interval", "0.1 seconds")
+    publish(admin, "tick", 2)
+    wait_until(lambda: value(admin, "select state from pgps.registrations") == "invalid")
+    assert "4 tries" in value(admin, "select reason from pgps.registrations")
+    client = Client(connect(dsn=own_database), "client")
+    client.register("tick", "direct")
+    publish(admin, "tick", 3)
+    assert client.pushed(timeout=5) == [3]
+
+
+def test_a_killed_worker_loses_no_request(own_database: str, connect: Connect, workers: Workers) -> None:
+    admin = connect(dsn=own_database)
+    client = Client(connect(dsn=own_database), "client")
+    rows(admin, "create table public.done (n integer)")
+    rows(admin, "select pg_advisory_lock(79)")
+    for number in range(5):
+        client.call(
+            "send_request", f"insert into public.done values ({number}); select pg_advisory_xact_lock_shared(79)"
+        )
+    first = workers(own_database)
+    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 79 and not granted"
+    wait_until(lambda: column(admin, waiting))
+    first.kill9()
+    workers(own_database)
+    rows(admin, "select pg_advisory_unlock(79)")
+    assert replies(client, 5, timeout=30) == ["done"] * 5
+    assert column(admin, "select n from public.done order by n") == list(range(5))

@@ -1,0 +1,1 @@
+"""What a worker does for clients: tries direct events again, confirms, executes requests."""

@@ -1,0 +1,60 @@
+"""Confirms events when their transactions have ended, and tries direct events again that reached nobody."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgps_worker import broker
+from pgps_worker.clients import calls
+from pgps_worker.connection import Connection, connect, notified
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Duties"]
+
+_STATEMENT_TIMEOUT = 30.0
+# Nobody tells when a transaction that raised an event at once has ended.
+_OPEN_POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """Looks when a dispatch brought something to confirm, often while a raising transaction runs, else once a poll."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "clients"
+
+    async def run(self) -> None:
+        """Look until asked to stop."""
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            await self._listen(connection)
+            self.vitals.up(self.name)
+            since, due = await calls.retry_direct(connection, None), 0.0
+            while not self.stop.requested:
+                confirmed = await calls.raise_confirming(connection)
+                if confirmed.done:
+                    await self._wash(connection, confirmed.done)
+                    continue
+                if time.monotonic() >= due:
+                    since, due = await calls.retry_direct(connection, since), time.monotonic() + self.config.poll
+                await notified(connection, _OPEN_POLL if confirmed.open else self.config.poll, stop=self.stop)
+
+    async def _wash(self, connection: Connection, done: int) -> None:
+        """Take back what a constraint of a confirming event may have left in the session, and listen again."""
+        self.vitals.events_confirmed += done
+        await broker.wash(connection)
+        await self._listen(connection)
+
+    async def _listen(self, connection: Connection) -> None:
+        await connection.execute("listen " + calls.CONFIRM_CHANNEL)

@@ -1,0 +1,113 @@
+"""Executes queued requests: of one client one after the other, of several side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import errors
+
+from pgps_worker import broker
+from pgps_worker.clients import calls
+from pgps_worker.connection import Connection, connect, in_one_line, notified
+from pgps_worker.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Requests"]
+
+log = logging.getLogger(__name__)
+
+_STATEMENT_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Looks when a request was sent, and has up to `concurrency` sessions execute what waits."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "requests"
+
+    async def run(self) -> None:
+        """Look until asked to stop; what runs then is rolled back, and executed again by whoever comes."""
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            await connection.execute("listen " + calls.REQUEST_CHANNEL)
+            self.vitals.up(self.name)
+            try:
+                while not self.stop.requested:
+                    pending = await calls.pending_requests(connection)
+                    for _ in range(min(pending, self.config.concurrency - len(self._running))):
+                        self._begin()
+                    await notified(connection, self.config.poll, stop=self.stop)
+            finally:
+                for task in self._running:
+                    task.cancel()
+                await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Execute what waits now, one request after the other, and return."""
+        await self._serve()
+
+    def _begin(self) -> None:
+        task = asyncio.create_task(self._serve(), name="requester")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("requester: %s", in_one_line(error))
+
+    async def _serve(self) -> None:
+        """Execute requests in a session of their own until none waits."""
+        async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            while not self.stop.requested and not connection.closed:
+                claimed = await calls.claim_request(connection)
+                if claimed is None:
+                    return
+                await self._execute(connection, claimed)
+
+    async def _execute(self, connection: Connection, claimed: calls.Claimed) -> None:
+        patient = replace(self.config, callback_timeout=claimed.timeout)
+        with Watchdog(patient, "requester", connection) as watchdog:
+            try:
+                async with asyncio.timeout(watchdog.give_up):
+                    outcome = await calls.run_request(connection, claimed)
+            except asyncio.CancelledError:
+                # psycopg has cancelled the statement: the session is fit for a last word.
+                await calls.release_request(connection, claimed)
+                raise
+            except (TimeoutError, psycopg.Error) as error:
+                await self._failed(connection, claimed, error, barked=watchdog.barked)
+                return
+        log.debug("request %d of client %s: %s", claimed.request_id, claimed.client, outcome)
+        self.vitals.requests_executed += outcome is not None
+        await broker.wash(connection)
+
+    async def _failed(
+        self, connection: Connection, claimed: calls.Claimed, error: TimeoutError | psycopg.Error, *, barked: bool
+    ) -> None:
+        """Reply for a request that ran out of time; one whose session ended otherwise is claimed again, and counted."""
+        text = in_one_line(error)
+        log.warning("request %d of client %s: %s", claimed.request_id, claimed.client, text)
+        timed_out = barked or isinstance(error, errors.QueryCanceled | TimeoutError)
+        await connection.close()
+        if not timed_out:
+            raise error
+        async with connect(self.config, "requester", statement_timeout=_STATEMENT_TIMEOUT) as fresh:
+            error_text = f"the request took longer than {claimed.timeout:g} s (setting request_timeout)"
+            await calls.fail_request(fresh, claimed, sqlstate="57014", error=error_text)
