@@ -23,6 +23,7 @@
 \ir code/deliver.sql
 \ir code/positions.sql
 \ir code/acknowledge.sql
+\ir code/receive_rows.sql
 \ir code/exceptions.sql
 \ir code/subscribers.sql
 \ir code/rights.sql

@@ -43,6 +43,7 @@ TITLES = {
     "dispatch": "Dispatch",
     "subscribe": "Subscribing",
     "deliver": "Receiving",
+    "receive_rows": "Receiving for many at once",
     "exceptions": "Exceptions",
     "subscribers": "Internal subscriptions",
     "rights": "Policies",

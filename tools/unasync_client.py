@@ -58,7 +58,7 @@ def main() -> int:
 
 def brought_up_to_date(source: Path, target: Path, names: dict[str, str]) -> list[str]:
     """Write what differs, unless it is only to be told."""
-    made = generated([path for path in source.glob("*.py") if path.name not in BY_HAND], names)
+    made = generated([path for path in source.glob("*.py") if path.name not in BY_HAND], target, names)
     stale = [path for path in target.glob("*.py") if path.name not in BY_HAND and path.name not in made]
     wrong = [target / name for name, text in made.items() if not _has(target / name, text)]
     if "--check" not in sys.argv[1:]:
@@ -69,9 +69,10 @@ def brought_up_to_date(source: Path, target: Path, names: dict[str, str]) -> lis
     return [str(path.relative_to(ROOT)) for path in stale + wrong]
 
 
-def generated(sources: list[Path], names: dict[str, str]) -> dict[str, str]:
+def generated(sources: list[Path], target: Path, names: dict[str, str]) -> dict[str, str]:
     """Return the texts of the twin by file name, formatted as all code here."""
-    with tempfile.TemporaryDirectory(dir=ROOT) as directory:
+    texts = {}
+    with tempfile.TemporaryDirectory() as directory:
         copied, made = Path(directory) / "before", Path(directory) / "after"
         copied.mkdir()
         for path in sources:
@@ -82,13 +83,25 @@ def generated(sources: list[Path], names: dict[str, str]) -> dict[str, str]:
             text = (made / path.name).read_text()
             for pattern, replacement in TEXTS:
                 text = re.sub(pattern, replacement, text)
-            (made / path.name).write_text(HEADER.format(path.relative_to(ROOT)) + text)
-        for command in (
-            ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117"],
-            ["format", "--quiet"],
-        ):
-            subprocess.run([sys.executable, "-m", "ruff", *command, str(made)], check=True, cwd=ROOT)
-        return {path.name: (made / path.name).read_text() for path in sources}
+            texts[path.name] = _in_shape(HEADER.format(path.relative_to(ROOT)) + text, target / path.name)
+    return texts
+
+
+def _in_shape(text: str, path: Path) -> str:
+    """Return what ruff makes of a file that would be there."""
+    for command in (
+        ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117"],
+        ["format", "--quiet"],
+    ):
+        text = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"],
+            input=text,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        ).stdout
+    return text
 
 
 def _has(path: Path, text: str) -> bool:

@@ -49,6 +49,7 @@ RECEIVE = """
     from pgps.receive(%(subscription)s, %(max_events)s)
 """
 ACK = "select pgps.ack(%(subscription)s, %(up_to)s)"
+ACK_EACH = "select subscription, acked from pgps.ack_each(%(subscriptions)s)"
 NACK = """
     select pgps.nack(%(subscription)s, %(event_id)s, %(error)s::text,
         make_interval(secs => %(retry_in)s::double precision))

@@ -183,6 +183,34 @@ def _mismatch(cls: type, shape: Shape, name: str, expected: Any, found: str | No
     )
 
 
+class RowReader:
+    """Makes events of the rows of pgps_queue.<type>_receive."""
+
+    def __init__(self, event_type: str, names: tuple[str, ...], cls: type | None, shape: Shape | None) -> None:
+        self.names = names
+        self._event_type = event_type
+        self._cls = cls
+        self._wanted: tuple[int, ...] | None = None
+        if cls is not None and shape is not None:
+            wanted = tuple(names.index(name) for name in checked(cls, shape) if name in names)
+            self._wanted = None if wanted == tuple(range(len(names))) else wanted
+
+    def events(self, rows: list[tuple[Any, ...]]) -> list[Event[Any]]:
+        """Return events; each has a payload of its own."""
+        kind, names, cls, wanted = self._event_type, self.names, self._cls, self._wanted
+        if cls is None:
+            return [
+                Event(row[0], kind, dict(zip(names, row[7:], strict=False)), row[1], row[2], row[3], row[4], row[5])
+                for row in rows
+            ]
+        if wanted is None:
+            return [Event(row[0], kind, cls(*row[7:]), row[1], row[2], row[3], row[4], row[5]) for row in rows]
+        return [
+            Event(row[0], kind, cls(*[row[7 + i] for i in wanted]), row[1], row[2], row[3], row[4], row[5])
+            for row in rows
+        ]
+
+
 class Reader:
     """Makes payloads of the JSON that pgps.receive returns: values as psycopg would give them."""
 

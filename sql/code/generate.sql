@@ -138,6 +138,7 @@ begin
         end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_link(v_type);
+    perform pgps_internal.build_receive(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
     from (select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id) c;
@@ -167,6 +168,7 @@ begin
     loop
         execute format('drop function %s', v_function);
     end loop;
+    perform pgps_internal.drop_receive(v_type);
     execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_link.%I',
         v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception', v_type.name || '_sent');
 end

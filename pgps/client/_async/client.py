@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 from pgps import config
 from pgps.client import _calls, _wire
 from pgps.client._async import runtime
+from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.hub import AsyncHub
 from pgps.client._async.publisher import AsyncPublisher
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch, open_connection
@@ -65,6 +66,7 @@ class AsyncClient:
         self.grace = grace
         self.reconnect_timeout = reconnect_timeout
         self._session = AsyncSession(self._target)
+        self._feed = AsyncFeed(self._session)
         self._hub = AsyncHub(self._target)
         self._idle: list[AnyConnection] = []
         self._subscriptions: list[AsyncSubscription[Any]] = []

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._async import runtime
+from pgps.client._async.feed import AsyncFeed, received
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
 from pgps.client._wire import mapped
-from pgps.client.events import Event, Handling, Reader, loads
+from pgps.client.events import Event, Handling, Reader, RowReader, loads
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
 if TYPE_CHECKING:
@@ -71,13 +72,15 @@ class AsyncSubscription(Generic[T]):
         self._definition = definition
         self._poll = client.poll if definition.poll is None else definition.poll
         self._signal = runtime.Signal()
-        self._session = client._session
+        self._feed = client._feed
         self._channel = ""
+        self._event_type = ""
         self._local: list[Event[T]] = []
         self._next = 0
         self._is_open = False
         self._stopping = False
         self._task: runtime.Task | None = None
+        self._rows: RowReader | None = None
         self._readers: dict[str, Reader] = {}
 
     async def __aenter__(self) -> AsyncSubscription[T]:
@@ -120,10 +123,10 @@ class AsyncSubscription(Generic[T]):
         if row is None:
             raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
         self._definition.check(row)
-        self._channel, handler = row.channel, row.handler
-        if handler == "any":
+        self._channel, self._event_type = row.channel, row.event_type
+        if row.handler == "any":
             # What such a session was given is its own; another subscription on the same session would acknowledge it.
-            self._session = AsyncSession(self._client._target)
+            self._feed = AsyncFeed(AsyncSession(self._client._target))
         await self._client._hub.listen(self._channel, self._heard)
         self._is_open = True
         self._client._subscriptions.append(self)
@@ -141,8 +144,8 @@ class AsyncSubscription(Generic[T]):
         with contextlib.suppress(PgpsError):
             await self._settle(done=done)
         await self._client._hub.forget(self._channel, self._heard)
-        if self._session is not self._client._session:
-            await self._session.close()
+        if self._feed is not self._client._feed:
+            await self._feed.session.close()
         if self._definition.temporary:
             with contextlib.suppress(UnknownName):
                 await self._client.unsubscribe(self.name)
@@ -173,13 +176,13 @@ class AsyncSubscription(Generic[T]):
         waiting. Raises WrongState when the subscription is suspended, TypeMismatch when the type has changed so that
         the class does not fit any more.
         """
+        await self.open()
         if connection is not None:
             return await self._take(connection, max_events or self.prefetch)
-        await self.open()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = await self._session.run(lambda link: self._take(link, max_events or self.prefetch))
+            events = await self._take(None, max_events or self.prefetch)
             if events or not await self._wait(deadline):
                 return events
 
@@ -188,11 +191,13 @@ class AsyncSubscription(Generic[T]):
 
         With `connection` in its transaction: with the application's own writes in there, consumption is exactly once.
         """
+        if up_to is None and connection is None:
+            return await self._feed.ack(self.name)
         event_id = up_to.event_id if isinstance(up_to, Event) else up_to
         params = {"subscription": self.name, "up_to": event_id}
         if connection is not None:
             return int(await self._one(connection, _calls.ACK, params))
-        return int((await self._session.rows(_calls.ACK, params))[0][0])
+        return int((await self._feed.session.rows(_calls.ACK, params))[0][0])
 
     async def nack(
         self,
@@ -215,7 +220,7 @@ class AsyncSubscription(Generic[T]):
         if connection is not None:
             await self._one(connection, _calls.NACK, params)
         else:
-            await self._session.rows(_calls.NACK, params, again=False)
+            await self._feed.session.rows(_calls.NACK, params, again=False)
 
     async def batches(
         self, max_events: int | None = None, *, timeout: float | None = None
@@ -395,7 +400,25 @@ class AsyncSubscription(Generic[T]):
         await self._signal.wait(remaining)
         return not self._stopping
 
-    async def _take(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+    async def _take(self, connection: AnyConnection | None, max_events: int) -> list[Event[T]]:
+        if "*" in self._event_type:
+            if connection is None:
+                return await self._feed.session.run(lambda link: self._take_any(link, max_events))
+            with mapped():
+                return await self._take_any(connection, max_events)
+        if connection is None:
+            found = await self._feed.receive(self.name, self._event_type, max_events)
+        else:
+            with mapped():
+                found = await received(connection, self._event_type, [self.name], max_events)
+        if self._rows is None or self._rows.names != found.names:
+            cls = self._definition.payload_class
+            shape = None if cls is None else await self._client.shape(self._event_type)
+            self._rows = RowReader(self._event_type, found.names, cls, shape)
+        return self._rows.events(found.rows)
+
+    async def _take_any(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+        """Receive events of several types, which come as JSON."""
         rows = await fetch(connection, _calls.RECEIVE, {"subscription": self.name, "max_events": max_events})
         events = []
         for event_id, event_type, text, *rest in rows:

@@ -15,6 +15,7 @@ from pgps.client import _calls, _wire
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._sync import runtime
+from pgps.client._sync.feed import Feed
 from pgps.client._sync.hub import Hub
 from pgps.client._sync.publisher import Publisher
 from pgps.client._sync.session import AnyConnection, Session, fetch, open_connection
@@ -66,6 +67,7 @@ class Client:
         self.grace = grace
         self.reconnect_timeout = reconnect_timeout
         self._session = Session(self._target)
+        self._feed = Feed(self._session)
         self._hub = Hub(self._target)
         self._idle: list[AnyConnection] = []
         self._subscriptions: list[Subscription[Any]] = []

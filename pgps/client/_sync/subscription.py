@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._sync import runtime
+from pgps.client._sync.feed import Feed, received
 from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._wire import mapped
-from pgps.client.events import Event, Handling, Reader, loads
+from pgps.client.events import Event, Handling, Reader, RowReader, loads
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
 if TYPE_CHECKING:
@@ -72,13 +73,15 @@ class Subscription(Generic[T]):
         self._definition = definition
         self._poll = client.poll if definition.poll is None else definition.poll
         self._signal = runtime.Signal()
-        self._session = client._session
+        self._feed = client._feed
         self._channel = ""
+        self._event_type = ""
         self._local: list[Event[T]] = []
         self._next = 0
         self._is_open = False
         self._stopping = False
         self._task: runtime.Task | None = None
+        self._rows: RowReader | None = None
         self._readers: dict[str, Reader] = {}
 
     def __enter__(self) -> Subscription[T]:
@@ -121,10 +124,10 @@ class Subscription(Generic[T]):
         if row is None:
             raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
         self._definition.check(row)
-        self._channel, handler = row.channel, row.handler
-        if handler == "any":
+        self._channel, self._event_type = row.channel, row.event_type
+        if row.handler == "any":
             # What such a session was given is its own; another subscription on the same session would acknowledge it.
-            self._session = Session(self._client._target)
+            self._feed = Feed(Session(self._client._target))
         self._client._hub.listen(self._channel, self._heard)
         self._is_open = True
         self._client._subscriptions.append(self)
@@ -142,8 +145,8 @@ class Subscription(Generic[T]):
         with contextlib.suppress(PgpsError):
             self._settle(done=done)
         self._client._hub.forget(self._channel, self._heard)
-        if self._session is not self._client._session:
-            self._session.close()
+        if self._feed is not self._client._feed:
+            self._feed.session.close()
         if self._definition.temporary:
             with contextlib.suppress(UnknownName):
                 self._client.unsubscribe(self.name)
@@ -174,13 +177,13 @@ class Subscription(Generic[T]):
         waiting. Raises WrongState when the subscription is suspended, TypeMismatch when the type has changed so that
         the class does not fit any more.
         """
+        self.open()
         if connection is not None:
             return self._take(connection, max_events or self.prefetch)
-        self.open()
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = self._session.run(lambda link: self._take(link, max_events or self.prefetch))
+            events = self._take(None, max_events or self.prefetch)
             if events or not self._wait(deadline):
                 return events
 
@@ -189,11 +192,13 @@ class Subscription(Generic[T]):
 
         With `connection` in its transaction: with the application's own writes in there, consumption is exactly once.
         """
+        if up_to is None and connection is None:
+            return self._feed.ack(self.name)
         event_id = up_to.event_id if isinstance(up_to, Event) else up_to
         params = {"subscription": self.name, "up_to": event_id}
         if connection is not None:
             return int(self._one(connection, _calls.ACK, params))
-        return int((self._session.rows(_calls.ACK, params))[0][0])
+        return int((self._feed.session.rows(_calls.ACK, params))[0][0])
 
     def nack(
         self,
@@ -216,7 +221,7 @@ class Subscription(Generic[T]):
         if connection is not None:
             self._one(connection, _calls.NACK, params)
         else:
-            self._session.rows(_calls.NACK, params, again=False)
+            self._feed.session.rows(_calls.NACK, params, again=False)
 
     def batches(self, max_events: int | None = None, *, timeout: float | None = None) -> Iterator[list[Event[T]]]:
         """Iterate over lists of events, until nothing has come for `timeout` seconds.
@@ -389,7 +394,25 @@ class Subscription(Generic[T]):
         self._signal.wait(remaining)
         return not self._stopping
 
-    def _take(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+    def _take(self, connection: AnyConnection | None, max_events: int) -> list[Event[T]]:
+        if "*" in self._event_type:
+            if connection is None:
+                return self._feed.session.run(lambda link: self._take_any(link, max_events))
+            with mapped():
+                return self._take_any(connection, max_events)
+        if connection is None:
+            found = self._feed.receive(self.name, self._event_type, max_events)
+        else:
+            with mapped():
+                found = received(connection, self._event_type, [self.name], max_events)
+        if self._rows is None or self._rows.names != found.names:
+            cls = self._definition.payload_class
+            shape = None if cls is None else self._client.shape(self._event_type)
+            self._rows = RowReader(self._event_type, found.names, cls, shape)
+        return self._rows.events(found.rows)
+
+    def _take_any(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+        """Receive events of several types, which come as JSON."""
         rows = fetch(connection, _calls.RECEIVE, {"subscription": self.name, "max_events": max_events})
         events = []
         for event_id, event_type, text, *rest in rows:

@@ -22,12 +22,13 @@ def test_a_handler_is_called_as_soon_as_an_event_is_delivered(dsn: str, admin: p
     kind = name()
     make_type(admin, kind)
     seen: list[int] = []
-    with Client(dsn, poll=60.0) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
-        subscription.start(lambda event: seen.append(event.payload["n"]))
-        for n in range(3):
-            publish(admin, kind, n)
-            dispatch(admin)
-            until(lambda n=n: seen == list(range(n + 1)))  # type: ignore[misc]
+    with Client(dsn, poll=60.0) as client:
+        with client.subscribe(name("s"), kind, temporary=True) as subscription:
+            subscription.start(lambda event: seen.append(event.payload["n"]))
+            for n in range(3):
+                publish(admin, kind, n)
+                dispatch(admin)
+                until(lambda n=n: seen == list(range(n + 1)))  # type: ignore[misc]
 
 
 def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
@@ -42,11 +43,12 @@ def test_a_handler_that_raises_puts_its_event_back_and_the_others_go_on(
             raise ValueError("not yet")
         seen.append(event.payload["n"])
 
-    with Client(dsn, poll=0.02) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
-        subscription.start(handle, how=Handling(retry_in=0.01))
-        publish(admin, kind, 1, 2, 3)
-        dispatch(admin)
-        until(lambda: seen == [1, 3, 2])
+    with Client(dsn, poll=0.02) as client:
+        with client.subscribe(name("s"), kind, temporary=True) as subscription:
+            subscription.start(handle, how=Handling(retry_in=0.01))
+            publish(admin, kind, 1, 2, 3)
+            dispatch(admin)
+            until(lambda: seen == [1, 3, 2])
 
 
 def test_effects_of_a_transactional_handler_happen_once_and_those_of_a_failed_one_never(
@@ -87,13 +89,14 @@ def test_effects_of_a_transactional_handler_happen_once_and_those_of_a_failed_on
 def test_a_slow_consumer_holds_no_more_than_it_asked_for(dsn: str, admin: psycopg.Connection, name: Name) -> None:
     kind = name()
     make_type(admin, kind)
-    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True, prefetch=3) as subscription:
-        publish(admin, kind, *range(20))
-        dispatch(admin)
-        held: list[int] = []
-        subscription.run(lambda events: held.append(len(events)), how=Handling(batch=True), timeout=0.01)
-        assert sum(held) == 20
-        assert max(held) == 3
+    with Client(dsn) as client:
+        with client.subscribe(name("s"), kind, temporary=True, prefetch=3) as subscription:
+            publish(admin, kind, *range(20))
+            dispatch(admin)
+            held: list[int] = []
+            subscription.run(lambda events: held.append(len(events)), how=Handling(batch=True), timeout=0.01)
+            assert sum(held) == 20
+            assert max(held) == 3
 
 
 def test_closing_lets_a_handler_finish_and_keeps_the_rest(dsn: str, admin: psycopg.Connection, name: Name) -> None:

@@ -68,10 +68,11 @@ def test_a_publication_joins_the_callers_transaction_and_never_commits_it(
     kind = name()
     make_type(admin, kind)
     with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
-        with pytest.raises(ZeroDivisionError), client.transaction() as connection:
-            client.publish(kind, [{"n": 1}, {"n": 2}], connection=connection)
-            client.publish(kind, {"n": 3}, connection=connection)
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            with client.transaction() as connection:
+                client.publish(kind, [{"n": 1}, {"n": 2}], connection=connection)
+                client.publish(kind, {"n": 3}, connection=connection)
+                raise ZeroDivisionError
         with client.transaction() as connection:
             client.publish(kind, {"n": 4}, connection=connection)
             dispatch(admin)
@@ -86,9 +87,10 @@ def test_an_immediate_event_is_out_although_its_transaction_rolls_back(
     kind = name()
     make_type(admin, kind)
     with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
-        with pytest.raises(ZeroDivisionError), client.transaction() as connection:
-            client.publish(kind, [{"n": 1}, {"n": 2}], visibility="immediate", connection=connection)
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            with client.transaction() as connection:
+                client.publish(kind, [{"n": 1}, {"n": 2}], visibility="immediate", connection=connection)
+                raise ZeroDivisionError
         dispatch(admin)
         assert numbers(subscription) == [1, 2]
 
@@ -185,8 +187,9 @@ def test_errors_say_what_is_wrong_in_fields(
 
 
 def test_wrong_credentials_show_at_once(dsn: str) -> None:
-    with pytest.raises(errors.ConnectionLost), Client(dsn, user="nobody_of_that_name", password="wrong"):
-        pass
+    with pytest.raises(errors.ConnectionLost):
+        with Client(dsn, user="nobody_of_that_name", password="wrong"):
+            pass
     with pytest.raises(errors.ConfigError):
         Client("host=x nonsense")
     client = Client(dsn)

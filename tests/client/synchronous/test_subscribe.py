@@ -31,11 +31,12 @@ def test_an_iterator_acknowledges_what_it_has_left_behind(dsn: str, admin: psyco
                 if event.payload["n"] == 6:
                     break
             assert seen == [1, 2, 3, 4, 5, 6]
-        with pytest.raises(ZeroDivisionError), client.subscribe(watching) as subscription:
-            for event in subscription:
-                seen.append(event.payload["n"])
-                if event.payload["n"] == 8:
-                    raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            with client.subscribe(watching) as subscription:
+                for event in subscription:
+                    seen.append(event.payload["n"])
+                    if event.payload["n"] == 8:
+                        raise ZeroDivisionError
         with client.subscribe(watching) as subscription:
             # The one that was in hand comes again.
             assert numbers(subscription) == [8, 9, 10]
@@ -65,9 +66,10 @@ def test_consumption_is_exactly_once_in_one_transaction(dsn: str, admin: psycopg
     with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
         publish(admin, kind, 1, 2, 3)
         dispatch(admin)
-        with pytest.raises(ZeroDivisionError), subscription.transaction() as batch:
-            batch.connection.execute(f"insert into {table} values (0)".encode())
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            with subscription.transaction() as batch:
+                batch.connection.execute(f"insert into {table} values (0)".encode())
+                raise ZeroDivisionError
         with subscription.transaction(2) as batch:
             for event in batch:
                 batch.connection.execute(f"insert into {table} values (%s)".encode(), [event.payload["n"]])
@@ -84,18 +86,19 @@ def test_consumption_is_exactly_once_in_one_transaction(dsn: str, admin: psycopg
 def test_an_event_put_back_comes_again_and_the_others_do_not(dsn: str, admin: psycopg.Connection, name: Name) -> None:
     kind = name()
     make_type(admin, kind)
-    with Client(dsn) as client, client.subscribe(name("s"), kind, temporary=True, max_attempts=2) as subscription:
-        publish(admin, kind, 1, 2, 3)
-        dispatch(admin)
-        events = subscription.receive()
-        subscription.nack(events[1], "not now")
-        subscription.ack()
-        again = subscription.receive()
-        assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2)]
-        with subscription.transaction() as batch:
-            batch.nack(batch[0], "never")
-        assert subscription.receive() == []
-        assert value(admin, "select error from pgps.exceptions where event_type = %s", [kind]) == "never"
+    with Client(dsn) as client:
+        with client.subscribe(name("s"), kind, temporary=True, max_attempts=2) as subscription:
+            publish(admin, kind, 1, 2, 3)
+            dispatch(admin)
+            events = subscription.receive()
+            subscription.nack(events[1], "not now")
+            subscription.ack()
+            again = subscription.receive()
+            assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2)]
+            with subscription.transaction() as batch:
+                batch.nack(batch[0], "never")
+            assert subscription.receive() == []
+            assert value(admin, "select error from pgps.exceptions where event_type = %s", [kind]) == "never"
 
 
 def test_a_pattern_gives_events_of_several_types_in_their_order(

@@ -1,0 +1,179 @@
+# Made by tools/unasync_client.py from pgps/client/_async/feed.py: change that, then `make generate`.
+"""Receiving and acknowledging for all subscriptions of a session: what they want at the same time is one statement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from pgps.client import _calls
+from pgps.client._sync import runtime
+from pgps.client._sync.session import AnyConnection, Session, fetch
+from pgps.client._wire import mapped
+from pgps.errors import BrokerError, ConnectionLost
+
+__all__ = ["Feed", "Rows", "received"]
+
+OWN = 7
+PLACES = 6
+"""Columns of pgps_queue.<type>_receive before the attributes, and the one that says whose rows they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of pgps_queue.<type>_receive, and the names of the attributes behind the first columns."""
+
+    names: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+
+Key: TypeAlias = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Request:
+    subscription: str
+    done: bool = False
+    result: Rows | None = None
+    acked: int = 0
+    error: BrokerError | None = None
+
+
+def received(connection: AnyConnection, event_type: str, subscriptions: list[str], max_events: int) -> Rows:
+    """Receive for subscriptions to one event type.
+
+    Not prepared: a statement that is would be refused once the type has other attributes.
+    """
+    # As text: a multirange would be taken apart for each row.
+    query = sql.SQL("select * from {}(%s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(query, [subscriptions, max_events], prepare=False)
+        names = tuple(column.name for column in cursor.description or ())[OWN:]
+        return Rows(names, cursor.fetchall())
+
+
+@dataclass(slots=True)
+class Feed:
+    """Puts together what is asked for while the session is busy: so a hundred subscriptions take one round trip."""
+
+    session: Session
+    _guard: runtime.Lock = field(default_factory=runtime.Lock)
+    _asked: dict[Key, list[_Request]] = field(default_factory=dict)
+    _finished: list[_Request] = field(default_factory=list)
+
+    def receive(self, subscription: str, event_type: str, max_events: int) -> Rows:
+        """Return the next events of a subscription."""
+        request, key = _Request(subscription), (event_type, max_events)
+        with self._guard:
+            self._asked.setdefault(key, []).append(request)
+
+        def serve(connection: AnyConnection) -> None:
+            if not request.done:
+                self._receive_all(connection, key)
+
+        runtime.sleep(0)  # whoever was woken by the same batch asks as well
+        self.session.run(serve)
+        if request.error is not None:
+            raise request.error
+        assert request.result is not None
+        return request.result
+
+    def ack(self, subscription: str) -> int:
+        """Acknowledge all that a subscription has received; return how many events."""
+        request = _Request(subscription)
+        with self._guard:
+            self._finished.append(request)
+
+        def serve(connection: AnyConnection) -> None:
+            if not request.done:
+                self._ack_all(connection)
+
+        runtime.sleep(0)
+        self.session.run(serve)
+        if request.error is not None:
+            raise request.error
+        return request.acked
+
+    def _receive_all(self, connection: AnyConnection, key: Key) -> None:
+        with self._guard:
+            requests = self._asked.pop(key, [])
+        try:
+            _each(requests, lambda some: self._receive_some(connection, key, some))
+        finally:
+            with self._guard:
+                self._asked.setdefault(key, []).extend(request for request in requests if not request.done)
+
+    def _ack_all(self, connection: AnyConnection) -> None:
+        with self._guard:
+            requests, self._finished = self._finished, []
+        try:
+            _each(requests, lambda some: self._ack_some(connection, some))
+        finally:
+            with self._guard:
+                self._finished.extend(request for request in requests if not request.done)
+
+    def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
+        # Several of one subscription get the same events, as they would one after the other.
+        names = list(dict.fromkeys(request.subscription for request in requests))
+        with mapped():
+            found = received(connection, key[0], names, key[1])
+        shared = shares(found, names)
+        for request in requests:
+            request.result = shared[request.subscription]
+            request.done = True
+
+    def _ack_some(self, connection: AnyConnection, requests: list[_Request]) -> None:
+        names = [request.subscription for request in requests]
+        with mapped():
+            if len(names) == 1:
+                rows = fetch(connection, _calls.ACK, {"subscription": names[0], "up_to": None})
+            else:
+                rows = fetch(connection, _calls.ACK_EACH, {"subscriptions": names})
+        acked = dict(rows) if len(names) > 1 else {names[0]: rows[0][0]}
+        for request in requests:
+            request.acked, request.done = acked[request.subscription], True
+
+
+def _each(requests: list[_Request], serve: Callable[[list[_Request]], None]) -> None:
+    """Serve all at once; if that is refused, one by one: the error is for the one it is about."""
+    if len(requests) > 1:
+        try:
+            return serve(requests)
+        except ConnectionLost:
+            raise
+        except BrokerError:
+            pass
+    for request in requests:
+        try:
+            serve([request])
+        except ConnectionLost:
+            raise
+        except BrokerError as error:
+            request.error, request.done = error, True
+    return None
+
+
+def shares(found: Rows, names: list[str]) -> dict[str, Rows]:
+    """Return who of the subscriptions has which rows; the lists are shared, too, as a rule."""
+    if len(names) == 1:
+        return {names[0]: found}
+    parts: dict[str, list[tuple[Any, ...]]] = {}
+    for row in found.rows:
+        parts.setdefault(row[PLACES], []).append(row)
+    shared = {name: Rows(found.names, []) for name in names}
+    for places, rows in parts.items():
+        part = Rows(found.names, rows)
+        for place in places_of(places):
+            shared[names[place - 1]] = part
+    return shared
+
+
+def places_of(text: str) -> Iterator[int]:
+    """Yield the numbers of a multirange as PostgreSQL writes it, {[1,3),[5,6)}."""
+    for first, after in re.findall(r"\[(\d+),(\d+)\)", text):
+        yield from range(int(first), int(after))

@@ -1,0 +1,328 @@
+-- Receiving as typed rows: pgps_queue.<type>_receive, made for each event type, gives the attributes as columns and not as JSON, and takes
+-- several subscriptions at once: those that are at the same place of the same class share the rows. What it cannot do plainly (events put
+-- back, competing consumers, policies, patterns, events that were kept aside) it leaves to pgps.receive, and gives the same rows.
+-- Locks: advisory (1885826165, subscription), in the order of their ids, until the transaction ends.
+
+do $$
+begin
+    if to_regtype('pgps_internal.run') is null then
+        -- Events that follow upon each other in one delivery and come from one statement; places: of the subscriptions in the call.
+        create type pgps_internal.run as (
+            batch_id bigint,
+            lo bigint,
+            hi bigint,
+            xid xid8,
+            published_at timestamptz,
+            publisher name,
+            origin text,
+            received_batch bigint,
+            received_event bigint,
+            places int4multirange
+        );
+    end if;
+end
+$$;
+
+create or replace function pgps_internal.next_runs(
+    class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, max_events integer
+) returns pgps_internal.run[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+as $$
+declare
+    v_runs pgps_internal.run[];
+begin
+    with d as (
+        -- Only as many deliveries as it takes; how many events of one are skipped is not known before it is unfolded.
+        select d.*, coalesce(sum(case when d.batch_id > next_runs.after_batch and isempty(next_runs.skip) then d.events else 0 end)
+            over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
+        from (
+            select d.batch_id, d.events, d.event_ids, d.ids from pgps_internal.delivery d
+            where d.class_id = next_runs.class_id and d.batch_id >= greatest(next_runs.after_batch, next_runs.from_batch + 1)
+                and (isempty(next_runs.skip) or exists (select from unnest(d.event_ids) e(id) where not e.id <@ next_runs.skip)
+                    or not d.ids <@ next_runs.skip)
+            order by d.batch_id limit next_runs.max_events + 1
+        ) d
+    ),
+    r as (
+        select d.batch_id, u.lo, u.hi, sum(u.hi - u.lo + 1) over (order by d.batch_id, u.lo) as upto
+        from d cross join lateral (
+            select min(i.id) as lo, max(i.id) as hi
+            from (select e.id, e.id - row_number() over (order by e.id) as island from unnest(d.event_ids) e(id)
+                where (d.batch_id > next_runs.after_batch or e.id > next_runs.after_event) and not e.id <@ next_runs.skip) i
+            group by i.island
+            union all
+            select lower(m), upper(m) - 1 from unnest(d.ids * case when d.batch_id = next_runs.after_batch
+                then int8multirange(int8range(next_runs.after_event, null, '()')) else '{(,)}' end - next_runs.skip) m
+        ) u
+        where d.before < next_runs.max_events
+    ),
+    cut as (
+        select r.batch_id, r.lo, r.hi - greatest(r.upto - next_runs.max_events, 0)::bigint as hi from r
+        where r.upto - (r.hi - r.lo + 1) < next_runs.max_events
+    )
+    -- Not across segments of the log: a run is looked for in one of them.
+    select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
+        null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
+    from cut c cross join lateral generate_series(c.lo / 65536, c.hi / 65536) s(segment);
+    return v_runs;
+end
+$$;
+comment on function pgps_internal.next_runs(bigint, bigint, int8multirange, bigint, bigint, integer) is
+'The next events of a class after a position as runs of ids, in delivery order; see pgps_internal.next_events';
+
+create or replace function pgps_internal.take_runs(
+    subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, out runs pgps_internal.run[], out others integer[]
+) language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_group record;
+    v_found pgps_internal.run[];
+    v_told pgps_internal.run[];
+    v_last pgps_internal.run;
+    v_events integer;
+begin
+    runs := '{}';
+    others := '{}';
+    for v_group in
+        select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event, p.outstanding,
+            s.handler = 'all' and not (take_runs.event_type).has_policy
+                and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
+                -- The handler clause is looked at for registrations of clients.
+                and not exists (select from pgps_internal.registration r where r.subscription_id = s.subscription_id) as is_plain,
+            array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals, range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
+        from unnest(take_runs.subscription_ids) with ordinality u(subscription_id, place)
+        join pgps_internal.subscription s using (subscription_id)
+        join pgps_internal.member m using (subscription_id)
+        cross join lateral pgps_internal.position_of(s.subscription_id) p
+        where s.state = 'active'
+        group by 1, 2, 3, 4, 5, 6, 7, 8, 9
+        order by min(u.place)
+    loop
+        if v_group.is_plain then
+            v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch, v_group.acked_event,
+                take_runs.max_events);
+            continue when v_found is null;
+            execute 'select pgps_internal.statements_' || (take_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
+            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker() into v_told;
+        end if;
+        if not v_group.is_plain or v_told is null then
+            others := others || array(select generate_series(lower(r), upper(r) - 1) from unnest(v_group.places) r);
+            continue;
+        end if;
+        v_last := v_found[cardinality(v_found)];
+        v_events := (select sum(r.hi - r.lo + 1) from unnest(v_found) r);
+        if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event, v_group.outstanding) then
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+            select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events
+            from unnest(v_group.ids, v_group.totals) u(id, total);
+        end if;
+        runs := runs || v_told;
+    end loop;
+end
+$$;
+comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer) is
+'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same place of the same class.
+others: places of those for which pgps.receive has to do it';
+
+create or replace function pgps_internal.enter_receive_rows() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_subscriptions pgps_internal.subscription[];
+    v_wrong pgps_internal.subscription;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = new.type_id;
+    if coalesce(new.max_events, 0) <= 0 then
+        raise exception 'invalid max_events %', new.max_events using errcode = '22023', hint = 'Give a positive number.';
+    end if;
+    perform pgps_internal.require_read_committed();
+    select array_agg(pgps_internal.find_subscription(new.caller, n.name) order by n.place) into v_subscriptions
+    from unnest(new.subscriptions) with ordinality n(name, place);
+    select s.* into v_wrong from unnest(v_subscriptions) s
+    where s.callback is not null or s.state = 'suspended' or s.is_pattern or s.event_type <> v_type.name limit 1;
+    if v_wrong.callback is not null then
+        raise exception 'subscription "%" is internal: its events go to %', v_wrong.name, v_wrong.callback
+        using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
+    elsif v_wrong.state = 'suspended' then
+        raise exception 'subscription "%" is suspended: %', v_wrong.name, v_wrong.last_error
+        using errcode = '55000', hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_wrong.name));
+    elsif v_wrong.name is not null then
+        raise exception 'subscription "%" is to %, not to event type "%"', v_wrong.name, v_wrong.event_type, v_type.name
+        using errcode = '22023', hint = 'Use the function of its own event type, or pgps.receive.';
+    end if;
+    perform pgps_internal.require_rights(s) from unnest(v_subscriptions) s;
+    -- One after the other in the order of their ids: two that want the same ones wait for each other, and do not lock each other out.
+    perform pg_advisory_xact_lock(1885826165, l.id) from (
+        select s.subscription_id::integer as id from unnest(v_subscriptions) s where s.handler = 'all' order by 1) l;
+    select t.runs, t.others into new.runs, new.others
+    from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
+        v_type, new.max_events) t;
+    return new;
+end
+$$;
+comment on function pgps_internal.enter_receive_rows() is 'Behind pgps_queue.<type>_receive, see pgps_internal.call';
+
+do $$
+begin
+    if to_regclass('pgps._receive_rows_calls') is null then
+        create view pgps._receive_rows_calls as
+        select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events, null::name as caller,
+            null::pgps_internal.run[] as runs, null::integer[] as others where false;
+        alter view pgps._receive_rows_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps._receive_rows_calls
+        for each row execute function pgps_internal.enter_receive_rows();
+        grant insert (type_id, subscriptions, max_events), select (runs, others) on pgps._receive_rows_calls to public;
+    end if;
+end
+$$;
+comment on view pgps._receive_rows_calls is 'The way in of pgps_queue.<type>_receive; see pgps_internal.call';
+
+create or replace function pgps_internal.build_receive(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (build_receive.event_type).type_id;
+    v_log text := (build_receive.event_type).log::text;
+    v_endpoint regclass := (build_receive.event_type).endpoint;
+    v_function text := format('pgps_queue.%I', (build_receive.event_type).name || '_receive');
+    v_columns text := coalesce((select string_agg(format(', %I %s', a.name, a.type), '') from pgps_internal.attributes_of(v_endpoint) a), '');
+    v_own text := coalesce((select string_agg(format(', l.%I', a.name), '') from pgps_internal.attributes_of(v_endpoint) a), '');
+begin
+    perform pgps_internal.drop_receive(build_receive.event_type);
+    perform pgps_internal.create_function(format('pgps_internal.statements_%s(pgps_runs pgps_internal.run[], pgps_batch bigint, pgps_event bigint,
+        pgps_places int4multirange, pgps_broker text) returns pgps_internal.run[]', v_id),
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
+        declare
+            v_told pgps_internal.run[];
+        begin
+            with x as materialized (
+                select r.batch_id, r.lo, r.hi, l.xid, l.events
+                from unnest(pgps_runs) r
+                cross join lateral (select l.xid, count(*) as events from %1$s l
+                    where l.event_id between r.lo and r.hi and (l.event_id / 65536) %% 4 = (r.lo / 65536) %% 4 group by l.xid) l
+            )
+            select array_agg((x.batch_id, greatest(x.lo, c.lo), least(x.hi, c.hi), x.xid, c.published_at, pg_get_userbyid(c.publisher),
+                case when c.origin_id is null then pgps_broker else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
+                pgps_batch, pgps_event, pgps_places)::pgps_internal.run order by x.batch_id, x.lo) into v_told
+            from x left join pgps_internal.control c on c.xid = x.xid and c.hi >= x.lo and c.lo <= x.hi and c.type_id = %2$s
+            -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to do.
+            having bool_and(c.xid is not null) and (select sum(y.events) from x y) = (select sum(r.hi - r.lo + 1) from unnest(pgps_runs) r);
+            return v_told;
+        end$body$, v_log, v_id)));
+    -- The log as its readers may see it, with what a run is looked for by. For the function below, which runs with the reader's rights.
+    execute format('create view pgps._log_%1$s with (security_invoker = true) as
+        select l.event_id as pgps_event_id, (l.event_id / 65536) %% 4 as pgps_slot, l.xid as pgps_xid%2$s from %3$s l', v_id, v_own, v_log);
+    execute format('grant select on pgps._log_%s to public', v_id);
+    execute format($sql$create function %s(subscriptions text[], max_events integer = 1000)
+        returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint, pgps_origin text,
+            pgps_attempt integer, pgps_places text%s)
+        language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+        set max_parallel_workers_per_gather = 0 as %L$sql$, v_function, v_columns, format($body$
+        #variable_conflict use_column
+        declare
+            pgps_taken record;
+        begin
+            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events) values (%1$s, $1, $2) returning runs, others into pgps_taken;
+            return query
+            select l.pgps_event_id, r.published_at, r.publisher, r.xid::text::bigint, r.origin,
+                case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places::text%2$s
+            from unnest(pgps_taken.runs) r
+            join pgps._log_%1$s l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
+                and l.pgps_slot = (r.lo / 65536) %% 4 and l.pgps_xid = r.xid
+            order by r.places, r.batch_id, l.pgps_event_id;
+            if cardinality(pgps_taken.others) > 0 then
+                return query
+                select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt, int4multirange(int4range(o.place, o.place, '[]'))::text%2$s
+                from unnest(pgps_taken.others) with ordinality o(place, turn)
+                cross join lateral pgps.receive(($1)[o.place], $2) with ordinality
+                    m(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, turn)
+                cross join lateral jsonb_populate_record(null::pgps_event.%3$I, m.payload) l
+                order by o.turn, m.turn;
+            end if;
+        end$body$, v_id, v_own, (build_receive.event_type).name));
+    execute format('comment on function %s(text[], integer) is %L', v_function,
+        'The next events of subscriptions to this type as pgps.receive gives them, the attributes as columns. Subscriptions that are at the same place
+with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from 1. Acknowledge with pgps.ack or pgps.ack_each.');
+end
+$$;
+comment on function pgps_internal.build_receive(pgps_internal.event_type) is 'Creates pgps_queue.<type>_receive and what it needs';
+
+create or replace function pgps_internal.drop_receive(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('drop function if exists pgps_queue.%I(text[], integer)', (drop_receive.event_type).name || '_receive');
+    execute format('drop view if exists pgps._log_%s', (drop_receive.event_type).type_id);
+    execute format('drop function if exists pgps_internal.statements_%s(pgps_internal.run[], bigint, bigint, int4multirange, text)',
+        (drop_receive.event_type).type_id);
+end
+$$;
+comment on function pgps_internal.drop_receive(pgps_internal.event_type) is 'Drops pgps_queue.<type>_receive and what it needs';
+
+create or replace function pgps_internal.do_ack_each(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscriptions pgps_internal.subscription[];
+    v_internal text;
+    v_acked jsonb;
+begin
+    perform pgps_internal.require_read_committed();
+    select array_agg(pgps_internal.find_subscription(caller, n.name) order by n.place) into v_subscriptions
+    from jsonb_array_elements_text(args -> 'subscriptions') with ordinality n(name, place);
+    select s.name into v_internal from unnest(v_subscriptions) s where s.callback is not null limit 1;
+    if v_internal is not null then
+        raise exception 'subscription "%" is internal', v_internal
+        using errcode = '55000', hint = 'Its events are acknowledged when its function returns.';
+    end if;
+    perform pg_advisory_xact_lock(1885826165, l.id) from (
+        select distinct s.subscription_id::integer as id from unnest(v_subscriptions) s where s.handler = 'all' order by 1) l;
+    with wanted as (
+        select distinct s.subscription_id, s.handler = 'all' and not exists (select from pgps_internal.failure f
+            where f.subscription_id = s.subscription_id) as is_plain from unnest(v_subscriptions) s
+    ),
+    plain as materialized (
+        select w.subscription_id, p.received_batch, p.received_event, p.acked_total, p.outstanding
+        from wanted w cross join lateral pgps_internal.position_of(w.subscription_id) p where w.is_plain
+    ),
+    moved as (
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+        select p.subscription_id, p.received_batch, p.received_event, p.received_batch, p.received_event, p.acked_total + p.outstanding, 0
+        from plain p where p.outstanding > 0
+    ),
+    other as materialized (
+        select s.subscription_id, case s.handler when 'any' then pgps_internal.ack_lease(s, null) else pgps_internal.ack_position(s, null) end as acked
+        from wanted w join pgps_internal.subscription s using (subscription_id) where not w.is_plain
+    ),
+    acked as (
+        select p.subscription_id, p.outstanding::bigint as acked from plain p
+        union all
+        select o.subscription_id, o.acked from other o
+    )
+    select jsonb_agg(a.acked order by n.place) into v_acked
+    from generate_subscripts(v_subscriptions, 1) n(place) join acked a on a.subscription_id = (v_subscriptions[n.place]).subscription_id;
+    return v_acked;
+end
+$$;
+comment on function pgps_internal.do_ack_each(name, jsonb) is 'See pgps.ack_each';
+
+create or replace function pgps.ack_each(subscriptions text[]) returns table (subscription text, acked bigint)
+language sql
+begin atomic
+    select n.name, a.acked::bigint
+    from jsonb_array_elements_text(pgps._call('ack_each', jsonb_build_object('subscriptions', ack_each.subscriptions))) with ordinality a(acked, place)
+    join unnest(ack_each.subscriptions) with ordinality n(name, place) using (place);
+end;
+comment on function pgps.ack_each(text[]) is
+'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of each.
+Needs to own all of them. Errors: 42704, 42501, 55000 internal.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.ack_each(text[]) to public;
