@@ -18,6 +18,8 @@
         ├── ConstraintViolated    23xxx: the event breaks the type's constraints
         ├── LimitExceeded         53xxx and 54xxx
         ├── TryAgain              40xxx: serialization failure or deadlock; the same call may succeed
+        ├── SessionTaken          08003: a named client is not connected, or another program has taken its name
+        ├── RequestFailed         a queued request ended with an error, whose SQLSTATE it has
         └── ConnectionLost        08xxx, 57P0x, or the server was never reached
 
 Every error carries `message`, `hint` and `sqlstate`; a hint says what to type. A BrokerError carries what else the
@@ -43,6 +45,8 @@ __all__ = [
     "LimitExceeded",
     "NotPermitted",
     "PgpsError",
+    "RequestFailed",
+    "SessionTaken",
     "StartFailed",
     "TryAgain",
     "TypeMismatch",
@@ -157,9 +161,25 @@ class ConnectionLost(BrokerError):
     """The server went away or cannot be reached; whether the last commit took effect is unknown."""
 
 
+class SessionTaken(BrokerError):
+    """A named client is not connected, or another program has taken over its session."""
+
+
+class RequestFailed(BrokerError):
+    """A queued request ended with an error: which request, and what PostgreSQL said."""
+
+    def __init__(
+        self, message: str, *, request_id: int, sqlstate: str | None, hint: str | None, detail: str | None
+    ) -> None:
+        super().__init__(message, hint=hint, sqlstate=sqlstate)
+        self.request_id = request_id
+        self.detail = detail
+
+
 # The longest prefix of the SQLSTATE that is listed decides.
 _BY_SQLSTATE: dict[str, type[BrokerError]] = {
     "08": ConnectionLost,
+    "08003": SessionTaken,
     "22": BadArgument,
     "23": ConstraintViolated,
     "40": TryAgain,

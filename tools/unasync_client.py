@@ -90,7 +90,7 @@ def generated(sources: list[Path], target: Path, names: dict[str, str]) -> dict[
 def _in_shape(text: str, path: Path) -> str:
     """Return what ruff makes of a file that would be there."""
     for command in (
-        ["check", "--fix", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117"],
+        ["check", "--fix", "--unsafe-fixes", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117,UP028"],
         ["format", "--quiet"],
     ):
         text = subprocess.run(

@@ -5,19 +5,32 @@ have the same methods.
 """
 
 from pgps.client._async.client import AsyncClient
+from pgps.client._async.identity import AsyncIdentity
+from pgps.client._async.occurrence import AsyncOccurrence, AsyncReply
 from pgps.client._async.subscription import AsyncBatch, AsyncSubscription
+from pgps.client._names import Registration, State
 from pgps.client._sync.client import Client
+from pgps.client._sync.identity import Identity
+from pgps.client._sync.occurrence import Occurrence, Reply
 from pgps.client._sync.subscription import Batch, Subscription
 from pgps.client.events import Event, Handling, class_source, event_class, event_type
 
 __all__ = [
     "AsyncBatch",
     "AsyncClient",
+    "AsyncIdentity",
+    "AsyncOccurrence",
+    "AsyncReply",
     "AsyncSubscription",
     "Batch",
     "Client",
     "Event",
     "Handling",
+    "Identity",
+    "Occurrence",
+    "Registration",
+    "Reply",
+    "State",
     "Subscription",
     "class_source",
     "event_class",

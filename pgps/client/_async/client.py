@@ -10,17 +10,18 @@ from typing import Any, TypeVar, Unpack, overload
 from psycopg.rows import TupleRow
 
 from pgps import config
-from pgps.client import _calls, _wire
+from pgps.client import _calls, _names, _wire
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.hub import AsyncHub
+from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.publisher import AsyncPublisher
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch, open_connection
+from pgps.client._async.session import AnyConnection, AsyncSession, fetch
 from pgps.client._async.subscription import AsyncSubscription
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client.events import name_of
-from pgps.errors import ClientClosed
+from pgps.errors import ClientClosed, WrongState
 
 __all__ = ["AsyncClient"]
 
@@ -74,6 +75,7 @@ class AsyncClient:
         self._publisher = AsyncPublisher(
             self._session, producer, self._shape, lambda event_type: self._shapes.pop(event_type, None)
         )
+        self._identity: AsyncIdentity | None = None
         self.is_closed = False
 
     async def __aenter__(self) -> AsyncClient:
@@ -89,6 +91,8 @@ class AsyncClient:
 
     async def close(self, *, done: bool = True) -> None:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
+        if self._identity is not None:
+            await self._identity.close()
         for subscription in list(self._subscriptions):
             await subscription.close(done=done)
         self.is_closed = True
@@ -172,6 +176,19 @@ class AsyncClient:
         """Drop a subscription, with what waits for it."""
         await self._do(_calls.UNSUBSCRIBE, [name], connection)
 
+    def identify(self, name: str, *, take_over: bool = False, max_local: int = 10_000) -> AsyncIdentity:
+        """Be a client that is known by name; enter the result with `async with`, or `connect` it.
+
+        Its state, registrations and queues outlive the program. What this
+        object publishes from then on is raised by that client. `take_over`:
+        also if another program has the name now. `max_local`: how many direct
+        events are held here; what comes beyond is dropped, and counted.
+        """
+        if self._identity is not None:
+            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
+        self._identity = AsyncIdentity(self, name, take_over=take_over, max_local=max_local)
+        return self._identity
+
     # -----------------------------------------------------------------------------------------------------------------
     # Everything else in the database
     # -----------------------------------------------------------------------------------------------------------------
@@ -211,10 +228,18 @@ class AsyncClient:
                 return connection
             await runtime.close_connection(connection)
 
-        async def connect() -> AnyConnection:
-            return await open_connection(self._target)
+        return await self._session.open_another()
 
-        return await self._session.patiently(connect)
+    async def _use(self, name: str, session: int) -> None:
+        """Have what is published from now on raised by a named client."""
+        self._session.greeting = (_names.USE, [name, session])
+        await self._session.rows(*self._session.greeting)
+        while self._idle:
+            await runtime.close_connection(self._idle.pop())
+
+    def _left(self) -> None:
+        self._identity = None
+        self._session.greeting = None
 
     async def _shape(self, event_type: str, connection: AnyConnection) -> _wire.Shape:
         found = self._shapes.get(event_type)

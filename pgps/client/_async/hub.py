@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from psycopg import Notify, sql
@@ -20,6 +20,9 @@ __all__ = ["AsyncHub", "Heard"]
 Heard: TypeAlias = Callable[[str | None], None]
 """Told the payload of a notification; None when some may have been missed."""
 
+Greet: TypeAlias = Callable[[AnyConnection], Awaitable[None]]
+"""What is to be said on a connection before anything else."""
+
 _log = logging.getLogger("pgps.client")
 # A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
 _LOOK = 60.0
@@ -31,6 +34,7 @@ class AsyncHub:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lock = runtime.Lock()
+        self._greets: list[Greet] = []
         self._listeners: dict[str, list[Heard]] = {}
         self._connection: AnyConnection | None = None
         self._waiter: runtime.Waiter | None = None
@@ -56,6 +60,31 @@ class AsyncHub:
             if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
                 await self._say("unlisten {}", channel)
 
+    async def attach(self, greet: Greet) -> None:
+        """Have the connection greeted now, and every one that replaces it before anybody is told of the gap."""
+        async with self._lock:
+            if self._task is None:
+                await self._connect()
+                self._task = runtime.Task(self._run, "pgps-listen")
+            if self._connection is None:
+                raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
+            await greet(self._connection)
+            self._greets.append(greet)
+
+    async def detach(self, greet: Greet) -> None:
+        """Greet no more; the connection that was greeted is replaced, so that the server sees it go."""
+        async with self._lock:
+            if greet in self._greets:
+                self._greets.remove(greet)
+                await self._drop()
+                if not self._closed and self._listeners:
+                    await self._connect()
+
+    async def settled(self) -> None:
+        """Wait until a connection that is being made has been greeted."""
+        async with self._lock:
+            pass
+
     async def close(self) -> None:
         """Stop listening."""
         self._closed = True
@@ -71,6 +100,8 @@ class AsyncHub:
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
             await self._say("listen {}", channel)
+        for greet in self._greets:
+            await greet(self._connection)
 
     async def _say(self, statement: str, channel: str) -> None:
         if self._connection is not None:

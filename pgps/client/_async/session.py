@@ -14,7 +14,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, stop_n
 from pgps.client._async import runtime
 from pgps.client._conninfo import Target
 from pgps.client._wire import is_alive, mapped
-from pgps.errors import ClientClosed, ConnectionLost
+from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
 __all__ = ["AnyConnection", "AsyncSession", "fetch", "open_connection"]
 
@@ -46,6 +46,8 @@ class AsyncSession:
         self._lock = runtime.Lock()
         self._connection: AnyConnection | None = None
         self._closed = False
+        self.greeting: tuple[str, list[Any]] | None = None
+        """A statement that is said on every new connection."""
 
     async def open(self) -> None:
         """Connect now, and fail if that fails. Raises ConnectionLost."""
@@ -67,13 +69,32 @@ class AsyncSession:
             if self._connection is not None and not is_alive(self._connection):
                 await self._drop()
             if self._connection is None:
-                self._connection = await open_connection(self._target)
+                self._connection = await self._greeted()
             try:
                 with mapped():
                     yield self._connection
             except ConnectionLost:
                 await self._drop()
                 raise
+
+    async def _greeted(self) -> AnyConnection:
+        connection = await open_connection(self._target)
+        try:
+            if self.greeting is not None:
+                with mapped():
+                    await fetch(connection, *self.greeting)
+        except SessionTaken as taken:
+            # Its number is an old one until the connection that listens is made again.
+            await runtime.close_connection(connection)
+            raise ConnectionLost(taken.message, hint=taken.hint, sqlstate=taken.sqlstate) from taken
+        except BaseException:
+            await runtime.close_connection(connection)
+            raise
+        return connection
+
+    async def open_another(self) -> AnyConnection:
+        """Open a connection like this one, when the server is there."""
+        return await self.patiently(self._greeted)
 
     async def run(self, work: Callable[[AnyConnection], Awaitable[T]], *, again: bool = True) -> T:
         """Do work on the connection; after a lost connection once more, for as long as the client waits for the server.

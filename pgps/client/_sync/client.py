@@ -11,17 +11,18 @@ from typing import Any, TypeVar, Unpack, overload
 from psycopg.rows import TupleRow
 
 from pgps import config
-from pgps.client import _calls, _wire
+from pgps.client import _calls, _names, _wire
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
 from pgps.client._sync.hub import Hub
+from pgps.client._sync.identity import Identity
 from pgps.client._sync.publisher import Publisher
-from pgps.client._sync.session import AnyConnection, Session, fetch, open_connection
+from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._sync.subscription import Subscription
 from pgps.client.events import name_of
-from pgps.errors import ClientClosed
+from pgps.errors import ClientClosed, WrongState
 
 __all__ = ["Client"]
 
@@ -75,6 +76,7 @@ class Client:
         self._publisher = Publisher(
             self._session, producer, self._shape, lambda event_type: self._shapes.pop(event_type, None)
         )
+        self._identity: Identity | None = None
         self.is_closed = False
 
     def __enter__(self) -> Client:
@@ -90,6 +92,8 @@ class Client:
 
     def close(self, *, done: bool = True) -> None:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
+        if self._identity is not None:
+            self._identity.close()
         for subscription in list(self._subscriptions):
             subscription.close(done=done)
         self.is_closed = True
@@ -173,6 +177,19 @@ class Client:
         """Drop a subscription, with what waits for it."""
         self._do(_calls.UNSUBSCRIBE, [name], connection)
 
+    def identify(self, name: str, *, take_over: bool = False, max_local: int = 10_000) -> Identity:
+        """Be a client that is known by name; enter the result with `with`, or `connect` it.
+
+        Its state, registrations and queues outlive the program. What this
+        object publishes from then on is raised by that client. `take_over`:
+        also if another program has the name now. `max_local`: how many direct
+        events are held here; what comes beyond is dropped, and counted.
+        """
+        if self._identity is not None:
+            raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
+        self._identity = Identity(self, name, take_over=take_over, max_local=max_local)
+        return self._identity
+
     # -----------------------------------------------------------------------------------------------------------------
     # Everything else in the database
     # -----------------------------------------------------------------------------------------------------------------
@@ -212,10 +229,18 @@ class Client:
                 return connection
             runtime.close_connection(connection)
 
-        def connect() -> AnyConnection:
-            return open_connection(self._target)
+        return self._session.open_another()
 
-        return self._session.patiently(connect)
+    def _use(self, name: str, session: int) -> None:
+        """Have what is published from now on raised by a named client."""
+        self._session.greeting = (_names.USE, [name, session])
+        self._session.rows(*self._session.greeting)
+        while self._idle:
+            runtime.close_connection(self._idle.pop())
+
+    def _left(self) -> None:
+        self._identity = None
+        self._session.greeting = None
 
     def _shape(self, event_type: str, connection: AnyConnection) -> _wire.Shape:
         found = self._shapes.get(event_type)

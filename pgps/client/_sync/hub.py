@@ -21,6 +21,9 @@ __all__ = ["Heard", "Hub"]
 Heard: TypeAlias = Callable[[str | None], None]
 """Told the payload of a notification; None when some may have been missed."""
 
+Greet: TypeAlias = Callable[[AnyConnection], None]
+"""What is to be said on a connection before anything else."""
+
 _log = logging.getLogger("pgps.client")
 # A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
 _LOOK = 60.0
@@ -32,6 +35,7 @@ class Hub:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._lock = runtime.Lock()
+        self._greets: list[Greet] = []
         self._listeners: dict[str, list[Heard]] = {}
         self._connection: AnyConnection | None = None
         self._waiter: runtime.Waiter | None = None
@@ -57,6 +61,31 @@ class Hub:
             if not listeners and self._listeners.pop(channel, None) is not None and self._connection is not None:
                 self._say("unlisten {}", channel)
 
+    def attach(self, greet: Greet) -> None:
+        """Have the connection greeted now, and every one that replaces it before anybody is told of the gap."""
+        with self._lock:
+            if self._task is None:
+                self._connect()
+                self._task = runtime.Task(self._run, "pgps-listen")
+            if self._connection is None:
+                raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
+            greet(self._connection)
+            self._greets.append(greet)
+
+    def detach(self, greet: Greet) -> None:
+        """Greet no more; the connection that was greeted is replaced, so that the server sees it go."""
+        with self._lock:
+            if greet in self._greets:
+                self._greets.remove(greet)
+                self._drop()
+                if not self._closed and self._listeners:
+                    self._connect()
+
+    def settled(self) -> None:
+        """Wait until a connection that is being made has been greeted."""
+        with self._lock:
+            pass
+
     def close(self) -> None:
         """Stop listening."""
         self._closed = True
@@ -72,6 +101,8 @@ class Hub:
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
             self._say("listen {}", channel)
+        for greet in self._greets:
+            greet(self._connection)
 
     def _say(self, statement: str, channel: str) -> None:
         if self._connection is not None:

@@ -15,7 +15,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, stop_never,
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, mapped
-from pgps.errors import ClientClosed, ConnectionLost
+from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
 __all__ = ["AnyConnection", "Session", "fetch", "open_connection"]
 
@@ -47,6 +47,8 @@ class Session:
         self._lock = runtime.Lock()
         self._connection: AnyConnection | None = None
         self._closed = False
+        self.greeting: tuple[str, list[Any]] | None = None
+        """A statement that is said on every new connection."""
 
     def open(self) -> None:
         """Connect now, and fail if that fails. Raises ConnectionLost."""
@@ -68,13 +70,32 @@ class Session:
             if self._connection is not None and not is_alive(self._connection):
                 self._drop()
             if self._connection is None:
-                self._connection = open_connection(self._target)
+                self._connection = self._greeted()
             try:
                 with mapped():
                     yield self._connection
             except ConnectionLost:
                 self._drop()
                 raise
+
+    def _greeted(self) -> AnyConnection:
+        connection = open_connection(self._target)
+        try:
+            if self.greeting is not None:
+                with mapped():
+                    fetch(connection, *self.greeting)
+        except SessionTaken as taken:
+            # Its number is an old one until the connection that listens is made again.
+            runtime.close_connection(connection)
+            raise ConnectionLost(taken.message, hint=taken.hint, sqlstate=taken.sqlstate) from taken
+        except BaseException:
+            runtime.close_connection(connection)
+            raise
+        return connection
+
+    def open_another(self) -> AnyConnection:
+        """Open a connection like this one, when the server is there."""
+        return self.patiently(self._greeted)
 
     def run(self, work: Callable[[AnyConnection], T], *, again: bool = True) -> T:
         """Do work on the connection; after a lost connection once more, for as long as the client waits for the server.

@@ -1,0 +1,197 @@
+"""What runs beside a program that is known by name: fetching direct events, and calling handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pgps.client import _names
+from pgps.client._async import runtime
+from pgps.client._async.occurrence import AsyncOccurrence
+from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken
+
+if TYPE_CHECKING:
+    from pgps.client._async.identity import AsyncIdentity
+    from pgps.client._names import Registration
+
+__all__ = ["AsyncDelivery"]
+
+_log = logging.getLogger("pgps.client")
+_LOOK = 60.0
+_NOTES = 100
+"""Notes fetched at once."""
+
+
+class AsyncDelivery:
+    """The tasks of an identity: one for direct events, one for queued ones."""
+
+    def __init__(self, identity: AsyncIdentity, max_local: int) -> None:
+        self.dropped = 0
+        self._identity = identity
+        self._max_local = max_local
+        self._notes: deque[str] = deque()
+        self._arrived = runtime.Signal()
+        self._queued = runtime.Signal()
+        self._look_again = False
+        self._tasks: list[runtime.Task] = []
+
+    def start(self) -> None:
+        """Begin."""
+        if not self._tasks:
+            name = self._identity.name
+            self._tasks = [
+                runtime.Task(self._follow_notes, f"pgps-{name}-direct"),
+                runtime.Task(self._follow_queues, f"pgps-{name}-queued"),
+            ]
+
+    async def stop(self) -> None:
+        """End; a handler that runs is waited for."""
+        self.wake()
+        for task in self._tasks:
+            await task.stop(grace=self._identity._client.grace)
+
+    def wake(self) -> None:
+        """Look what there is."""
+        self._arrived.set()
+        self._queued.set()
+
+    def heard(self, payload: str | None) -> None:
+        """Take a notification: a word, a note of direct events, or None when some may have been missed."""
+        if payload is None or payload == "registrations":
+            self._look_again = True
+        elif payload != "reply" and self._tasks:
+            if len(self._notes) < self._max_local:
+                self._notes.append(payload)
+            else:
+                self.dropped += 1
+        self._arrived.set()
+        self._identity._signal.set()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Direct
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def _follow_notes(self) -> None:
+        identity = self._identity
+        while not identity._closed:
+            await self._arrived.wait(_LOOK)
+            self._arrived.clear()
+            with self._surviving():
+                if self._look_again:
+                    self._look_again = False
+                    for channel in (await identity._rows(_names.CHANNELS, {}))[0][0]:
+                        if channel.startswith("pgps_direct_"):
+                            await identity._listen(channel, self.heard)
+                while self._notes and not identity._closed:
+                    if len(identity._local) >= self._max_local:
+                        await runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
+                        continue
+                    notes = [self._notes.popleft() for _ in range(min(len(self._notes), _NOTES))]
+                    async for occurrence in self._pushed(notes):
+                        await self._hand_out(occurrence)
+
+    async def _hand_out(self, occurrence: AsyncOccurrence) -> None:
+        registration = self._identity._registrations.get(occurrence.event_name)
+        if registration is None or registration.handler is None:
+            self._identity._local.append(occurrence)
+            self._identity._signal.set()
+            return
+        try:
+            await runtime.call(registration.handler, occurrence)
+        except Exception as error:  # the application's own
+            registration.failed += 1
+            _log.warning("the handler of %s failed: %s", occurrence.event_name, type(error).__name__)
+
+    async def _pushed(self, notes: list[str]) -> AsyncIterator[AsyncOccurrence]:
+        """Yield the occurrences that notes stand for; the tuples of a large one are fetched as they are walked."""
+        after = 0
+        while notes:
+            rows = await self._fetch(notes, after)
+            parts: dict[tuple[int, int], list[Any]] = {}
+            for row in rows:
+                parts.setdefault((row[0], row[-1]), []).append(row)
+            is_whole = len(rows) < _names.GROUP
+            for (note, _), part in parts.items():
+                goes_on = part[-1] is rows[-1] and not is_whole
+                yield AsyncOccurrence.pushed(self._identity, part, notes[note - 1] if goes_on else None)
+            if is_whole:
+                return
+            # The rest of the last one is fetched by whoever walks it.
+            note, last, occurrence = rows[-1][0], rows[-1][1], rows[-1][-1]
+            if len(notes[note - 1].split()) == 4:  # of one statement
+                notes, after = notes[note:], 0
+            else:
+                notes, after = notes[note - 1 :], await self._end_of(notes[note - 1], last, occurrence)
+
+    async def _end_of(self, note: str, after: int, occurrence: int) -> int:
+        """Return the last event id of an occurrence among those that a note stands for."""
+        while True:
+            rows = await self._fetch([note], after)
+            same = [row for row in rows if row[-1] == occurrence]
+            if same:
+                after = same[-1][1]
+            if len(same) < _names.GROUP:
+                return after
+
+    async def _fetch(self, notes: list[str], after: int) -> list[Any]:
+        return await self._identity._rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Queued
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def _follow_queues(self) -> None:
+        identity = self._identity
+        while not identity._closed:
+            await self._queued.wait(_LOOK)
+            self._queued.clear()
+            with self._surviving():
+                for registration in list(identity._registrations.values()):
+                    while registration.is_handled and not identity._closed:
+                        if not await self._handle(registration):
+                            break
+
+    async def _handle(self, registration: Registration) -> bool:
+        """Handle the next occurrence, or the one that is in hand; False when there is none."""
+        identity, handler = self._identity, registration.handler
+        if registration.in_hand is None:
+            occurrence = await identity.receive_event(registration.event_name)
+        else:
+            occurrence = await identity.re_receive_event()
+        if occurrence is None or handler is None:
+            return False
+        try:
+            if registration.transactional:
+                async with identity._client.transaction() as connection:
+                    await runtime.call(handler, occurrence, connection)
+                    await identity.commit_event(connection=connection)
+            else:
+                await runtime.call(handler, occurrence)
+                await identity.commit_event()
+        except (ConnectionLost, SessionTaken):
+            registration.in_hand = occurrence.event_id
+            raise
+        except Exception as error:  # the application's own
+            registration.note_failure(occurrence.event_id, error)
+            _log.warning("the handler of %s failed: %s", registration.event_name, type(error).__name__)
+            if registration.error is None:
+                await runtime.sleep(registration.retry_in)
+            return True
+        registration.in_hand, registration.attempts = None, 0
+        return True
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Go on when the connection was lost, end when the session is another program's."""
+        try:
+            yield
+        except ClientClosed:
+            self._identity._closed = True
+        except ConnectionLost as lost:
+            _log.info("client %s: %s", self._identity.name, lost.message)
+            self.wake()
+        except PgpsError as error:
+            self._identity._end(error)

@@ -1,0 +1,100 @@
+"""What a named client knows of itself, and the statements it sends."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["GROUP", "Registration", "State"]
+
+GROUP = 1000
+"""Tuples and rows are fetched in groups of this size."""
+
+CONNECT = "select * from pgps.connect_client(%(client)s, %(take_over)s, %(resume)s)"
+DISCONNECT = "select pgps.disconnect_client(%(client)s, %(session)s)"
+USE = "select pgps.use_client(%s, %s)"
+CHANNELS = "select pgps.client_channels(%(client)s, %(session)s)"
+REGISTER = "select * from pgps.register_for_event(%(client)s, %(event_name)s, %(mode)s, %(style)s, %(session)s)"
+UNREGISTER = "select pgps.unregister_for_event(%(client)s, %(event_name)s, %(session)s)"
+_OCCURRENCE = """
+    select event_id, last_event_id, event_type, event_name, published_at, publisher::text, xid::text::bigint,
+        origin, raiser, attempt, tuples
+    from pgps."""
+RECEIVE_EVENT = _OCCURRENCE + "receive_event(%(client)s, %(event_name)s, %(checkpoint)s, %(session)s)"
+RE_RECEIVE_EVENT = _OCCURRENCE + "re_receive_event(%(client)s, %(session)s)"
+COMMIT_EVENT = "select pgps.commit_event(%(client)s, %(checkpoint)s, %(session)s)"
+TUPLES = "select event_id, payload::text from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s)"
+FETCH_DIRECT = """
+    select note, event_id, payload::text, event_type, event_name, published_at, publisher::text,
+        xid::text::bigint, origin, raiser, occurrence
+    from pgps.fetch_direct(%(client)s, %(notes)s, %(after)s, %(max)s, %(session)s)
+"""
+SEND = "select pgps.send_request(%(client)s, %(request)s, %(id)s, %(session)s)"
+_REPLY = """
+    select request_id, status, columns, row_count, sqlstate, error, detail, hint, sent_at, replied_at, attempts
+    from pgps."""
+RECEIVE_REPLY = _REPLY + "receive_reply(%(client)s, %(checkpoint)s, %(session)s)"
+RE_RECEIVE_REPLY = _REPLY + "re_receive_reply(%(client)s, %(session)s)"
+COMMIT_RECEIVE = "select pgps.commit_receive(%(client)s, %(checkpoint)s, %(session)s)"
+REPLY_ROWS = "select row_number, payload::text from pgps.fetch_reply(%(client)s, %(after)s, %(max)s, %(session)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the last session of a client stood; None where there was nothing.
+
+    `session` and `channel` are of this one. `disconnected`: the last session
+    ended with `disconnect`. An event that was received and not committed is
+    to be received again with `re_receive_event`, a reply likewise.
+    """
+
+    session: int = 0
+    channel: str = ""
+    resumed: bool = False
+    disconnected: bool | None = None
+    previous_at: dt.datetime | None = None
+    last_sent_request: int | None = None
+    last_received_request: int | None = None
+    last_committed_request: int | None = None
+    last_received_event: int | None = None
+    last_committed_event: int | None = None
+    reply_checkpoint: bytes | None = None
+    event_checkpoint: bytes | None = None
+
+
+@dataclass(slots=True)
+class Registration:
+    """What a client is registered for in this session.
+
+    A handler that raises on a queued occurrence gets it again after
+    `retry_in` seconds; when it has failed `max_attempts` times on one, it is
+    called no more: `error` says why, and the occurrence stays in the queue.
+    """
+
+    event_name: str
+    mode: str
+    subscription: str | None
+    handler: Callable[..., Any] | None = None
+    transactional: bool = False
+    retry_in: float = 1.0
+    max_attempts: int = 5
+    failed: int = 0
+    error: Exception | None = None
+    ready: bool = True
+    in_hand: int | None = field(default=None, repr=False)
+    attempts: int = field(default=0, repr=False)
+
+    @property
+    def is_handled(self) -> bool:
+        """Whether its queued occurrences are to be handed to a handler."""
+        return self.mode == "queued" and self.handler is not None and self.error is None
+
+    def note_failure(self, event_id: int, error: Exception) -> None:
+        """Count how often the handler has failed on an occurrence."""
+        self.failed += 1
+        self.attempts = self.attempts + 1 if self.in_hand == event_id else 1
+        self.in_hand = event_id
+        if self.attempts >= self.max_attempts:
+            self.error = error

@@ -1,0 +1,140 @@
+# Made by tools/unasync_client.py from pgps/client/_async/occurrence.py: change that, then `make generate`.
+"""One raise of an event with its tuples, and one reply with its rows: walked in groups, however many they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pgps.client import _names
+from pgps.client.events import loads
+from pgps.errors import RequestFailed
+
+if TYPE_CHECKING:
+    from pgps.client._sync.identity import Identity
+
+__all__ = ["Occurrence", "Reply"]
+
+
+class Occurrence:
+    """An event as it was raised: by one statement, for a set of tuples.
+
+    Iterate over it for the tuples as dicts, or over `groups()`. `event_id` is
+    the id of the first tuple, and of the event as a confirming event has it.
+    Those of a queued occurrence can be walked until another one is received.
+    """
+
+    def __init__(self, identity: Identity, row: tuple[Any, ...]) -> None:
+        self._identity = identity
+        self.event_id: int = row[0]
+        self.last_event_id: int | None = row[1]
+        self.event_type: str = row[2]
+        self.event_name: str = row[3]
+        self.published_at: dt.datetime = row[4]
+        self.publisher: str = row[5]
+        self.xid: int = row[6]
+        self.origin: str = row[7]
+        self.raiser: str | None = row[8]
+        self.attempt: int = row[9]
+        self.count: int | None = row[10]
+        self.is_queued = True
+        self._first: list[tuple[int, dict[str, Any]]] = []
+        self._note: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.event_type} {self.event_id}>"
+
+    @classmethod
+    def pushed(cls, identity: Identity, rows: list[tuple[Any, ...]], note: str | None) -> Occurrence:
+        """Make a direct one from rows of pgps.fetch_direct; with a note there are more."""
+        _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, event_id = rows[0]
+        last, count = (rows[-1][1], len(rows)) if note is None else (None, None)
+        made = cls(
+            identity,
+            (event_id, last, event_type, event_name, published_at, publisher, xid, origin, raiser, 1, count),
+        )
+        made.is_queued = False
+        made._first = [(row[1], loads(row[2])) for row in rows]
+        made._note = note
+        return made
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for group in self.groups():
+            yield from group
+
+    def first(self) -> dict[str, Any]:
+        """Return the first tuple."""
+        for payload in self:
+            return payload
+        return {}
+
+    def groups(self, size: int = _names.GROUP) -> Iterator[list[dict[str, Any]]]:
+        """Iterate over the tuples in lists of at most `size`, fetched one after the other."""
+        after = 0
+        if self._first:
+            held = [self._identity._native(self.event_type, payload) for _, payload in self._first]
+            for start in range(0, len(held), size):
+                yield held[start : start + size]
+            after = self._first[-1][0]
+        while self.is_queued or self._note is not None:
+            rows = self._more(after, size)
+            if rows:
+                yield [self._identity._native(self.event_type, loads(text)) for _, text in rows]
+                after = rows[-1][0]
+            if len(rows) < size:
+                return
+
+    def _more(self, after: int, size: int) -> list[tuple[int, str]]:
+        if self.is_queued:
+            return self._identity._rows(_names.TUPLES, {"after": after, "max": size})
+        rows = self._identity._rows(_names.FETCH_DIRECT, {"notes": [self._note], "after": after, "max": size})
+        return [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
+
+
+class Reply:
+    """What became of a request: its rows, or its error."""
+
+    def __init__(self, identity: Identity, row: tuple[Any, ...]) -> None:
+        self._identity = identity
+        self.request_id: int = row[0]
+        self.status: str = row[1]
+        self.columns: list[str] = row[2] or []
+        self.row_count: int | None = row[3]
+        self.sqlstate: str | None = row[4]
+        self.error: str | None = row[5]
+        self.detail: str | None = row[6]
+        self.hint: str | None = row[7]
+        self.sent_at: dt.datetime = row[8]
+        self.replied_at: dt.datetime = row[9]
+        self.attempts: int = row[10]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.request_id} {self.status}>"
+
+    def __iter__(self) -> Iterator[Any]:
+        for group in self.groups():
+            yield from group
+
+    def groups(self, size: int = _names.GROUP) -> Iterator[list[Any]]:
+        """Iterate over the rows, as JSON has them, in lists of at most `size`. Raises RequestFailed."""
+        self.raise_error()
+        after = 0
+        while True:
+            rows = self._identity._rows(_names.REPLY_ROWS, {"after": after, "max": size})
+            if rows:
+                yield [loads(text) for _, text in rows]
+                after = rows[-1][0]
+            if len(rows) < size:
+                return
+
+    def raise_error(self) -> None:
+        """Raise RequestFailed unless the request succeeded."""
+        if self.status != "done":
+            raise RequestFailed(
+                self.error or "the request failed",
+                request_id=self.request_id,
+                sqlstate=self.sqlstate,
+                hint=self.hint,
+                detail=self.detail,
+            )
