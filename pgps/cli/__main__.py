@@ -15,6 +15,7 @@ import pgps
 from pgps.cli import (
     _errors,
     advertisements,
+    clients,
     doctor,
     event_types,
     exceptions,
@@ -79,6 +80,7 @@ def _register() -> None:
     app.add_typer(rules.app, name="rule")
     app.add_typer(exceptions.app, name="exceptions")
     app.add_typer(links.app, name="link")
+    app.add_typer(clients.app, name="client")
     app.add_typer(settings.app, name="config")
     for module in (publish, listen, sql, doctor, top, topology):
         module.register(app)

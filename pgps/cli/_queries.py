@@ -70,6 +70,42 @@ _LINKS = SQL("""
     from pgps.links""")
 
 
+_CLIENTS = SQL("""
+    select c.name, c.owner, c.connected, c.session, c.pid, c.address, c.connected_at, c.disconnected,
+        c.last_sent_request, c.last_received_request, c.last_committed_request, c.last_received_event,
+        c.last_committed_event, c.pending_events, c.pending_requests, c.pending_replies, c.reply_checkpoint_bytes,
+        c.event_checkpoint_bytes, c.created_at,
+        (select count(*) from pgps.registrations r where r.client = c.name) as registrations
+    from pgps.clients c""")
+
+
+def clients(name: str | None = None) -> Query:
+    """Return the query of the clients that the reader may see, or of one."""
+    return _CLIENTS + _where(name=name) + SQL(" order by name")
+
+
+def registrations(client: str) -> Query:
+    """Return the query of what a client is registered for."""
+    return (
+        SQL("""
+    select event_name, mode, style, state, reason, attempts, subscription, channels, registered_at
+    from pgps.registrations""")
+        + _where(client=client)
+        + SQL(" order by event_name")
+    )
+
+
+def requests(client: str) -> Query:
+    """Return the query of the requests of a client that are kept."""
+    return (
+        SQL("""
+    select request_id, role, sent_at, state, attempts, replied_at, row_count, sqlstate, error
+    from pgps.requests""")
+        + _where(client=client)
+        + SQL(" order by request_id")
+    )
+
+
 def event_types(name: str | None = None) -> Query:
     """Return the event types the reader may see, or the one of that name."""
     return _EVENT_TYPES + _where(name=name) + SQL(" order by name")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from pgps.cli import _queries
 from pgps.cli._command import Session, command
+from pgps.cli._direct import listen_directly
 from pgps.cli._format import plain, printable
 from pgps.cli._output import dumps
 from pgps.cli._session import Row
@@ -72,6 +73,10 @@ class _Signals:
 def listen(
     session: Session,
     name: Name,
+    direct: Annotated[
+        bool,
+        typer.Option("--direct", help="Not a subscription: an event type, or 'prefix*', pushed as it is raised."),
+    ] = False,
     max_events: Annotated[
         int | None, typer.Option("--max", "-n", min=1, help="Leave after so many events; without it, stay.")
     ] = None,
@@ -92,7 +97,13 @@ def listen(
     acknowledgement in the same transaction as what an event causes, which
     only an application that writes to this database can do: pgps.receive and
     pgps.ack beside its own statements.
+
+    With --direct the argument is an event type, or a prefix and *: events are
+    printed as they are raised, while this program listens; nothing is kept.
     """
+    if direct:
+        listen_directly(session, name, max_events=max_events, timeout=timeout)
+        return
     row = session.named(_queries.subscriptions(name), "subscription", name, hint="pgps sub ls")
     if row["kind"] == "internal":
         raise WrongState(

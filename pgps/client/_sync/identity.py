@@ -122,8 +122,8 @@ class Identity:
 
     def _listen(self, channel: str, heard: Heard) -> None:
         if channel not in self._channels:
-            self._channels[channel] = heard
             self._client._hub.listen(channel, heard)
+            self._channels[channel] = heard
 
     def _end(self, error: PgpsError) -> None:
         """Be no more, since another program is this client, or it is dropped."""
