@@ -194,8 +194,13 @@ class AsyncClient:
     # -----------------------------------------------------------------------------------------------------------------
 
     async def execute(self, query: str, params: Any = None) -> list[TupleRow]:
-        """Run one statement in a transaction of its own; return its rows. Lost answers are not asked for again."""
-        return await self._session.rows(query, params, again=False)
+        """Run SQL in a transaction of its own; return its rows. Lost answers are not asked for again."""
+
+        async def work(connection: AnyConnection) -> list[TupleRow]:
+            # What is prepared is one statement; without parameters it may be a script.
+            return await fetch(connection, query, params, prepare=None if params else False)
+
+        return await self._session.run(work, again=False)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AnyConnection]:

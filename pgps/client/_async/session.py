@@ -23,10 +23,12 @@ AnyConnection: TypeAlias = psycopg.AsyncConnection[Any]
 _log = logging.getLogger("pgps.client")
 
 
-async def fetch(connection: AnyConnection, query: str, params: Any = None) -> list[TupleRow]:
+async def fetch(
+    connection: AnyConnection, query: str, params: Any = None, *, prepare: bool | None = None
+) -> list[TupleRow]:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query.encode(), params)
+        await cursor.execute(query.encode(), params, prepare=prepare)
         return await cursor.fetchall() if cursor.description else []
 
 

@@ -195,8 +195,13 @@ class Client:
     # -----------------------------------------------------------------------------------------------------------------
 
     def execute(self, query: str, params: Any = None) -> list[TupleRow]:
-        """Run one statement in a transaction of its own; return its rows. Lost answers are not asked for again."""
-        return self._session.rows(query, params, again=False)
+        """Run SQL in a transaction of its own; return its rows. Lost answers are not asked for again."""
+
+        def work(connection: AnyConnection) -> list[TupleRow]:
+            # What is prepared is one statement; without parameters it may be a script.
+            return fetch(connection, query, params, prepare=None if params else False)
+
+        return self._session.run(work, again=False)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[AnyConnection]:

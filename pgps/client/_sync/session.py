@@ -24,10 +24,10 @@ AnyConnection: TypeAlias = psycopg.Connection[Any]
 _log = logging.getLogger("pgps.client")
 
 
-def fetch(connection: AnyConnection, query: str, params: Any = None) -> list[TupleRow]:
+def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare: bool | None = None) -> list[TupleRow]:
     """Run a statement, whatever rows the connection makes otherwise; [] for one that has none."""
     with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(query.encode(), params)
+        cursor.execute(query.encode(), params, prepare=prepare)
         return cursor.fetchall() if cursor.description else []
 
 

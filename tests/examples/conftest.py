@@ -1,4 +1,4 @@
-"""Workers for the clients' tests."""
+"""Workers for the examples."""
 
 from tests.fix_worker import workers
 
