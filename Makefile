@@ -17,8 +17,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
 	    printf '  %-10s %s\n' "$$name" "$$does"; done
 
-setup: ## install what is missing: PostgreSQL and venv from Debian, Python packages in .venv
-	@tools/setup.sh dev,demo
+setup: ## install what is missing: PostgreSQL, Java and venv from Debian, Python packages in .venv
+	@tools/setup.sh dev,demo,spark
 
 demo: setup ## start a broker of its own, play real data through it and check the result
 	@$(BIN)/pgps demo
@@ -47,7 +47,7 @@ generate: setup ## write the generated files again
 	@set -e; for tool in $(GENERATORS); do $(BIN)/python "$$tool"; done
 
 bench: ## measure, print the table, keep the raw results in bench/
-	@tools/setup.sh dev,demo
+	@tools/setup.sh dev,demo,spark
 	@tools/setup.sh bench
 	@$(BIN)/python -m bench $(ARGS)
 

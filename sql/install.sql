@@ -1,6 +1,7 @@
 \ir schema/0001_baseline.sql
 \ir schema/0002_links.sql
 \ir schema/0003_clients.sql
+\ir schema/0004_streams.sql
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/types.sql
@@ -30,6 +31,8 @@
 \ir code/reclaim.sql
 \ir code/archive.sql
 \ir code/views.sql
+\ir code/streams.sql
+\ir code/loads.sql
 \ir code/explain.sql
 \ir code/brokers.sql
 \ir code/neighbours.sql

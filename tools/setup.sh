@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Installs what is missing: PostgreSQL with PL/Python 3 and venv from Debian, Python packages into .venv.
+# Installs what is missing: PostgreSQL with PL/Python 3 and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
 # Run again it does nothing but look.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 oldest_postgresql=15
 oldest_python="(3, 11)"
-extras="${1:-dev,demo}"
+oldest_java=17
+extras="${1:-dev,demo,spark}"
 
 say() { printf '==> %s\n' "$*" >&2; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
@@ -89,6 +90,37 @@ install_postgresql() {
     apt_install postgresql "postgresql-plpython3-$major"
 }
 
+# Java 17 or newer, and PostgreSQL's JDBC driver with what it needs for SCRAM. PGPS_WITHOUT_SPARK=1 does without.
+install_java() {
+    local missing=()
+    if ! has_java; then missing+=("$(offered_java)"); fi
+    if [ -z "${PGPS_JDBC_JAR:-}" ] && [ ! -e /usr/share/java/postgresql.jar ]; then
+        missing+=(libpostgresql-jdbc-java libscram-java)
+    fi
+    if [ "${#missing[@]}" -gt 0 ]; then apt_install "${missing[@]}"; fi
+}
+
+has_java() {
+    local java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
+    command -v "$java" >/dev/null || return 1
+    local major
+    major=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${major:-0}" -ge "$oldest_java" ]
+}
+
+# 17 on bookworm, 21 on trixie.
+offered_java() {
+    local major
+    if command -v apt-get >/dev/null && ! apt-cache show default-jre-headless >/dev/null 2>&1; then
+        say "reading the package lists"
+        as_root apt-get update >&2
+    fi
+    for major in 17 21 25; do
+        if apt-cache show "openjdk-$major-jre-headless" >/dev/null 2>&1; then break; fi
+    done
+    printf 'openjdk-%s-jre-headless' "$major"
+}
+
 install_python_packages() {
     local stamp=".venv/.installed-${extras//,/-}"
     if [ -e "$stamp" ] && [ ! pyproject.toml -nt "$stamp" ]; then return; fi
@@ -104,5 +136,9 @@ install_python_packages() {
     touch "$stamp"
 }
 
+if [ -n "${PGPS_WITHOUT_SPARK:-}" ]; then
+    extras=$(printf '%s' "$extras" | sed 's/,spark//')
+fi
 install_packages
+case ",$extras," in *,spark,*) install_java ;; esac
 install_python_packages

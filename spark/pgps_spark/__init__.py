@@ -1,1 +1,37 @@
-"""Publishing to pgps from Spark, and reading from it."""
+"""Spark for pgps: publish DataFrames, read queues and subscriptions, run pipelines.
+
+`session()` makes a Spark session that can talk to brokers, `register(spark)` makes one of yours do so;
+`publish(df, event_type)` and `publish_stream(df, event_type)` publish. Nothing here needs Java until it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgps_spark.connection import jdbc_options
+    from pgps_spark.publishing import Published, publish, publish_stream
+    from pgps_spark.sessions import register, session
+
+__all__ = ["Published", "jdbc_options", "publish", "publish_stream", "register", "session"]
+
+_WHERE = {
+    "Published": "publishing",
+    "jdbc_options": "connection",
+    "publish": "publishing",
+    "publish_stream": "publishing",
+    "register": "sessions",
+    "session": "sessions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: that PySpark is missing is told by who needs it."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "session" and name != "jdbc_options":
+        from pgps_spark.sessions import require_spark  # noqa: PLC0415 - see above
+
+        require_spark()
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -139,6 +139,7 @@ begin
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_link(v_type);
     perform pgps_internal.build_receive(v_type);
+    perform pgps_internal.build_log_view(v_type);
     perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
     from (select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id) c;
@@ -171,6 +172,7 @@ begin
     perform pgps_internal.drop_receive(v_type);
     execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_link.%I',
         v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception', v_type.name || '_sent');
+    execute format('drop view if exists pgps_queue.%I', v_type.name || '_log');
 end
 $$;
 comment on function pgps_internal.drop_code(integer) is 'Drops the generated code of an event type';

@@ -268,7 +268,7 @@ begin
         end loop;
     end if;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();
-    perform pgps_internal.reclaim_rows();
+    perform pgps_internal.reclaim_rows(), pgps_internal.reclaim_loads();
     return v_reclaimed + pgps_internal.reclaim_links() + pgps_internal.reclaim_clients(coalesce(v_low, 0), v_newest);
 end
 $$;

@@ -1,0 +1,80 @@
+"""Where the broker is: for psycopg in tasks, for the JDBC driver in the JVM.
+
+The option `dsn` is a libpq connection string; without it PGPS_DSN counts, then
+libpq's own PG* variables, which a cluster's executors may not have: there, say it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgps import config
+from pgps.errors import ConfigError, ConnectionLost
+from pgps_spark.errors import database_errors
+
+__all__ = ["connect", "dsn_of", "jdbc_options", "resolved"]
+
+_APPLICATION = "pgps-spark"
+# ISO everywhere, whatever the server's own settings: what is copied out is parsed.
+_SETTINGS = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex -c intervalstyle=iso_8601 -c extra_float_digits=1"
+
+
+def dsn_of(options: Mapping[str, str]) -> str:
+    """Return the connection string that a data source's options name."""
+    return config.load(dsn=options.get("dsn")).dsn
+
+
+def resolved(dsn: str | None) -> str:
+    """Return a connection string, with the settings of this process where None is given."""
+    return config.load(dsn=dsn).dsn
+
+
+def connect(dsn: str, *, autocommit: bool = True, patience: float = 0.0) -> psycopg.Connection:
+    """Connect; try again for `patience` seconds while the server cannot be reached. Raises BrokerError."""
+    given = conninfo_to_dict(dsn)
+    options = f"{given.pop('options', '')} {_SETTINGS}".strip()
+    wanted = make_conninfo("", **{**given, "options": options, "fallback_application_name": _APPLICATION})
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with database_errors():
+                return psycopg.connect(wanted, autocommit=autocommit)
+        except ConnectionLost as error:
+            if time.monotonic() >= deadline or "password authentication" in error.message:
+                raise
+            time.sleep(0.2)
+
+
+def jdbc_options(dsn: str | None = None, *, rewrite: bool = True) -> dict[str, str]:
+    """Return url, user, password, driver and the settings that matter, for `df.write.jdbc` and `spark.read.jdbc`.
+
+    Connects once, so that host, user and password are what libpq makes of the
+    connection string, service files and passfiles included. Raises ConfigError
+    for a server that is reached over a socket file: the JDBC driver speaks TCP only.
+    """
+    with connect(resolved(dsn)) as connection:
+        info = connection.info
+        host, port, dbname, user, password = info.host, info.port, info.dbname, info.user, info.password
+    if host.startswith("/"):
+        raise ConfigError(
+            f"the JDBC driver cannot use the socket in {host}",
+            hint="Name a host: host=127.0.0.1 in the connection string. pgps.embedded has dsn --tcp.",
+        )
+    settings = {"stringtype": "unspecified", "ApplicationName": _APPLICATION}
+    if rewrite:
+        settings["reWriteBatchedInserts"] = "true"
+    query = "&".join(f"{name}={quote(value)}" for name, value in settings.items())
+    place = f"[{host}]" if ":" in host else host
+    return {
+        "url": f"jdbc:postgresql://{place}:{port}/{quote(dbname)}?{query}",
+        "user": user,
+        "password": password,
+        "driver": "org.postgresql.Driver",
+        "batchsize": "10000",
+        "isolationLevel": "READ_COMMITTED",
+    }

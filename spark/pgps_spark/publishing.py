@@ -1,0 +1,239 @@
+"""Publishing a DataFrame: exactly once, whatever becomes of its tasks.
+
+A task that is retried, or runs twice, may compute its rows in another order, or
+other rows. So numbers given in the tasks are not enough. Each try copies its rows
+into a load at the broker under a name of its own; Spark says which tries count;
+and those are published in one statement, together with the claim of (job, batch).
+Until then nothing is published, afterwards nothing can be again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from psycopg import sql
+from pyspark import TaskContext
+
+from pgps.errors import BadArgument, ConfigError, ConnectionLost
+from pgps_spark.check import EventType, check, find_event_type
+from pgps_spark.connection import connect, jdbc_options, resolved
+from pgps_spark.copying import copied_in
+from pgps_spark.errors import database_errors, unwrapped
+from pgps_spark.progress import progress as shown_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
+__all__ = ["Part", "Published", "bring_in", "publish", "publish_parts", "publish_stream"]
+
+_PATIENCE = 30.0
+_NUMBERED = ("_producer", "_producer_seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What came of publishing: how many events of which type; `repeated` when the batch had been published before."""
+
+    event_type: str
+    events: int
+    repeated: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one try of a task has brought in."""
+
+    name: str
+    events: int
+
+
+def bring_in(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Part:
+    """Copy a task's rows into a load, as a part named after this try; runs in the task."""
+    context = TaskContext.get()
+    number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    name = f"{number:06d}.{attempt}.{uuid.uuid4().hex[:8]}"
+    with connect(dsn, patience=_PATIENCE) as connection:
+        with database_errors():
+            row = connection.execute("select pgps.begin_load(%s, %s)", [event_type, load]).fetchone()
+        assert row is not None
+        return Part(name, copied_in(connection, row[0], batches, {"pgps_part": name}))
+
+
+def publish_parts(
+    parts: Sequence[Part], *, dsn: str, event_type: str, load: str, attributes: Sequence[str], job: str, batch: int
+) -> int | None:
+    """Publish what the tries that count have brought in; return how many events, None when the batch was published before.
+
+    A connection that is lost at the commit is no worry: the claim says whether it took place.
+    """
+    filled = sorted((part for part in parts if part.events), key=lambda part: part.name)
+    arguments = [event_type, load, [part.name for part in filled], list(attributes), job, batch]
+    deadline = time.monotonic() + _PATIENCE
+    lost = False
+    while True:
+        try:
+            with connect(dsn, patience=_PATIENCE) as connection, database_errors():
+                row = connection.execute(
+                    "select pgps.publish_load(%s, %s, %s::text[], %s::text[], %s, %s, %s)",
+                    [*arguments, sum(part.events for part in filled)],
+                ).fetchone()
+            assert row is not None
+            # After a lost connection "published before" means: by that very call.
+            return sum(part.events for part in filled) if row[0] is None and lost else row[0]
+        except ConnectionLost:
+            if time.monotonic() > deadline:
+                raise
+            lost = True
+
+
+def discard(dsn: str, load: str) -> None:
+    """Drop a load that will not be published."""
+    with connect(dsn) as connection, database_errors():
+        connection.execute("select pgps.discard_load(%s)", [load])
+
+
+def publish(
+    df: DataFrame,
+    event_type: str,
+    *,
+    dsn: str | None = None,
+    job: str | None = None,
+    batch: int = 0,
+    via: Literal["load", "jdbc"] = "load",
+    number: str | None = None,
+    progress: bool | None = None,
+) -> Published:
+    """Publish the rows of a DataFrame as events; return what was published.
+
+    The schema is checked against the event type first. With `via` "load", all
+    events are published at once or none, and once: also when tasks are retried or run twice. With
+    `job` and `batch` a repeated call publishes nothing, also from another
+    process: choose a name for the job that is used for nothing else. With "jdbc"
+    Spark's own writer publishes each partition in a transaction of its own, and
+    what a retried task had committed is published again, unless `number` names a
+    column with a number for each row that is the same in every try: then `job`
+    and it are the producer's number, and the broker drops repeats.
+    `progress` shows a bar, by default on a terminal.
+
+    Raises BadArgument when the DataFrame does not fit, UnknownName, NotPermitted,
+    WrongState (not advertised), ConstraintViolated and other BrokerErrors.
+    """
+    dsn = resolved(dsn)
+    with connect(dsn) as connection:
+        found = find_event_type(connection, event_type)
+    began = time.monotonic()
+    with shown_progress(df, f"publishing {found.name}", wanted=progress), unwrapped():
+        if via == "jdbc":
+            events: int | None = _by_jdbc(df, found, dsn=dsn, job=job, number=number)
+        elif via == "load":
+            if number is not None:
+                raise BadArgument("number is for via='jdbc'", hint="A load needs no numbers.", sqlstate="22023")
+            events = _by_load(df, found, dsn=dsn, job=job, batch=batch)
+        else:
+            raise BadArgument(f"invalid via {via!r}", hint="Use 'load' or 'jdbc'.", sqlstate="22023")
+    return Published(found.name, events or 0, events is None, time.monotonic() - began)
+
+
+def _by_load(df: DataFrame, event_type: EventType, *, dsn: str, job: str | None, batch: int) -> int | None:
+    check(df.schema, event_type)
+    load = uuid.uuid4().hex
+    if job is not None and _is_claimed(dsn, event_type.name, job, batch):
+        return None
+    work = partial(_task, dsn=dsn, event_type=event_type.name, load=load)
+    try:
+        rows = df.mapInArrow(work, "name string, events bigint").collect()
+        return publish_parts(
+            [Part(row.name, row.events) for row in rows],
+            dsn=dsn,
+            event_type=event_type.name,
+            load=load,
+            attributes=df.columns,
+            job=job or load,
+            batch=batch,
+        )
+    except BaseException:
+        _discard_quietly(dsn, load)
+        raise
+
+
+def _discard_quietly(dsn: str, load: str) -> None:
+    try:
+        discard(dsn, load)
+    except ConnectionLost:
+        pass  # the broker drops it when it is old
+
+
+def _is_claimed(dsn: str, event_type: str, job: str, batch: int) -> bool:
+    """Say whether a batch was published before: then its rows need not even be computed."""
+    with connect(dsn, autocommit=False) as connection, database_errors():
+        row = connection.execute("select pgps.claim(%s, %s, %s)", [event_type, job, batch]).fetchone()
+        connection.rollback()
+        return row == (False,)
+
+
+def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Iterator[pa.RecordBatch]:
+    part = bring_in(batches, dsn=dsn, event_type=event_type, load=load)
+    yield pa.record_batch([pa.array([part.name]), pa.array([part.events])], names=["name", "events"])
+
+
+def _by_jdbc(df: DataFrame, event_type: EventType, *, dsn: str, job: str | None, number: str | None) -> int:
+    from pyspark.sql import Observation, functions  # noqa: PLC0415 - only here
+
+    if (job is None) != (number is None):
+        raise ConfigError("job and number belong together", hint="Name the job and the column that numbers its rows.")
+    besides = () if number is None else (number,)
+    check(df.schema, event_type, besides=besides)
+    attributes = [name for name in df.columns if name not in besides or name in {a.name for a in event_type.attributes}]
+    numbered = (
+        []
+        if number is None
+        else [functions.lit(job).alias("_producer"), df[number].cast("long").alias("_producer_seq")]
+    )
+    seen = Observation("published")
+    chosen = df.select(*(df[name] for name in attributes), *numbered).observe(
+        seen, functions.count(functions.lit(1)).alias("events")
+    )
+    options = jdbc_options(dsn)
+    chosen.write.format("jdbc").options(**options, dbtable=_endpoint(event_type.name)).mode("append").save()
+    return int(seen.get["events"])
+
+
+def _endpoint(name: str) -> str:
+    return f"pgps_event.{sql.Identifier(name).as_string(None)}"
+
+
+def publish_stream(df: DataFrame, event_type: str, *, dsn: str | None = None) -> DataStreamWriter:
+    """Return a stream writer that publishes each micro-batch once, also when it is repeated after a restart.
+
+    The checkpoint's query id and the batch's number are the claim: set
+    `checkpointLocation`, and keep it. The schema is checked now.
+    """
+    dsn = resolved(dsn)
+    with connect(dsn) as connection:
+        check(df.schema, find_event_type(connection, event_type))
+    return df.writeStream.foreachBatch(_publisher(event_type, dsn))
+
+
+def _publisher(event_type: str, dsn: str) -> Callable[[DataFrame, int], None]:
+    def publish_batch(df: DataFrame, batch: int) -> None:
+        publish(df, event_type, dsn=dsn, job=query_producer(df), batch=batch, progress=False)
+
+    return publish_batch
+
+
+def query_producer(df: DataFrame) -> str:
+    """Return the producer's name of the streaming query whose micro-batch this is: the same after a restart."""
+    query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if not query:
+        raise ConfigError("not in a streaming query", hint="Call it from foreachBatch.")
+    return f"spark/{query}"

@@ -1,0 +1,104 @@
+"""`df.write.format("pgps")` and `df.writeStream.format("pgps")`: loads, as in publishing.py, by Spark's own protocol of commits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pgps_spark.check import check, find_event_type
+from pgps_spark.connection import connect
+from pgps_spark.publishing import Part, bring_in, discard, publish_parts
+
+__all__ = ["LoadWriter", "StreamLoadWriter"]
+
+
+@dataclass
+class Brought(WriterCommitMessage):
+    """What a task has brought in, into which load, for which query."""
+
+    part: Part
+    load: str
+    query: str
+
+
+class _Writer:
+    def __init__(self, dsn: str, event_type: str, schema: StructType) -> None:
+        self.dsn = dsn
+        with connect(dsn) as connection:
+            found = find_event_type(connection, event_type)
+        check(schema, found)
+        self.event_type = found.name
+        self.attributes = schema.fieldNames()
+        self.load = uuid.uuid4().hex
+
+    def bring(self, batches: Iterator[pa.RecordBatch], load: str, query: str = "") -> Brought:
+        return Brought(bring_in(batches, dsn=self.dsn, event_type=self.event_type, load=load), load, query)
+
+    def publish(self, brought: list[Brought], *, job: str, batch: int) -> None:
+        publish_parts(
+            [each.part for each in brought],
+            dsn=self.dsn,
+            event_type=self.event_type,
+            load=brought[0].load if brought else self.load,
+            attributes=self.attributes,
+            job=job,
+            batch=batch,
+        )
+
+
+class LoadWriter(_Writer, DataSourceArrowWriter):
+    """Publishes a DataFrame at once, or not at all."""
+
+    def __init__(self, dsn: str, event_type: str, schema: StructType, *, job: str | None, batch: int) -> None:
+        super().__init__(dsn, event_type, schema)
+        self.job = job
+        self.batch = batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Bring a task's rows in."""
+        return self.bring(iterator, self.load)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tries that count have brought in."""
+        self.publish(_brought(messages), job=self.job or self.load, batch=self.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give the load up."""
+        discard(self.dsn, self.load)
+
+
+class StreamLoadWriter(_Writer, DataSourceStreamArrowWriter):
+    """Publishes each micro-batch once; the query's id, which the checkpoint keeps, and the batch's number are the claim."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Bring a task's rows in."""
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId") or self.load
+        batch = context.getLocalProperty("streaming.sql.batchId") or ""
+        return self.bring(iterator, f"{self.load}/{batch}", query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish a micro-batch."""
+        brought = _brought(messages)
+        if brought:
+            self.publish(brought, job=f"spark/{brought[0].query}", batch=batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Give up what was brought in."""
+        for load in {each.load for each in _brought(messages)}:
+            discard(self.dsn, load)
+
+
+def _brought(messages: list[WriterCommitMessage | None]) -> list[Brought]:
+    return [each for each in messages if isinstance(each, Brought)]

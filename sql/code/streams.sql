@@ -1,0 +1,290 @@
+-- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch, event), as in
+-- positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is told that it was read.
+-- Locks: advisory (1885826165, subscription) while a position moves.
+
+create or replace function pgps_internal.build_log_view(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := (build_log_view.event_type).name;
+    v_attributes text := pgps_internal.shown_attributes((build_log_view.event_type).endpoint,
+        array['event_id', 'xid', 'published_at', 'publisher', 'origin', 'payload']);
+    v_payload text := format('(select to_jsonb(pgps_row) from (select %s) pgps_row) as payload', coalesce((select string_agg('l.' || quote_ident(a.name), ', ')
+        from pgps_internal.attributes_of((build_log_view.event_type).endpoint) a), ''));
+    v_statement text := format('from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %s
+        order by c.hi limit 1', (build_log_view.event_type).type_id);
+begin
+    -- Scalar subqueries: what a reader does not name costs nothing.
+    execute format($sql$
+        create view pgps_queue.%I with (security_invoker = true) as
+        select %s l.event_id, l.xid, (select c.published_at %s) as published_at, (select c.publisher %s) as publisher,
+            coalesce((select c.origin %s), (select p.broker from pgps_internal.progress p)) as origin, %s
+        from %s l
+        union all
+        select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
+            coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)), %s
+        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)$sql$,
+        v_name || '_log', v_attributes, v_statement, v_statement, v_statement, v_payload, (build_log_view.event_type).log,
+        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log);
+    execute format('grant select on pgps_queue.%I to public', v_name || '_log');
+end
+$$;
+comment on function pgps_internal.build_log_view(pgps_internal.event_type) is
+'Creates pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of streams';
+
+create or replace function pgps_internal.find_stream(caller name, name text) returns pgps_internal.subscription
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(find_stream.caller, find_stream.name);
+begin
+    if v_subscription.callback is not null then
+        raise exception 'subscription "%" is internal: its events go to %', v_subscription.name, v_subscription.callback
+        using errcode = '55000', hint = 'Subscribe without execute to read events as a stream.';
+    elsif v_subscription.handler = 'any' then
+        raise exception 'subscription "%" is shared: it hands out leases and has no order', v_subscription.name
+        using errcode = '55000', hint = 'Subscribe with handler => ''all'' to read events as a stream.';
+    elsif v_subscription.state = 'suspended' then
+        raise exception 'subscription "%" is suspended: %', v_subscription.name, v_subscription.last_error
+        using errcode = '55000', hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
+    end if;
+    perform pgps_internal.require_rights(v_subscription);
+    return v_subscription;
+end
+$$;
+comment on function pgps_internal.find_stream(name, text) is 'The subscription of that name, when it can be read as a stream; 42704, 42501, 55000';
+
+create or replace function pgps_internal.do_open_stream(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_stream(caller, args ->> 'subscription');
+    v_position pgps_internal.position := pgps_internal.position_of(v_subscription.subscription_id);
+    v_other pgps_internal.stream;
+begin
+    insert into pgps_internal.stream as s (subscription_id, holder) values (v_subscription.subscription_id, pgps_internal.holder())
+    on conflict (subscription_id) do update set holder = excluded.holder, opened_at = clock_timestamp()
+    where not exists (select from pg_stat_get_activity(null) a
+        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = s.holder and a.pid <> pg_backend_pid());
+    if not found then
+        select s.* into v_other from pgps_internal.stream s where s.subscription_id = v_subscription.subscription_id;
+        raise exception 'subscription "%" is read as a stream already, by server process % since %', v_subscription.name,
+            split_part(v_other.holder, '@', 1), v_other.opened_at
+        using errcode = '55006', hint = 'Stop the other query, or subscribe once for each query.';
+    end if;
+    return jsonb_build_object('broker', pgps_internal.incarnation(), 'subscription_id', v_subscription.subscription_id,
+        'event_type', case when v_subscription.is_pattern then null else v_subscription.event_type end,
+        'batch', v_position.acked_batch, 'event', v_position.acked_event,
+        'last_batch', coalesce((pgps_internal.last_batch()).batch_id, 0));
+end
+$$;
+comment on function pgps_internal.do_open_stream(name, jsonb) is 'See pgps.open_stream';
+
+create or replace function pgps.open_stream(subscription text) returns jsonb
+language sql
+begin atomic
+    select pgps._call('open_stream', jsonb_build_object('subscription', open_stream.subscription));
+end;
+comment on function pgps.open_stream(text) is
+'Makes this session the one that reads a subscription as a stream, while it is connected; returns broker (which database this is),
+subscription_id, event_type (null for a pattern), batch and event (the position up to which it has been acknowledged) and last_batch.
+Needs to own the subscription. Errors: 42704, 42501, 55006 another session reads it, 55000 internal, shared or suspended.';
+
+create or replace function pgps_internal.stream_parts(subscription_id bigint, after_batch bigint, after_event bigint, most bigint)
+returns table (batch_id bigint, type_id integer, class_id bigint, ids int8multirange, events bigint, last_event bigint)
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select d.batch_id, d.type_id, d.class_id, w.ids,
+        case when w.ids is null then d.events else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
+        case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1) else upper(w.ids) - 1 end
+    from pgps_internal.member m
+    cross join lateral (select d.* from pgps_internal.delivery d
+        where d.class_id = m.class_id and d.batch_id >= greatest(stream_parts.after_batch, m.from_batch + 1)
+        order by d.batch_id limit stream_parts.most) d
+    -- Null: the whole delivery, the usual case, which need not be unfolded.
+    cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
+        else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
+            - case when d.batch_id = stream_parts.after_batch then int8multirange(int8range(null, stream_parts.after_event, '(]')) else '{}' end
+        end as ids) w
+    where m.subscription_id = stream_parts.subscription_id and (w.ids is null or not isempty(w.ids))
+    order by d.batch_id;
+end
+$$;
+comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint) is
+'What is delivered to a subscription after a position, at most so many deliveries of each class; ids: null = all of the delivery';
+
+create or replace function pgps_internal.do_end_of_stream(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_stream(caller, args ->> 'subscription');
+    v_id bigint := v_subscription.subscription_id;
+    v_after_batch bigint := (args ->> 'batch')::bigint;
+    v_after_event bigint := (args ->> 'event')::bigint;
+    v_max bigint := coalesce((args ->> 'max_events')::bigint, 9223372036854775806);
+    v_position pgps_internal.position := pgps_internal.position_of(v_id);
+    v_batch bigint := v_after_batch;
+    v_event bigint := v_after_event;
+    v_events bigint := 0;
+    v_due pgps_internal.received[] := '{}';
+begin
+    if v_max <= 0 then
+        raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
+    elsif (v_position.acked_batch, v_position.acked_event) > (v_after_batch, v_after_event) then
+        raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, where this reader stands', v_subscription.name,
+            v_position.acked_batch, v_position.acked_event, v_after_batch, v_after_event
+        using errcode = '55000', hint = 'Another consumer reads it too, or this reader goes on from an old checkpoint. Subscribe once for each reader.';
+    elsif v_after_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
+        raise exception 'there is no batch % yet: this reader goes on from a checkpoint of another broker, or of a later state of this one', v_after_batch
+        using errcode = '55000', hint = 'Begin with a new checkpoint: it goes on from where the subscription stands.';
+    elsif v_subscription.state = 'active' then
+        with b as materialized (
+            select p.batch_id, sum(p.events) as events, max(p.last_event) as last_event
+            from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, least(v_max, 1000000) + 1) p group by p.batch_id
+        ),
+        r as (select b.*, sum(b.events) over (order by b.batch_id) as running from b)
+        select r.batch_id, r.last_event, r.running into v_batch, v_event, v_events from r
+        where r.running <= v_max or r.batch_id = (select min(f.batch_id) from b f) order by r.batch_id desc limit 1;
+        if not found then
+            v_batch := v_after_batch;
+            v_event := v_after_event;
+            v_events := 0;
+        elsif v_events > v_max then
+            -- The first batch alone is more than that: a part of it.
+            select e.event_id into v_event from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
+            order by e.batch_id desc, e.event_id desc limit 1;
+            v_events := v_max;
+        end if;
+        if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+            v_due := coalesce(pgps_internal.take_due(v_id, least(v_max, 1000)::integer), '{}');
+        end if;
+    end if;
+    return jsonb_build_object('batch', v_batch, 'event', v_event, 'events', v_events,
+        'retried', (select coalesce(jsonb_agg(t.event_id order by t.event_id), '[]') from unnest(v_due) t));
+end
+$$;
+comment on function pgps_internal.do_end_of_stream(name, jsonb) is 'See pgps.end_of_stream';
+
+create or replace function pgps.end_of_stream(subscription text, batch bigint, event bigint, max_events bigint = null) returns jsonb
+language sql
+begin atomic
+    select pgps._call('end_of_stream', jsonb_build_object('subscription', end_of_stream.subscription, 'batch', end_of_stream.batch,
+        'event', end_of_stream.event, 'max_events', end_of_stream.max_events));
+end;
+comment on function pgps.end_of_stream(text, bigint, bigint, bigint) is
+'How far a reader that stands at (batch, event) can go: batch, event, events (how many in between) and retried (ids of events that were
+put back from the exception queue and come again with this step). max_events: at about most that many, whole batches where they fit; null = all that is
+dispatched. A paused subscription stays where it is. Needs to own the subscription.
+Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or as pgps.open_stream.';
+
+create or replace function pgps_internal.do_slice_stream(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_stream(caller, args ->> 'subscription');
+    v_id bigint := v_subscription.subscription_id;
+    v_upto_batch bigint := (args ->> 'upto_batch')::bigint;
+    v_upto_event bigint := (args ->> 'upto_event')::bigint;
+    v_retried bigint[] := array(select e::bigint from jsonb_array_elements_text(args -> 'retried') e);
+    v_failed int8multirange;
+    v_slices jsonb;
+begin
+    select coalesce(range_agg(int8range(f.event_id, f.event_id, '[]')), '{}') into v_failed
+    from pgps_internal.failure f where f.subscription_id = v_id;
+    with p as (
+        select p.batch_id, p.type_id, coalesce(p.ids, d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - v_failed
+            - case when p.batch_id = v_upto_batch then int8multirange(int8range(v_upto_event, null, '()')) else '{}' end as ids
+        from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint, 9223372036854775807) p
+        join pgps_internal.delivery d on d.batch_id = p.batch_id and d.class_id = p.class_id
+        where p.batch_id <= v_upto_batch
+        union all
+        select 0, f.type_id, range_agg(int8range(f.event_id, f.event_id, '[]'))
+        from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = any (v_retried) group by f.type_id
+    )
+    select coalesce(jsonb_agg(jsonb_build_object('batch', p.batch_id, 'event_type', t.name,
+        'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, p.ids) else p.ids end::text) order by p.batch_id, t.name), '[]')
+    into v_slices
+    from p join pgps_internal.event_type t using (type_id) where not isempty(p.ids);
+    return v_slices;
+end
+$$;
+comment on function pgps_internal.do_slice_stream(name, jsonb) is 'See pgps.slice_stream';
+
+create or replace function pgps.slice_stream(
+    subscription text, batch bigint, event bigint, upto_batch bigint, upto_event bigint, retried bigint[] = '{}'
+) returns table (batch_id bigint, event_type text, ids int8multirange)
+language sql
+begin atomic
+    select (s ->> 'batch')::bigint, s ->> 'event_type', (s ->> 'ids')::int8multirange
+    from jsonb_array_elements(pgps._call('slice_stream', jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
+        'event', slice_stream.event, 'upto_batch', slice_stream.upto_batch, 'upto_event', slice_stream.upto_event,
+        'retried', slice_stream.retried))) s;
+end;
+comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
+'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and event type; to be read
+from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged, so reading may be repeated.
+retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as pgps.open_stream.';
+
+create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
+    v_id bigint := v_subscription.subscription_id;
+    v_batch bigint := (args ->> 'batch')::bigint;
+    v_event bigint := (args ->> 'event')::bigint;
+    v_retried bigint[] := array(select e::bigint from jsonb_array_elements_text(args -> 'retried') e);
+    v_position pgps_internal.position;
+    v_settled bigint;
+    v_acked bigint := 0;
+begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    v_position := pgps_internal.position_of(v_id);
+    if v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
+        raise exception 'there is no batch % to acknowledge', v_batch using errcode = '55000', hint = 'Acknowledge what pgps.end_of_stream gave.';
+    end if;
+    if (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
+        select coalesce(sum(case when p.batch_id < v_batch or p.last_event <= v_event then p.events
+            else (select count(*) from pgps_internal.delivery d cross join pgps_internal.event_ids(d) e(event_id)
+                where d.batch_id = p.batch_id and d.class_id = p.class_id and e.event_id <= v_event
+                    and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
+        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, 9223372036854775807) p where p.batch_id <= v_batch;
+    else
+        v_batch := v_position.acked_batch;
+        v_event := v_position.acked_event;
+    end if;
+    select count(*) into v_settled from pgps_internal.failure f
+    where f.subscription_id = v_id and f.event_id = any (v_retried) and f.state <> 'settled';
+    if v_acked + v_settled > 0 or (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
+        perform pgps_internal.move(v_id, v_batch, v_event, v_batch, v_event, v_position.acked_total + v_acked + v_settled);
+    end if;
+    perform pgps_internal.settle(v_id, v_retried);
+    return to_jsonb(v_acked + v_settled);
+end
+$$;
+comment on function pgps_internal.do_ack_stream(name, jsonb) is 'See pgps.ack_stream';
+
+create or replace function pgps.ack_stream(subscription text, batch bigint, event bigint, retried bigint[] = '{}') returns bigint
+language sql
+begin atomic
+    select (pgps._call('ack_stream', jsonb_build_object('subscription', ack_stream.subscription, 'batch', ack_stream.batch,
+        'event', ack_stream.event, 'retried', ack_stream.retried)) #>> '{}')::bigint;
+end;
+comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
+'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is not moved back.
+Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, 25001.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.open_stream(text), pgps.end_of_stream(text, bigint, bigint, bigint),
+    pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]), pgps.ack_stream(text, bigint, bigint, bigint[]) to public;
