@@ -11,7 +11,7 @@ begin
     end if;
 
     -- Triggers that rules put on other tables depend on functions in here, and go with them.
-    drop schema if exists pgps_queue, pgps_load, pgps_event, pgps, pgps_internal cascade;
+    drop schema if exists pgps_queue, pgps_link, pgps_load, pgps_event, pgps, pgps_internal cascade;
 
     if v_made_language then
         begin

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     """Import on first use: that PySpark is missing is told by who needs it."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name != "session" and name != "jdbc_options":
+    if name not in {"session", "jdbc_options"}:
         from pgps_spark.sessions import require_spark  # noqa: PLC0415 - see above
 
         require_spark()

@@ -40,7 +40,10 @@ class EventType:
 
 
 def find_event_type(connection: psycopg.Connection, name: str) -> EventType:
-    """Return an event type that this role may publish. Raises UnknownName, NotPermitted, WrongState (not advertised)."""
+    """Return an event type that this role may publish.
+
+    Raises UnknownName, NotPermitted, WrongState (not advertised).
+    """
     with database_errors():
         row = connection.execute(
             """
@@ -135,13 +138,13 @@ def _targets(kind: t.DataType) -> tuple[str, ...]:
         (t.TimestampNTZType, ("timestamp without time zone", "timestamp")),
         (t.BinaryType, ("bytea",)),
     ):
-        if isinstance(kind, of):  # type: ignore[arg-type]
+        if isinstance(kind, of):
             return targets
     return ()
 
 
 def _is_own(base: str) -> bool:
-    """Say whether a type is neither of those above nor a text: a domain or a type of an extension, for PostgreSQL to judge."""
+    """Say whether a type is none of those above: a domain or a type of an extension, for PostgreSQL to judge."""
     builtin = {
         *_NOT_FROM_TEXT,
         *_TEXTS,

@@ -88,7 +88,7 @@ def copied_in(
         return 0
     names = [*first.schema.names, *constants]
     statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(
-        sql.SQL(relation),  # type: ignore[arg-type] # as the broker gave it, quoted
+        sql.SQL(relation),
         sql.SQL(", ").join(map(sql.Identifier, names)),
     )
     options = csv.WriteOptions(include_header=False)

@@ -9,6 +9,7 @@ Until then nothing is published, afterwards nothing can be again.
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Part", "Published", "bring_in", "publish", "publish_parts", "publish_stream"]
+__all__ = ["Part", "Published", "bring_in", "publish", "publish_parts", "publish_stream", "query_producer", "try_name"]
 
 _PATIENCE = 30.0
 _NUMBERED = ("_producer", "_producer_seq")
@@ -57,11 +58,16 @@ class Part:
     events: int
 
 
-def bring_in(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Part:
-    """Copy a task's rows into a load, as a part named after this try; runs in the task."""
+def try_name() -> str:
+    """Return a name for this try of this task; names are in the order of partitions."""
     context = TaskContext.get()
     number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-    name = f"{number:06d}.{attempt}.{uuid.uuid4().hex[:8]}"
+    return f"{number:06d}.{attempt}.{uuid.uuid4().hex[:8]}"
+
+
+def bring_in(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Part:
+    """Copy a task's rows into a load, as a part named after this try; runs in the task."""
+    name = try_name()
     with connect(dsn, patience=_PATIENCE) as connection:
         with database_errors():
             row = connection.execute("select pgps.begin_load(%s, %s)", [event_type, load]).fetchone()
@@ -72,7 +78,7 @@ def bring_in(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, lo
 def publish_parts(
     parts: Sequence[Part], *, dsn: str, event_type: str, load: str, attributes: Sequence[str], job: str, batch: int
 ) -> int | None:
-    """Publish what the tries that count have brought in; return how many events, None when the batch was published before.
+    """Publish what the tries that count have brought in; return how many, None when the batch was published before.
 
     A connection that is lost at the commit is no worry: the claim says whether it took place.
     """
@@ -167,10 +173,9 @@ def _by_load(df: DataFrame, event_type: EventType, *, dsn: str, job: str | None,
 
 
 def _discard_quietly(dsn: str, load: str) -> None:
-    try:
+    # The broker drops it when it is old.
+    with contextlib.suppress(ConnectionLost):
         discard(dsn, load)
-    except ConnectionLost:
-        pass  # the broker drops it when it is old
 
 
 def _is_claimed(dsn: str, event_type: str, job: str, batch: int) -> bool:

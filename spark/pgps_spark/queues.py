@@ -74,7 +74,7 @@ class QueueReader(DataSourceReader):
 
     def _bound(self, connection: psycopg.Connection, order: str) -> int | None:
         query = sql.SQL("select event_id from {} where {} order by event_id " + order + " limit 1")
-        row = connection.execute(query.format(sql.SQL(self._view), conjunction(self._where))).fetchone()  # type: ignore[arg-type]
+        row = connection.execute(query.format(sql.SQL(self._view), conjunction(self._where))).fetchone()
         return row[0] if row else None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -90,7 +90,7 @@ class QueueReader(DataSourceReader):
             columns = self._columns(connection)
             query = sql.SQL("select {} from {} where {}").format(
                 sql.SQL(", ").join(column.selected() for column in columns),
-                sql.SQL(self._view),  # type: ignore[arg-type]
+                sql.SQL(self._view),
                 conjunction(where),
             )
             yield from copied_out(connection, query, columns, schema)

@@ -66,7 +66,7 @@ def driver_jar() -> Path:
             return place.resolve()
     raise ConfigError(
         f"no JDBC driver for PostgreSQL at {' or '.join(map(str, places))}",
-        hint="apt-get install libpostgresql-jdbc-java; or set PGPS_JDBC_JAR; or pass --packages org.postgresql:postgresql:42.7.4.",
+        hint="apt-get install libpostgresql-jdbc-java; or set PGPS_JDBC_JAR, or Spark's spark.jars.packages.",
     )
 
 

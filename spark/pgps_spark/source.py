@@ -71,7 +71,7 @@ class PgpsDataSource(DataSource):
         if not queue:
             raise BadArgument(
                 "neither queue nor subscription is given",
-                hint='Say .option("queue", "stock_quote_in") to read a queue, or .option("subscription", …) to read a stream.',
+                hint='Say .option("queue", "stock_quote_in"), or .option("subscription", …) for a stream.',
             )
         return queue_relation(queue)
 

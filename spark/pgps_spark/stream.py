@@ -1,4 +1,4 @@
-"""Reading a subscription as a stream. Offsets are the broker's positions, so that a checkpoint and the broker speak of the same thing.
+"""Reading a subscription as a stream. Offsets are the broker's positions: a checkpoint and it speak of the same.
 
 What lies between two positions stays at the broker until it is acknowledged, so a
 micro-batch can be read again after a crash. Spark asks for a next step only when
@@ -146,7 +146,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         chosen = sql.SQL(", ").join(constants.get(column.name) or column.selected() for column in columns)
         for condition in each.conditions():
-            query = sql.SQL("select {} from {} where {} order by event_id").format(chosen, sql.SQL(view), condition)  # type: ignore[arg-type]
+            query = sql.SQL("select {} from {} where {} order by event_id").format(chosen, sql.SQL(view), condition)
             yield from copied_out(connection, query, columns, schema)
 
     # -- the session ------------------------------------------------------------------------------------------------
@@ -204,9 +204,9 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._open()
         if (offset["broker"], offset["subscription"]) != (self._opened["broker"], self._opened["subscription_id"]):
             raise WrongState(
-                f"the checkpoint belongs to subscription {offset['subscription']} of broker {offset['broker']}, "
-                f'not to "{self._subscription}", which is {self._opened["subscription_id"]} of {self._opened["broker"]}',
-                hint="Use the checkpoint directory of this subscription, or a new one: it goes on from where the subscription stands.",
+                f"the checkpoint is of subscription {offset['subscription']} of broker {offset['broker']}; "
+                f'"{self._subscription}" is {self._opened["subscription_id"]} of {self._opened["broker"]}',
+                hint="Use the checkpoint of this subscription, or a new one: it goes on from where it stands.",
                 sqlstate="55000",
             )
         return self._subscription, offset["batch"], offset["event"]

@@ -1,4 +1,4 @@
-"""`df.write.format("pgps")` and `df.writeStream.format("pgps")`: loads, as in publishing.py, by Spark's own protocol of commits."""
+"""`df.write.format("pgps")` and `df.writeStream.format("pgps")`: loads, as in publishing.py, by Spark's own commits."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LoadWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamLoadWriter(_Writer, DataSourceStreamArrowWriter):
-    """Publishes each micro-batch once; the query's id, which the checkpoint keeps, and the batch's number are the claim."""
+    """Publishes each micro-batch once: the query's id, which the checkpoint keeps, and its number are claimed."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Bring a task's rows in."""

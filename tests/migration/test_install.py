@@ -245,22 +245,22 @@ def test_an_older_revision_is_brought_to_head(
     migrations = tmp_path / "migrations"
     shutil.copytree(_resources.migrations_dir(), migrations)
     baseline = (migrations / "versions" / "0001_baseline.py").read_text()
-    (migrations / "versions" / "0004_more.py").write_text(
-        baseline.replace("0001_baseline", "0004_more")
-        .replace('revision = "0001"', 'revision = "0004"')
-        .replace("down_revision = None", 'down_revision = "0003"')
+    (migrations / "versions" / "0005_more.py").write_text(
+        baseline.replace("0001_baseline", "0005_more")
+        .replace('revision = "0001"', 'revision = "0005"')
+        .replace("down_revision = None", 'down_revision = "0004"')
     )
     monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
-    (release / "schema" / "0004_more.sql").write_text("create table pgps_internal.more (a int);\n")
+    (release / "schema" / "0005_more.sql").write_text("create table pgps_internal.more (a int);\n")
     contents = release / "install.sql"
     contents.write_text(
         contents.read_text().replace(
-            "\\ir schema/0003_clients.sql\n", "\\ir schema/0003_clients.sql\n\\ir schema/0004_more.sql\n"
+            "\\ir schema/0004_streams.sql\n", "\\ir schema/0004_streams.sql\n\\ir schema/0005_more.sql\n"
         )
     )
-    assert install.pending(empty_database) == ["schema/0004_more.sql", *_scripts.code_scripts()]
+    assert install.pending(empty_database) == ["schema/0005_more.sql", *_scripts.code_scripts()]
     after = install.upgrade(empty_database)
-    assert (after.revision, after.up_to_date) == ("0004", True)
+    assert (after.revision, after.up_to_date) == ("0005", True)
     connect(dsn=empty_database).execute("select from pgps_internal.more")
 
 

@@ -1,0 +1,123 @@
+"""Job archive: an event type's audited queues into Parquet, each event once, small files put together.
+
+    <directory>/<event type>/in/date=2010-03-01/batch=<query>-<number>/part-….parquet
+    <directory>/<event type>/out/…            deliveries: which event went to which subscription, and when
+    <directory>/<event type>/exception/…      as the exception queue stands at the end of the run
+
+The in queue comes through a subscription. A micro-batch has directories of its own, which are
+written anew when it is repeated. Putting together makes one directory of a day's, whose file
+_covers names them; whoever finds both left by a crash removes what is covered.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pgps_spark.connection import resolved
+from pgps_spark.pipeline.config import Archive
+from pgps_spark.pipeline.files import Files
+from pgps_spark.publishing import query_producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["clean", "finish", "run"]
+
+_COVERS = "_covers"
+_TOGETHER = "batch=together-"
+# A file of Parquet holds this many events, about.
+_EVENTS_PER_FILE = 1_000_000
+
+
+def run(spark: SparkSession, job: Archive) -> Any:
+    """Return the writer that archives the in queue; `finish` does the rest when it has ended."""
+    clean(spark, f"{job.directory}/{job.event_type}/in")
+    reader = spark.readStream.format("pgps").option("dsn", resolved(job.dsn)).option("subscription", job.subscription)
+    events = reader.option("maxEventsPerTrigger", str(job.max_events)).load()
+    writer = events.writeStream.queryName(job.name).option("checkpointLocation", job.checkpoint)
+    return writer.foreachBatch(partial(_write, directory=f"{job.directory}/{job.event_type}/in"))
+
+
+def _write(df: DataFrame, batch: int, *, directory: str) -> None:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
+
+    name = f"{query_producer(df).removeprefix('spark/')[:8]}-{batch:08d}"
+    dated = df.drop("batch_id").withColumn("date", f.to_date("published_at")).withColumn("batch", f.lit(name))
+    writer = dated.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy("date", "batch").parquet(directory)
+
+
+def finish(spark: SparkSession, job: Archive) -> None:
+    """Archive deliveries and exceptions, and put small files together."""
+    root = f"{job.directory}/{job.event_type}"
+    together(spark, f"{root}/in")
+    queue = spark.read.format("pgps").option("dsn", resolved(job.dsn))
+    out = queue.option("queue", f"{job.event_type}_out").option(
+        "columns", "event_id,subscription,matched_at,attempts,state"
+    )
+    _add_deliveries(spark, out.load(), f"{root}/out")
+    columns = "event_id,subscription,failed_at,attempts,sqlstate,error,state"
+    failed = queue.option("queue", f"{job.event_type}_exception").option("columns", columns).load()
+    # A state, not a history: what was retried and went through is an exception no more.
+    _replace(spark, failed, f"{root}/exception")
+
+
+def _add_deliveries(spark: SparkSession, out: DataFrame, directory: str) -> None:
+    """Add the deliveries that are over and not yet there."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
+
+    files = Files(spark, directory)
+    clean(spark, directory)
+    new = out.where("state = 'delivered'")
+    if files.children(directory, prefix="date="):
+        known = spark.read.parquet(directory).select("event_id", "subscription")
+        new = new.join(known, ["event_id", "subscription"], "left_anti")
+    made = f"{directory}/_new-{uuid.uuid4().hex[:8]}"
+    dated = new.withColumn("date", f.to_date("matched_at")).coalesce(2)
+    dated.write.partitionBy("date").parquet(made)
+    # A run that is ended in the middle does no harm: what is there is known next time.
+    name = f"batch=run-{uuid.uuid4().hex[:12]}"
+    for day in files.children(made, prefix="date="):
+        files.move(f"{made}/{day}", f"{directory}/{day}/{name}")
+    files.remove(made)
+    together(spark, directory)
+
+
+def _replace(spark: SparkSession, df: DataFrame, directory: str) -> None:
+    files = Files(spark, directory)
+    made = f"{directory}.new"
+    df.coalesce(1).write.mode("overwrite").parquet(made)
+    files.remove(directory)
+    files.move(made, directory)
+
+
+def together(spark: SparkSession, directory: str) -> None:
+    """Put the small directories of each day together."""
+    files = Files(spark, directory)
+    for day in files.children(directory, prefix="date="):
+        batches = files.children(f"{directory}/{day}", prefix="batch=")
+        if len(batches) < 2:
+            continue
+        name = f"{_TOGETHER}{uuid.uuid4().hex[:12]}"
+        made = f"{directory}/_together/{name}"
+        df = spark.read.parquet(*(f"{directory}/{day}/{batch}" for batch in batches))
+        count = df.count()
+        df.repartition(max(1, count // _EVENTS_PER_FILE)).sortWithinPartitions("event_id").write.parquet(made)
+        files.write_json(f"{made}/{_COVERS}", batches)
+        files.move(made, f"{directory}/{day}/{name}")
+        for batch in batches:
+            files.remove(f"{directory}/{day}/{batch}")
+    files.remove(f"{directory}/_together")
+
+
+def clean(spark: SparkSession, directory: str) -> None:
+    """Remove what a run that was killed has left: directories that another one covers, and half-written ones."""
+    files = Files(spark, directory)
+    for day in files.children(directory, prefix="date="):
+        for name in files.children(f"{directory}/{day}", prefix=_TOGETHER):
+            for covered in files.read_json(f"{directory}/{day}/{name}/{_COVERS}") or []:
+                files.remove(f"{directory}/{day}/{covered}")
+    for left in (*files.children(directory, prefix="_together"), *files.children(directory, prefix="_new-")):
+        files.remove(f"{directory}/{left}")

@@ -1,0 +1,192 @@
+"""Job ingest: files into events, each file once; rows that are no events go to the rejects, with the reason."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+
+from pgps.errors import BrokerError, ConfigError, ConnectionLost, LimitExceeded
+from pgps_spark.check import EventType, find_event_type
+from pgps_spark.connection import connect, resolved
+from pgps_spark.copying import copied_in
+from pgps_spark.errors import database_errors, unwrapped
+from pgps_spark.pipeline.config import Ingest
+from pgps_spark.publishing import Part, discard, publish_parts, query_producer, try_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["run"]
+
+_CORRUPT = "_corrupt"
+_REASON = "_reason"
+_SOURCE = "_source"
+_RESULT = "name string, events bigint, source string, reason string, sqlstate string"
+_PLAIN = {
+    "smallint": "smallint", "integer": "int", "bigint": "bigint", "real": "float", "double precision": "double",
+    "boolean": "boolean", "date": "date", "timestamp with time zone": "timestamp",
+    "timestamp without time zone": "timestamp_ntz",
+}  # fmt: skip
+
+
+def run(spark: SparkSession, job: Ingest) -> Any:
+    """Return the writer that ingests."""
+    dsn = resolved(job.dsn)
+    with connect(dsn) as connection:
+        event_type = find_event_type(connection, job.event_type)
+    schema = _schema(spark, job)
+    reader = spark.readStream.format(job.format).schema(schema).options(**_options(job))
+    rows = _judged(reader.load(job.source), job, event_type)
+    writer = rows.writeStream.queryName(job.name).option("checkpointLocation", job.checkpoint)
+    return writer.foreachBatch(partial(_publish, job=job, dsn=dsn, event_type=event_type))
+
+
+def _options(job: Ingest) -> dict[str, str]:
+    plain = {"csv": {"header": "true", "mode": "PERMISSIVE"}, "json": {"mode": "PERMISSIVE"}}.get(job.format, {})
+    corrupt = {"columnNameOfCorruptRecord": _CORRUPT} if job.format in {"csv", "json"} else {}
+    return {**plain, **corrupt, **{key: str(value) for key, value in job.options.items()}}
+
+
+def _schema(spark: SparkSession, job: Ingest) -> StructType:
+    """Return the columns of the files that are there; those of CSV as text, for us to judge."""
+    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415 - loaded with Spark only
+
+    try:
+        found = spark.read.format(job.format).options(**_options(job)).load(job.source).schema
+    except Exception as error:
+        raise ConfigError(
+            f"cannot read {job.source}: {str(error).splitlines()[0]}", hint="See source and format."
+        ) from error
+    schema = StructType([field for field in found.fields if field.name != _CORRUPT])
+    return schema if job.format not in {"csv", "json"} else schema.add(_CORRUPT, StringType())
+
+
+def _judged(rows: DataFrame, job: Ingest, event_type: EventType) -> DataFrame:
+    """Return the attributes, the row as it stood in the file, and why it is no event: null when it may be one."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
+
+    given = [name for name in rows.columns if name != _CORRUPT]
+    reasons: list[Column] = []
+    attributes: list[Column] = []
+    if _CORRUPT in rows.columns:
+        reasons.append(f.when(f.col(_CORRUPT).isNotNull(), f.lit("malformed row")))
+    for attribute in event_type.attributes:
+        text = job.columns.get(attribute.name, attribute.name if attribute.name in given else None)
+        if text is None:
+            if attribute.not_null and not attribute.has_default:
+                raise ConfigError(
+                    f'job {job.name}: nothing fills attribute "{attribute.name}" of event type "{event_type.name}"',
+                    hint=f"Say columns.{attribute.name}; the files have {', '.join(given)}.",
+                )
+            continue
+        raw = f.expr(text)
+        value = _cast(raw, attribute.type)
+        attributes.append(value.alias(attribute.name))
+        wrong = f.concat(f.lit(f"{attribute.name}: "), raw.cast("string"), f.lit(f" is no {attribute.type}"))
+        reasons.append(f.when(raw.isNotNull() & value.isNull(), wrong))
+        if attribute.not_null:
+            reasons.append(f.when(raw.isNull(), f.lit(f"{attribute.name} is missing")))
+    source = (
+        f.coalesce(f.col(_CORRUPT), f.to_json(f.struct(*given)))
+        if _CORRUPT in rows.columns
+        else f.to_json(f.struct(*given))
+    )
+    return rows.select(*attributes, source.alias(_SOURCE), f.concat_ws("; ", *reasons).alias(_REASON))
+
+
+def _cast(raw: Column, wanted: str) -> Column:
+    base = wanted.partition("(")[0]
+    if base == "numeric":
+        return raw.try_cast(f"decimal{wanted.removeprefix('numeric') or '(38,18)'}")
+    kind = _PLAIN.get(wanted) or _PLAIN.get(base)
+    # A type that is PostgreSQL's own is judged there, when the row is copied in.
+    return raw.try_cast(kind) if kind else raw
+
+
+def _publish(df: DataFrame, batch: int, *, job: Ingest, dsn: str, event_type: EventType) -> None:
+    load = uuid.uuid4().hex
+    attributes = [name for name in df.columns if name not in {_REASON, _SOURCE}]
+    with unwrapped():
+        rows = df.mapInArrow(partial(_task, dsn=dsn, event_type=event_type.name, load=load), _RESULT).collect()
+    rejects = [(job.name, batch, row.source, row.reason, row.sqlstate) for row in rows if row.name is None]
+    if len(rejects) > job.max_rejects:
+        discard(dsn, load)
+        raise LimitExceeded(
+            f"job {job.name}: {len(rejects)} rows of a batch are no events, the first since {rejects[0][3]}",
+            hint="Nothing of the batch was published. Mend the files or columns, or raise max_rejects.",
+        )
+    if rejects:
+        table = df.sparkSession.createDataFrame(
+            rejects, "job string, batch bigint, source string, reason string, sqlstate string"
+        )
+        # Again when the batch is repeated, in place of what was written then.
+        table.drop("batch").coalesce(1).write.mode("overwrite").parquet(f"{job.rejects}/batch={batch}")
+    parts = [Part(row.name, row.events) for row in rows if row.name is not None]
+    publish_parts(
+        parts,
+        dsn=dsn,
+        event_type=event_type.name,
+        load=load,
+        attributes=attributes,
+        job=query_producer(df),
+        batch=batch,
+    )
+
+
+def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Iterator[pa.RecordBatch]:
+    name = try_name()
+    events = 0
+    rejects: list[tuple[str, str, str | None]] = []
+    with connect(dsn, patience=30.0) as connection:
+        with database_errors():
+            row = connection.execute("select pgps.begin_load(%s, %s)", [event_type, load]).fetchone()
+        assert row is not None
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            reasons = table.column(_REASON).to_pylist()
+            sources = table.column(_SOURCE).to_pylist()
+            rejects += [(source, reason, None) for source, reason in zip(sources, reasons, strict=True) if reason]
+            good = table.filter(pa.array([not reason for reason in reasons])).combine_chunks()
+            for one in good.to_batches():
+                events += _copied(connection, row[0], one, name, rejects)
+    yield _result([name], [events], [], [], [])
+    if rejects:
+        yield _result([None] * len(rejects), [None] * len(rejects), *map(list, zip(*rejects, strict=True)))
+
+
+def _copied(
+    connection: psycopg.Connection,
+    relation: str,
+    rows: pa.RecordBatch,
+    part: str,
+    rejects: list[tuple[str, str, str | None]],
+) -> int:
+    """Copy rows in, by halves where PostgreSQL refuses some, until those are alone."""
+    attributes = rows.drop_columns([_REASON, _SOURCE])
+    try:
+        return copied_in(connection, relation, [attributes], {"pgps_part": part})
+    except ConnectionLost:
+        raise
+    except BrokerError as error:
+        if not (error.sqlstate or "").startswith(("22", "23")):
+            raise
+        if rows.num_rows == 1:
+            rejects.append((rows.column(_SOURCE)[0].as_py(), error.message, error.sqlstate))
+            return 0
+    half = rows.num_rows // 2
+    return sum(
+        _copied(connection, relation, part_of, part, rejects) for part_of in (rows.slice(0, half), rows.slice(half))
+    )
+
+
+def _result(*columns: list[Any]) -> pa.RecordBatch:
+    kinds = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    most = max(map(len, columns))
+    arrays = [pa.array(column or [None] * most, type=kind) for column, kind in zip(columns, kinds, strict=True)]
+    return pa.record_batch(arrays, names=[each.split(" ")[0] for each in _RESULT.split(", ")])

@@ -1,0 +1,217 @@
+"""Streams: a subscription read by position, by many sessions, acknowledged by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from tests.fix_broker import call, endpoint, make_type, numbers, publish, queue, refused, rows, take, value
+from tests.fix_db import Connect
+
+
+def _read(connection: psycopg.Connection, name: str, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """Return attribute n of what lies between two positions."""
+    slices = rows(
+        connection,
+        "select batch_id, event_type, ids from pgps.slice_stream(%s, %s, %s, %s, %s, %s::bigint[])",
+        [name, start["batch"], start["event"], end["batch"], end["event"], end.get("retried", [])],
+    )
+    found = []
+    for _, event_type, ids in slices:
+        query = f"select n from {queue(event_type, 'log')} where event_id <@ %s::int8multirange order by event_id"
+        found += [n for (n,) in rows(connection, query, [ids])]
+    return found
+
+
+def _end(connection: psycopg.Connection, name: str, start: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+    return dict(call(connection, "end_of_stream", name, start["batch"], start["event"], most))
+
+
+def test_what_lies_between_two_positions_is_read_as_often_as_one_likes_and_then_acknowledged(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t, filter="n % 3 = 0")
+    publish(admin, t, *range(30))
+    rows(admin, "select pgps.dispatch()")
+    start = call(admin, "open_stream", s)
+    first = _end(admin, s, start, 4)
+    assert first["events"] == 4
+    assert _read(admin, s, start, first) == _read(admin, s, start, first) == [0, 3, 6, 9]
+    rest = _end(admin, s, first)
+    assert _read(admin, s, first, rest) == [12, 15, 18, 21, 24, 27]
+    assert call(admin, "ack_stream", s, first["batch"], first["event"]) == 4
+    assert numbers(admin, s) == [12, 15, 18, 21, 24, 27]
+    assert call(admin, "ack_stream", s, rest["batch"], rest["event"]) == 6
+    assert call(admin, "ack_stream", s, first["batch"], first["event"]) == 0
+    assert value(admin, "select depth from pgps.subscriptions where name = %s", [s]) == 0
+    assert _end(admin, s, rest)["events"] == 0
+
+
+def test_a_step_takes_whole_batches_where_they_fit(admin: psycopg.Connection, name: Callable[..., str]) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    for lo in (0, 10, 20):
+        publish(admin, t, *range(lo, lo + 10))
+        rows(admin, "select pgps.dispatch()")
+    start = call(admin, "open_stream", s)
+    end = _end(admin, s, start, 25)
+    assert _read(admin, s, start, end) == list(range(20))
+    assert _read(admin, s, end, _end(admin, s, end)) == list(range(20, 30))
+
+
+def test_an_event_put_back_from_the_exception_queue_comes_with_the_next_step(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t, max_attempts=1)
+    publish(admin, t, 1, 2, 3)
+    rows(admin, "select pgps.dispatch()")
+    failed = value(admin, "select min(event_id) from pgps.receive(%s)", [s])
+    call(admin, "nack", s, failed, "cannot")
+    start = call(admin, "open_stream", s)
+    end = _end(admin, s, start)
+    assert _read(admin, s, start, end) == [2, 3]
+    call(admin, "ack_stream", s, end["batch"], end["event"])
+    assert call(admin, "retry_exception", t) == 1
+    again = _end(admin, s, end)
+    assert again["retried"] == [failed]
+    assert _read(admin, s, end, again) == [1]
+    assert value(admin, "select pgps.ack_stream(%s, %s, %s, %s::bigint[])", [s, *_place(again), [failed]]) == 1
+    assert _end(admin, s, again)["retried"] == []
+
+
+def _place(position: dict[str, Any]) -> tuple[int, int]:
+    return position["batch"], position["event"]
+
+
+def test_one_session_at_a_time_reads_a_subscription_as_a_stream(
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    other = connect()
+    call(other, "open_stream", s)
+    call(other, "open_stream", s)
+    with refused("55006", s, str(other.info.backend_pid), "subscribe once for each query"):
+        call(admin, "open_stream", s)
+    pid = other.info.backend_pid
+    other.close()
+    while value(admin, "select count(*) from pg_stat_activity where pid = %s", [pid]):
+        pass
+    call(admin, "open_stream", s)
+
+
+def test_a_position_that_is_not_this_brokers_or_not_the_readers_any_more_is_refused(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t)
+    publish(admin, t, 1, 2)
+    start = call(admin, "open_stream", s)
+    take(admin, s)
+    with refused("55000", s, "acknowledged", "Another consumer"):
+        _end(admin, s, start)
+    with refused("55000", "no batch 999999", "checkpoint"):
+        _end(admin, s, {"batch": 999999, "event": 1})
+    with refused("55000", "999999"):
+        call(admin, "ack_stream", s, 999999, 1)
+    with refused("22023", "0"):
+        _end(admin, s, {"batch": 999998, "event": 1}, 0)
+
+
+def test_only_an_external_subscription_of_ones_own_with_an_order_is_a_stream(
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str]
+) -> None:
+    t, shared, mine = name(), name("shared"), name("mine")
+    make_type(admin, t)
+    call(admin, "subscribe", shared, t, handler="any")
+    call(admin, "subscribe", mine, t)
+    with refused("55000", shared, "handler => 'all'"):
+        call(admin, "open_stream", shared)
+    with refused("42704", "nobody"):
+        call(admin, "open_stream", "nobody")
+    stranger = connect(role("stranger"))
+    with refused("42501", mine):
+        call(stranger, "open_stream", mine)
+    with refused("42501", mine):
+        _end(stranger, mine, {"batch": 0, "event": 0})
+    with refused("42501", mine):
+        call(stranger, "ack_stream", mine, 0, 0)
+
+
+def test_a_policy_hides_events_from_a_stream(
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str]
+) -> None:
+    t, s, reader = name(), name("reader"), role("reader")
+    make_type(admin, t)
+    call(admin, "create_policy", t, "even", reader, "n % 2 = 0")
+    connection = connect(reader)
+    call(connection, "subscribe", s, t)
+    publish(admin, t, 1, 2, 3, 4)
+    rows(admin, "select pgps.dispatch()")
+    start = call(connection, "open_stream", s)
+    assert _read(connection, s, start, _end(connection, s, start)) == [2, 4]
+    assert rows(connect(role("other")), f"select n from {queue(t, 'log')}") == []
+
+
+def test_a_load_publishes_the_tries_that_count_and_once(admin: psycopg.Connection, name: Callable[..., str]) -> None:
+    t, s, load = name(), name("reader"), name("load")
+    make_type(admin, t, "n integer not null check (n < 100)")
+    call(admin, "subscribe", s, t)
+    table = call(admin, "begin_load", t, load)
+    assert call(admin, "begin_load", t, load) == table
+    for part, lo in (("a", 10), ("lost", 10), ("b", 0)):
+        rows(
+            admin,
+            f"insert into {table} (n, pgps_part) select g, %s from generate_series(%s::integer, %s) g",
+            [part, lo, lo + 2],
+        )
+    with refused("23514"):
+        rows(admin, f"insert into {table} (n, pgps_part) values (100, 'c')")
+    publish_load = "select pgps.publish_load(%s, %s, %s::text[], '{n}', 'job', %s, %s)"
+    with refused("55000", "6 events where 7"):
+        rows(admin, publish_load, [t, load, ["b", "a"], 1, 7])
+    assert value(admin, publish_load, [t, load, ["b", "a"], 1, 6]) == 6
+    assert value(admin, publish_load, [t, load, ["b", "a"], 1, 6]) is None
+    assert value(admin, publish_load, [t, load, [], 2, 0]) == 0
+    assert take(admin, s) == [0, 1, 2, 10, 11, 12]
+    assert value(admin, "select to_regclass(%s) is null", [table])
+
+
+def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str]
+) -> None:
+    t, load, other = name(), name("load"), role("other")
+    make_type(admin, t)
+    table = call(admin, "begin_load", t, load)
+    stranger = connect(other)
+    with refused("55000", "advertise"):
+        call(stranger, "begin_load", t, load)
+    call(stranger, "advertise", t)
+    with refused("42501", load):
+        call(stranger, "begin_load", t, load)
+    assert call(stranger, "discard_load", load) is False
+    with refused("42501"):
+        rows(stranger, f"select * from {table}")
+    with refused("22023"):
+        call(admin, "begin_load", t, "")
+    with refused("42704"):
+        call(admin, "begin_load", "nothing", load)
+    with refused("22023"):
+        rows(admin, "select pgps.claim(%s, null, 1)", [t])
+    rows(admin, "update pgps_internal.load set created_at = created_at - interval '2 days' where name = %s", [load])
+    rows(admin, "select pgps_internal.reclaim_loads()")
+    assert value(admin, "select to_regclass(%s) is null", [table])
+    left = call(admin, "begin_load", t, load)
+    call(admin, "drop_event_type", t, cascade=True)
+    rows(admin, "select pgps_internal.reclaim_loads()")
+    assert value(admin, "select to_regclass(%s) is null", [left])
+    assert endpoint(t)
