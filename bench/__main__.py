@@ -27,6 +27,10 @@ from bench import (
     portfolio,
     report,
     single,
+    spark_jdbc,
+    spark_latency,
+    spark_memory,
+    spark_stream,
     steady,
     subscriptions,
 )
@@ -51,6 +55,10 @@ LINES: dict[str, ModuleType] = {
     "link_peers": link_peers,
     "link_line": link_line,
     "link_memory": link_memory,
+    "spark_jdbc": spark_jdbc,
+    "spark_stream": spark_stream,
+    "spark_latency": spark_latency,
+    "spark_memory": spark_memory,
 }
 
 

@@ -54,9 +54,7 @@ def finish(spark: SparkSession, job: Archive) -> None:
     root = f"{job.directory}/{job.event_type}"
     together(spark, f"{root}/in")
     queue = spark.read.format("pgps").option("dsn", resolved(job.dsn))
-    out = queue.option("queue", f"{job.event_type}_out").option(
-        "columns", "event_id,subscription,matched_at,attempts,state"
-    )
+    out = queue.option("queue", f"{job.event_type}_out").option("columns", "event_id,subscription,matched_at")
     _add_deliveries(spark, out.load(), f"{root}/out")
     columns = "event_id,subscription,failed_at,attempts,sqlstate,error,state"
     failed = queue.option("queue", f"{job.event_type}_exception").option("columns", columns).load()
@@ -65,12 +63,12 @@ def finish(spark: SparkSession, job: Archive) -> None:
 
 
 def _add_deliveries(spark: SparkSession, out: DataFrame, directory: str) -> None:
-    """Add the deliveries that are over and not yet there."""
+    """Add the deliveries that are not yet there, whatever became of them since."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
 
     files = Files(spark, directory)
     clean(spark, directory)
-    new = out.where("state = 'delivered'")
+    new = out
     if files.children(directory, prefix="date="):
         known = spark.read.parquet(directory).select("event_id", "subscription")
         new = new.join(known, ["event_id", "subscription"], "left_anti")
