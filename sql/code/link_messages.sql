@@ -1,5 +1,6 @@
 -- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
--- Locks: advisory (1885826167, 0) until the transaction ends; those of creating an event type or a class.
+-- Locks: advisory (1885826167, 0), and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
+-- those of creating an event type or a class.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
 language plpgsql
@@ -161,6 +162,8 @@ begin
     end if;
     v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'), hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
+    -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell which one that was.
+    lock table only pgps_internal.batch in row exclusive mode;
     perform pg_advisory_xact_lock(1885826166, (hear_sub.neighbour).role::oid::integer);
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
     insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id)

@@ -306,6 +306,37 @@ def test_silence_says_nothing_of_a_batch_that_is_made_while_it_is_said(brokers: 
         assert received(b, "all") == [("a", 7)]
 
 
+def test_a_filter_is_said_to_be_in_force_behind_the_batch_that_was_being_matched_when_it_came(
+    brokers: Brokers, connect: Connect
+) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        asks = links[0].back.next()
+        publish(a.admin, "tick", 1)
+        dispatcher = connect(dsn=a.dsn)
+        with ThreadPoolExecutor() as pool:
+            with dispatcher.transaction():
+                assert value(dispatcher, "select pgps.dispatch()") == 1
+                heard = pool.submit(links[0].back.carry, asks)
+                waits = "select count(*) from pg_locks where pid = %s and not granted"
+                wait_until(
+                    lambda: heard.done() or value(a.admin, waits, [links[0].back.target.info.backend_pid]) == 1,
+                    what="the filter has come, or waits for the dispatcher",
+                )
+                if heard.done():
+                    links[0].out.move()
+            heard.result()
+        unmatched = value(a.admin, "select max(batch_id) from pgps_internal.batch")
+        settle([a, b], links)
+        assert value(b.admin, "select min(since) from pgps_internal.activation") >= unmatched
+        publish(a.admin, "tick", 2)
+        settle([a, b], links)
+        assert received(b, "all") == [("a", 2)]
+
+
 def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:
     a, b, c = brokers(3)
     make_type(a.admin, "tick")
