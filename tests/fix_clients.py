@@ -43,10 +43,12 @@ class Client:
             self.connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
     def notes(self, timeout: float = 0.05) -> list[str]:
-        """Return the notes of direct events that have come; wait for the first of them at most `timeout` seconds."""
-        found = list(self.connection.notifies(timeout=timeout, stop_after=1))
-        found += list(self.connection.notifies(timeout=0))
-        return [n.payload for n in found if n.payload[:1].isdigit()]
+        """Return the notes of direct events that come until none does for a while; `timeout`: how long for the first."""
+        found: list[str] = []
+        while came := list(self.connection.notifies(timeout=timeout, stop_after=1)):
+            found += [n.payload for n in came if n.payload[:1].isdigit()]
+            timeout = 0.05
+        return found
 
     def pushed(self, timeout: float = 0.05) -> list[int]:
         """Return attribute n of the direct events that have come."""

@@ -40,16 +40,16 @@ end
 $$;
 comment on function pgps_internal.do_link_confirm_event(name, jsonb) is 'See pgps.link_confirm_event';
 
-create or replace function pgps_internal.confirms(confirming integer, original integer) returns boolean
+create or replace function pgps_internal.confirms(type_id integer, other integer) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with recursive chain(type_id) as (
-        select confirms.original
+        select confirms.type_id
         union
         select k.original from chain c join pgps_internal.confirm_link k on k.confirming = c.type_id
     )
-    select exists (select from chain c where c.type_id = confirms.confirming)
+    select exists (select from chain c where c.type_id = confirms.other)
 $$;
 comment on function pgps_internal.confirms(integer, integer) is 'True when events of a type confirm, over any number of links, those of another, or it is the same';
 

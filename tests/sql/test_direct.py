@@ -1,0 +1,254 @@
+"""Direct events: figure 7 of the Ariel paper cell by cell, notes, the handler clause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, endpoint, make_type, publish, refused, rows, value
+from tests.fix_clients import Client
+from tests.fix_db import Connect
+
+Name = Callable[..., str]
+MODES = ["direct", "queued"]
+
+
+@pytest.fixture
+def tick(admin: psycopg.Connection, name: Name) -> str:
+    made = name("tick")
+    make_type(admin, made)
+    return made
+
+
+@pytest.fixture
+def clients(connect: Connect, name: Name) -> Callable[..., list[Client]]:
+    """Make clients registered for a type: clients(type, "direct", "queued")."""
+
+    def make(event_type: str, *modes: str) -> list[Client]:
+        made = [Client(connect(), name("client")) for _ in modes]
+        for client, mode in zip(made, modes, strict=True):
+            client.register(event_type, mode)
+        return made
+
+    return make
+
+
+def raise_event(connection: psycopg.Connection, event_type: str, n: int, **options: str) -> None:
+    call(connection, "publish", event_type, f'{{"n": {n}}}', **options)
+
+
+def came(admin: psycopg.Connection, client: Client, mode: str) -> list[int]:
+    """Return what has come to a client; what is queued waits for dispatch."""
+    if mode == "direct":
+        return client.pushed()
+    rows(admin, "select pgps.dispatch()")
+    return [n for occurrence in client.taken() for n in occurrence]
+
+
+# -- figure 7: raised x registered, and what a commit, a rollback and a killed backend make of it;
+# -- handler or polling is the program's affair, and remembered
+
+
+@pytest.mark.parametrize("style", ["handler", "polling"])
+@pytest.mark.parametrize("mode", MODES)
+def test_deferred_comes_when_the_transaction_commits_and_never_when_it_does_not(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, mode: str, style: str
+) -> None:
+    client = Client(connect(), name("client"))
+    client.call("register_for_event", tick, mode, style)
+    client.listen()
+    session = connect(autocommit=False)
+    raise_event(session, tick, 1, visibility="deferred")
+    assert came(admin, client, mode) == []
+    session.commit()
+    assert came(admin, client, mode) == [1]
+    raise_event(session, tick, 2, visibility="deferred")
+    session.rollback()
+    raise_event(session, tick, 3, visibility="deferred")
+    rows(admin, "select pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
+    raise_event(admin, tick, 4)
+    assert came(admin, client, mode) == [4]
+    assert value(admin, "select style from pgps.registrations where client = %s", [client.name]) == style
+
+
+@pytest.mark.parametrize("style", ["handler", "polling"])
+@pytest.mark.parametrize("mode", MODES)
+def test_immediate_comes_at_once_whatever_becomes_of_the_transaction(
+    admin: psycopg.Connection, connect: Connect, name: Name, tick: str, mode: str, style: str
+) -> None:
+    client = Client(connect(), name("client"))
+    client.call("register_for_event", tick, mode, style)
+    client.listen()
+    session = connect(autocommit=False)
+    raise_event(session, tick, 1, visibility="immediate")
+    assert came(admin, client, mode) == [1]
+    session.commit()
+    raise_event(session, tick, 2, visibility="immediate")
+    session.rollback()
+    raise_event(session, tick, 3, visibility="immediate")
+    rows(admin, "select pg_terminate_backend(%s, 5000)", [session.info.backend_pid])
+    assert came(admin, client, mode) == [2, 3]
+
+
+def test_an_immediate_type_pushes_its_sets_at_once(
+    connect: Connect, admin: psycopg.Connection, name: Name, clients: Callable[..., list[Client]]
+) -> None:
+    made = name("tick")
+    make_type(admin, made, visibility="immediate")
+    (client,) = clients(made, "direct")
+    session = connect(autocommit=False)
+    publish(session, made, 1, 2, 3)
+    assert client.pushed() == [1, 2, 3]
+    session.rollback()
+
+
+# -- notes
+
+
+def test_a_statement_sends_one_note_and_none_when_nobody_is_registered(
+    admin: psycopg.Connection, connect: Connect, tick: str, clients: Callable[..., list[Client]]
+) -> None:
+    client, queued = clients(tick, "direct", "queued")
+    listener = connect()
+    rows(listener, f'listen "{client.call("client_channels")[-1]}"')
+    rows(admin, f"insert into {endpoint(tick)} (n) select generate_series(1, 1000)")
+    (note,) = list(listener.notifies(timeout=1, stop_after=5))
+    assert all(part.isdigit() for part in note.payload.split()), "it carries numbers, no data"
+    assert client.pushed() == list(range(1, 1001))
+    client.call("unregister_for_event", tick)
+    publish(admin, tick, 1)
+    assert list(listener.notifies(timeout=0.05)) == []
+    assert queued.notes() == []
+
+
+def test_who_hears_a_note_fetches_with_his_own_rights(
+    admin: psycopg.Connection,
+    connect: Connect,
+    role: Callable[..., str],
+    tick: str,
+    clients: Callable[..., list[Client]],
+    name: Name,
+) -> None:
+    (client,) = clients(tick, "direct")
+    mallory = Client(connect(role("mallory")), name("client"))
+    rows(mallory.connection, f'listen "{client.call("client_channels")[-1]}"')
+    publish(admin, tick, 1)
+    heard = mallory.notes()
+    query = "select count(*) from pgps.fetch_direct(%s, %s)"
+    assert value(mallory.connection, query, [mallory.name, heard]) == 0, "not registered"
+    mallory.register(tick, "direct")
+    rows(admin, f"revoke select on {endpoint(tick)} from public")
+    assert value(mallory.connection, query, [mallory.name, heard]) == 0, "not permitted"
+    for senseless in ("", "x", "1 2", "1 2 3 4 5", "1 -2 3", "1 2 3; drop", "99999999999 1 2", None):
+        with refused("22023"):
+            value(mallory.connection, query, [mallory.name, [senseless or "null"]])
+    assert value(mallory.connection, query, [mallory.name, ["999999999 1 9"]]) == 0
+    assert client.pushed() == [1]
+
+
+def test_what_notes_stand_for_is_fetched_in_slices(
+    admin: psycopg.Connection, tick: str, clients: Callable[..., list[Client]]
+) -> None:
+    (client,) = clients(tick, "direct")
+    publish(admin, tick, 1, 2, 3)
+    publish(admin, tick, 4, 5)
+    publish(admin, tick, 6)
+    notes = client.notes()
+    seen: list[int] = []
+    after, place = 0, 1
+    query = "select note, event_id, (payload ->> 'n')::integer from pgps.fetch_direct(%s, %s, %s, 2)"
+    while part := rows(client.connection, query, [client.name, notes[place - 1 :], after]):
+        seen += [n for _, _, n in part]
+        place, after = place + part[-1][0] - 1, part[-1][1]
+    assert seen == [1, 2, 3, 4, 5, 6]
+    occurrences = "select distinct occurrence from pgps.fetch_direct(%s, %s)"
+    assert len(column(client.connection, occurrences, [client.name, notes])) == 3
+
+
+# -- the handler clause
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_handler_raiser_is_the_client_that_raised_it_and_nobody_else(
+    admin: psycopg.Connection, connect: Connect, tick: str, mode: str, clients: Callable[..., list[Client]]
+) -> None:
+    one, two = clients(tick, mode, mode)
+    for number, visibility in enumerate(("deferred", "immediate")):
+        raise_event(one.connection, tick, number, handler="raiser", visibility=visibility)
+    rows(two.connection, "begin")
+    rows(two.connection, "set local pgps.handler = 'raiser'")
+    publish(two.connection, tick, 2)
+    rows(two.connection, "commit")
+    raise_event(admin, tick, 3, handler="raiser")
+    raise_event(one.connection, tick, 4)
+    session = connect()
+    call(session, "use_client", two.name, session=two.session)
+    raise_event(session, tick, 5, handler="raiser")
+    call(session, "use_client", None)
+    raise_event(session, tick, 6, handler="raiser")
+    assert (came(admin, one, mode), came(admin, two, mode)) == ([0, 1, 4], [2, 4, 5])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_handler_any_is_one_of_the_clients(
+    admin: psycopg.Connection, name: Name, mode: str, clients: Callable[..., list[Client]]
+) -> None:
+    made = name("tick")
+    make_type(admin, made, handler="any")
+    several = clients(made, mode, mode, mode)
+    for number in range(30):
+        publish(admin, made, number)
+    raise_event(admin, made, 100, handler="all")
+    rows(admin, "select pgps.dispatch()")
+    seen = [sorted(came(admin, client, mode)) for client in several]
+    assert sorted(n for numbers in seen for n in numbers) == [*range(30), 100, 100, 100]
+    assert all(len(numbers) > 3 for numbers in seen), "each has its share"
+
+
+def test_handler_any_prefers_a_client_that_is_connected(
+    admin: psycopg.Connection, tick: str, clients: Callable[..., list[Client]]
+) -> None:
+    away, direct, queued = clients(tick, "queued", "direct", "queued")
+    away.connection.close()
+    for number in range(20):
+        raise_event(admin, tick, number, handler="any")
+    rows(admin, "select pgps.dispatch()")
+    assert sorted(came(admin, direct, "direct") + came(admin, queued, "queued")) == list(range(20))
+    away = Client(admin, away.name)
+    assert away.taken() == []
+    call(admin, "use_client", None)
+
+
+def test_the_handler_clause_holds_when_the_subscription_is_read_as_such(
+    admin: psycopg.Connection, tick: str, clients: Callable[..., list[Client]]
+) -> None:
+    one, _ = clients(tick, "queued", "queued")
+    raise_event(admin, tick, 1, handler="raiser")
+    raise_event(one.connection, tick, 2, handler="raiser")
+    rows(admin, "select pgps.dispatch()")
+    subscription = value(admin, "select subscription from pgps.registrations where client = %s", [one.name])
+    assert column(one.connection, "select payload -> 'n' from pgps.receive(%s)", [subscription]) == [2]
+    with refused("23514", "handler_is_all_raiser_or_any"):
+        rows(admin, "set pgps.handler = 'some'")
+        publish(admin, tick, 3)
+    rows(admin, "reset pgps.handler")
+
+
+def test_a_forged_raiser_gives_its_events_to_nobody(
+    connect: Connect,
+    role: Callable[..., str],
+    admin: psycopg.Connection,
+    tick: str,
+    clients: Callable[..., list[Client]],
+) -> None:
+    (client,) = clients(tick, "queued")
+    mallory = connect(role("mallory"))
+    call(mallory, "advertise", tick)
+    with refused("42501"):
+        call(mallory, "use_client", client.name, session=client.session)
+    number = value(admin, "select split_part(channel, '_', 3) from pgps.clients where name = %s", [client.name])
+    rows(mallory, "select set_config('pgps.client', %s, false)", [number])
+    raise_event(mallory, tick, 1, handler="raiser")
+    assert came(admin, client, "queued") == []
