@@ -43,7 +43,7 @@ class Client:
             self.connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
     def notes(self, timeout: float = 0.05) -> list[str]:
-        """Return the notes of direct events that come until none does for a while; `timeout`: how long for the first."""
+        """Return the notes of direct events that come until none does; `timeout`: how long for the first."""
         found: list[str] = []
         while came := list(self.connection.notifies(timeout=timeout, stop_after=1)):
             found += [n.payload for n in came if n.payload[:1].isdigit()]

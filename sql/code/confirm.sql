@@ -204,7 +204,11 @@ begin
     cross join lateral generate_series(lower(r), upper(r) - 1) i(id);
     if v_ids is not null then
         execute format('select pgps_internal.confirm_%s($1, $2)', (confirm.link).link_id) using v_ids, v_committed;
-        perform pgps_internal.check_session(v_settings, v_prepared, v_cursors, (confirm.link).owner, 'a constraint of the confirming event');
+        if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
+            raise exception 'a constraint of the confirming event changed a setting of the session' using errcode = '55000',
+                hint = 'Attach it to its function: ALTER FUNCTION … SET name = value.';
+        end if;
+        perform pgps_internal.check_session(v_prepared, v_cursors, (confirm.link).owner, 'a constraint of the confirming event');
     end if;
     return coalesce(v_raised.taken, 0) + coalesce(cardinality(v_ids), 0);
 end

@@ -231,16 +231,12 @@ end
 $$;
 comment on function pgps_internal.next_request(bigint) is 'A request whose turn it is, locked; null when somebody else executes it, or has';
 
-create or replace function pgps_internal.check_session(settings text, prepared text, cursors text[], owner regrole, what text) returns void
+create or replace function pgps_internal.check_session(prepared text, cursors text[], owner regrole, what text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Written so that a search_path that foreign code has left behind means nothing here; see call_back.
-    if pgps_internal.session_settings() operator(pg_catalog.<>) check_session.settings then
-        raise exception '% changed a setting of the session', check_session.what using errcode = '55000',
-            hint = 'Attach it to a function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
-    end if;
+    -- See call_back. Settings are looked at where they would count: a clause SET of this function hides a search_path left behind.
     if exists (select from pg_catalog.pg_cursors c where c.is_holdable
             and (c.name operator(pg_catalog.||) c.creation_time::pg_catalog.text) operator(pg_catalog.<>) all (check_session.cursors)) then
         raise exception '% left a cursor with hold open', check_session.what using errcode = '0A000', hint = 'Close it, or leave WITH HOLD away.';
@@ -249,7 +245,7 @@ begin
     perform pgps_internal.refuse_deferred(check_session.owner);
 end
 $$;
-comment on function pgps_internal.check_session(text, text, text[], regrole, text) is
+comment on function pgps_internal.check_session(text, text[], regrole, text) is
 'After code of a role has run: raises when it left something behind that what follows, or the commit, would run with other rights';
 
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
@@ -278,7 +274,11 @@ begin
         select c.pgps_columns, c.pgps_upto from chunk c order by c.n desc limit 1', v_function)
     using (execute_request.request).request, (execute_request.request).environment ->> 'search_path', (execute_request.request).request_no
     into v_columns, v_count;
-    perform pgps_internal.check_session(v_settings, v_prepared, v_cursors, (execute_request.request).role, 'the request');
+    -- Written so that a search_path the request has left behind means nothing here; the error takes it back.
+    if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
+        raise exception 'the request changed a setting of the session' using errcode = '55000', hint = 'Use SET LOCAL.';
+    end if;
+    perform pgps_internal.check_session(v_prepared, v_cursors, (execute_request.request).role, 'the request');
     perform pgps_internal.note_reply(execute_request.request, 'done', v_columns, v_count, null, null, null, null);
 end
 $$;

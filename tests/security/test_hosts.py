@@ -30,7 +30,7 @@ def test_a_role_is_a_user_at_hosts_and_a_policy_looks_at_the_address(own_cluster
         make_type(admin, "sensitive")
         policy = "(select bool_and(c.address <<= '127.0.0.0/8') from pgps.clients c where c.owner = current_user)"
         call(admin, "create_policy", "sensitive", "from_our_hosts", "hanson", policy)
-        seen = []
+        seen: list[list[list[int]]] = []
         for target in (dsn, over_tcp):
             with psycopg.connect(target, user="hanson", autocommit=True) as connection:
                 client = Client(connection, "hanson")

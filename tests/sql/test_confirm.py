@@ -32,7 +32,9 @@ def outcomes(admin: psycopg.Connection, pair: Pair) -> dict[int, list[bool | Non
     rows(admin, "select pgps.dispatch()")
     rows(admin, "select pgps.raise_confirming()")
     rows(admin, "select pgps.dispatch()")
-    numbers = dict(rows(admin, "select event_id, (payload ->> 'n')::integer from pgps.receive(%s, 10000)", [original]))
+    numbers: dict[int, int] = dict(
+        rows(admin, "select event_id, (payload ->> 'n')::integer from pgps.receive(%s, 10000)", [original])
+    )
     found: dict[int, list[bool | None]] = {}
     query = "select (payload ->> 'attempt_id')::bigint, payload -> 'committed' from pgps.receive(%s, 10000)"
     for event_id, committed in rows(admin, query, [confirming]):
