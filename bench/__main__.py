@@ -15,6 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bench import (
     bulk,
+    client_direct,
+    client_fanout,
+    client_publish,
+    client_receive,
     latency,
     link,
     link_filter,
@@ -59,6 +63,10 @@ LINES: dict[str, ModuleType] = {
     "spark_stream": spark_stream,
     "spark_latency": spark_latency,
     "spark_memory": spark_memory,
+    "client_publish": client_publish,
+    "client_receive": client_receive,
+    "client_fanout": client_fanout,
+    "client_direct": client_direct,
 }
 
 

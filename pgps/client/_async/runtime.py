@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 
-__all__ = ["Lock", "Signal", "Task", "Waiter", "call", "close_connection", "limited", "sleep"]
+__all__ = ["FailedAt", "Lock", "Signal", "Task", "Waiter", "call", "call_each", "close_connection", "limited", "sleep"]
 
 T = TypeVar("T")
 
@@ -112,6 +112,35 @@ async def call(function: Callable[..., Awaitable[T] | T], *args: Any) -> T:
     """Call a function of the application, plain or asynchronous."""
     result = function(*args)
     return await result if inspect.isawaitable(result) else result
+
+
+async def call_each(
+    function: Callable[..., Any], events: Sequence[Any], start: int, is_over: Callable[[], bool]
+) -> int:
+    """Call a function for events from `start` on until it is over; return how far it came.
+
+    An exception of the function has the place of its event in `place`. One
+    loop, since a context manager for each event took 12 us.
+    """
+    place = start
+    try:
+        for place in range(start, len(events)):
+            if is_over():
+                return place
+            result = function(events[place])
+            if result is not None and inspect.isawaitable(result):
+                await result
+    except Exception as error:
+        raise FailedAt(place, error) from error
+    return len(events)
+
+
+class FailedAt(Exception):
+    """A handler has failed on an event: at which place, and with what."""
+
+    def __init__(self, place: int, error: Exception) -> None:
+        self.place = place
+        self.error = error
 
 
 @contextlib.asynccontextmanager

@@ -332,17 +332,28 @@ class AsyncSubscription(Generic[T]):
 
     async def _handle(self, handler: Callable[..., Any], how: Handling, events: list[Event[T]]) -> None:
         """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
+        if how.timeout is not None or how.batch:
+
+            async def limited(part: Any) -> None:
+                await self._call(handler, how, part if how.batch else [part], None)
+
+            called: Callable[..., Any] = limited
+        else:
+            called = handler
+        parts: list[Any] = [events] if how.batch and events else events
         done = 0
-        for part in [events] if how.batch and events else [[event] for event in events]:
-            if self._stopping:
-                break
+        while done < len(parts):
             try:
-                await self._call(handler, how, part, None)
-            except Exception as error:  # the application's own
-                await self._put_back(part, error, how, None)
-            done += len(part)
+                done = await runtime.call_each(called, parts, done, self._is_stopping)
+                break
+            except runtime.FailedAt as failed:
+                await self._put_back(events if how.batch else [parts[failed.place]], failed.error, how, None)
+                done = failed.place + 1
         if done:
-            await self.ack(None if done == len(events) else events[done - 1])
+            await self.ack(None if done == len(parts) else events[done - 1])
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
 
     async def _handle_in_transaction(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
         """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""

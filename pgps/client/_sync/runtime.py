@@ -8,12 +8,12 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import psycopg
 
-__all__ = ["Lock", "Signal", "Task", "Waiter", "call", "close_connection", "limited", "sleep"]
+__all__ = ["FailedAt", "Lock", "Signal", "Task", "Waiter", "call", "call_each", "close_connection", "limited", "sleep"]
 
 T = TypeVar("T")
 
@@ -102,6 +102,30 @@ class Waiter:
 def call(function: Callable[..., T], *args: Any) -> T:
     """Call a function of the application."""
     return function(*args)
+
+
+def call_each(function: Callable[..., Any], events: Sequence[Any], start: int, is_over: Callable[[], bool]) -> int:
+    """Call a function for events from `start` on until it is over; return how far it came.
+
+    An exception of the function has the place of its event in `place`.
+    """
+    place = start
+    try:
+        for place in range(start, len(events)):
+            if is_over():
+                return place
+            function(events[place])
+    except Exception as error:
+        raise FailedAt(place, error) from error
+    return len(events)
+
+
+class FailedAt(Exception):
+    """A handler has failed on an event: at which place, and with what."""
+
+    def __init__(self, place: int, error: Exception) -> None:
+        self.place = place
+        self.error = error
 
 
 @contextlib.contextmanager
