@@ -3,9 +3,9 @@
 -- Locks: advisory (1885826165, subscription), until the transaction ends; competing consumers lock their own rows instead.
 
 create or replace function pgps_internal.holder() returns text
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
-as $$ select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start)) from pg_stat_get_activity(pg_backend_pid()) a $$;
+as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start)) from pg_stat_get_activity(pg_backend_pid()) a); end $$;
 comment on function pgps_internal.holder() is 'Who holds a lease: this session';
 
 -- ---------------------------------------------------------------------------------------------------------------------

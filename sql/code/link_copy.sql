@@ -70,7 +70,9 @@ declare
     v_difference text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = received_type.wire ->> 'name';
+    -- Mostly they are the same to the letter, which is found out sooner.
     v_difference := case when v_type.type_id is null then 'there is none here'
+        when pgps_internal.wire_columns(v_type.endpoint) = received_type.wire -> 'attributes' then null
         else pgps_internal.difference(v_type, received_type.wire, (received_type.neighbour).name) end;
     if v_difference is not null then
         raise exception 'event type "%" is another one at broker "%": %', received_type.wire ->> 'name', (received_type.neighbour).name, v_difference
@@ -107,9 +109,9 @@ $$;
 comment on function pgps_internal.is_plain(pgps_internal.neighbour, jsonb) is 'True when all events of a batch will be taken as they come, so that they can go straight into the log';
 
 create or replace function pgps_internal.count_runs(runs jsonb) returns bigint
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
-as $$ select coalesce(sum((r.value ->> 'n')::bigint), 0)::bigint from jsonb_array_elements(count_runs.runs) r $$;
+as $$ begin return (select coalesce(sum((r.value ->> 'n')::bigint), 0)::bigint from jsonb_array_elements(count_runs.runs) r); end $$;
 comment on function pgps_internal.count_runs(jsonb) is 'How many events runs have';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text

@@ -3,7 +3,7 @@
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
@@ -110,7 +110,7 @@ Errors: 55000 a batch is missing, another schema, not open; 42501 the role may n
 
 create or replace function pgps_internal.do_link_apply(caller name, args jsonb) returns jsonb
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');

@@ -18,9 +18,14 @@ $$;
 comment on function pgps_internal.sent(integer, integer, integer) is 'Up to which batch of an origin a neighbour has been told everything, in its present attachment';
 
 create or replace function pgps_internal.count_ids(ids int8multirange) returns bigint
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
-as $$ select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r $$;
+as $$
+begin
+    -- Not in SQL, as everything that runs for each batch: a function in SQL that cannot be inlined is planned anew at each call.
+    return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r);
+end
+$$;
 comment on function pgps_internal.count_ids(int8multirange) is 'How many numbers are in ranges';
 
 create or replace function pgps_internal.gap_body(gap pgps_internal.gap, attachment integer, sent bigint) returns jsonb
@@ -185,7 +190,7 @@ comment on function pgps_internal.check_position(pgps_internal.neighbour, pgps_i
 
 create or replace function pgps_internal.do_link_next(caller name, args jsonb) returns jsonb
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
@@ -259,9 +264,12 @@ declare
     v_types jsonb := '[]';
     v_type record;
     v_runs jsonb;
-    v_rewound boolean := exists (select from pgps_internal.shipment o where o.neighbour_id = (parts.neighbour).neighbour_id
+    v_rewound boolean := parts.upto > parts.after and exists (select from pgps_internal.shipment o where o.neighbour_id = (parts.neighbour).neighbour_id
         and o.lseq > parts.after and o.lseq <= parts.upto and o.body is not null and o.upto is not null);
 begin
+    if parts.upto = parts.after then
+        return v_types;
+    end if;
     for v_type in
         select t.*, count(*) over () as types
         from (select distinct s.type_id from pgps_internal.shipment o, unnest(o.slices) s
@@ -279,13 +287,17 @@ comment on function pgps_internal.parts(pgps_internal.neighbour, bigint, bigint)
 'What the rows of some items are, type by type: columns as they travel, and runs of events of one statement at the origin';
 
 create or replace function pgps_internal.wire_columns(endpoint regclass) returns jsonb
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Binary forms of types that are not built in may hold object ids, which mean nothing elsewhere: these travel as text.
-    select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'as_text', a.atttypid >= 16384) order by a.attname), '[]')
-    from pg_attribute a
-    where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')
+    return (
+        select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'as_text', a.atttypid >= 16384)
+            order by a.attname), '[]')
+        from pg_attribute a
+        where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq'));
+end
 $$;
 comment on function pgps_internal.wire_columns(regclass) is 'The attributes of an event type as they travel, by name';
 
