@@ -17,7 +17,7 @@ from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
 from pgps_spark.filters import conjunction, translated
 
-__all__ = ["QueueReader"]
+__all__ = ["PushingQueueReader", "QueueReader", "as_wanted"]
 
 # Fewer events than this are not worth a second task.
 _WORTH = 10_000
@@ -39,23 +39,12 @@ class Range(InputPartition):
 class QueueReader(DataSourceReader):
     """Reads a queue; each partition is one COPY."""
 
-    def __init__(self, dsn: str, view: str, schema: StructType, partitions: int | None) -> None:
+    def __init__(self, dsn: str, view: str, schema: StructType, *, partitions: int | None, where: str | None) -> None:
         self._dsn = dsn
         self._view = view
         self._schema = schema
         self._partitions = partitions
-        self._where: list[str] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that PostgreSQL answers exactly as Spark does; return the others."""
-        with connect(self._dsn) as connection:
-            known = {column.name: column for column in self._columns(connection)}
-            for each in filters:
-                condition = translated(each, known)
-                if condition is None:
-                    yield each
-                else:
-                    self._where.append(condition.as_string(connection))
+        self._where = [] if where is None else [f"({where})"]
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range of event ids; the out and exception queues are not in its order, and are one piece."""
@@ -98,6 +87,25 @@ class QueueReader(DataSourceReader):
     def _columns(self, connection: psycopg.Connection) -> list[Column]:
         with database_errors():
             return as_wanted(columns_of(connection, self._view), self._schema)
+
+
+class PushingQueueReader(QueueReader):
+    """The same, and Spark's filters are evaluated in PostgreSQL.
+
+    Not by default: Spark 4.2 keeps what was pushed down with the DataFrame, and a second query on it
+    that has nothing to push down is answered with the filters of the first.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that PostgreSQL answers exactly as Spark does; return the others."""
+        with connect(self._dsn) as connection:
+            known = {column.name: column for column in self._columns(connection)}
+            for each in filters:
+                condition = translated(each, known)
+                if condition is None:
+                    yield each
+                else:
+                    self._where.append(condition.as_string(connection))
 
 
 def as_wanted(columns: list[Column], schema: StructType) -> list[Column]:

@@ -21,7 +21,10 @@ from pgps_spark.relations import Relation, queue_relation, stream_relation
 
 __all__ = ["PgpsDataSource"]
 
-_READ = {"dsn", "queue", "subscription", "columns", "partitions", "maxeventspertrigger", "patience", "path"}
+_READ = {
+    "dsn", "queue", "subscription", "columns", "where", "pushfilters", "partitions",
+    "maxeventspertrigger", "patience", "path",
+}  # fmt: skip
 _WRITE = {"dsn", "eventtype", "job", "batch", "checkpointlocation", "path"}
 
 
@@ -77,14 +80,21 @@ class PgpsDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return who reads a queue."""
-        from pgps_spark.queues import QueueReader  # noqa: PLC0415 - only for reading
+        from pgps_spark.queues import PushingQueueReader, QueueReader  # noqa: PLC0415 - only for reading
 
         if "subscription" in self._given:
             raise BadArgument(
                 "a subscription is read as a stream",
                 hint="Use spark.readStream, with .trigger(availableNow=True) for what waits.",
             )
-        return QueueReader(dsn_of(self._given), self._queue().view, schema, self._number("partitions"))
+        pushing = self._given.get("pushfilters", "false").lower() == "true"
+        return (PushingQueueReader if pushing else QueueReader)(
+            dsn_of(self._given),
+            self._queue().view,
+            schema,
+            partitions=self._number("partitions"),
+            where=self._given.get("where"),
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return who reads a subscription."""
