@@ -38,7 +38,7 @@ def main() -> int:
     """Run what was asked for; return 1 when an experiment or a system failed."""
     options = _options()
     if options.write:
-        document.write(report.load(options.write))
+        document.write(report.merged(options.write))
         return 0
     # The cluster and the brokers go however the run ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -108,7 +108,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter: to see that it works")
     parser.add_argument("--long", action="store_true", help="ten minutes for each system under a held snapshot")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md and its plots from this run")
-    parser.add_argument("--write", metavar="FILE", help="measure nothing: write docs/performance.md from raw results")
+    parser.add_argument(
+        "--write", nargs="+", metavar="FILE",
+        help="measure nothing: write docs/performance.md from raw results; of an experiment in several, the last",
+    )  # fmt: skip
     return parser.parse_args()
 
 

@@ -43,13 +43,13 @@ def _machine(results: dict[str, Any]) -> str:
     settings = ", ".join(f"`{name} = {server[name]}`" for name in kept if name in server)
     systems = "; ".join(f"{title}: {version}" for title, version in results["systems"].items())
     where = f"{machine['cpus']} processors ({machine['architecture']}), {machine['memory_gb']} GB of memory"
-    load = f"server, workers, brokers and clients share it; load before the run {machine['load_before']:.1f}"
-    turns = "in which the systems take turns in changing order, after rounds that do not count"
+    load = "server, workers, brokers and clients share it"
+    turns = "Medians of rounds in which the systems take turns in changing order, after rounds that do not count."
     lines = [
         f"**Machine.** {where}, {machine['system']}; {load}.",
         f"**Server.** PostgreSQL {server['server_version']}; {settings}; every system in a database of its own.",
         f"**Systems.** {systems}.",
-        f"**Rounds.** Medians of {results['runs']} rounds {turns}. {results['date'][:10]}.",
+        f"**Rounds.** {turns}",
     ]
     if results["skipped"]:
         lines.append("**Skipped.** " + "; ".join(f"{title}: {why}" for title, why in results["skipped"].items()) + ".")
@@ -60,8 +60,11 @@ def _experiment(name: str, results: dict[str, Any], pictures: dict[str, list[str
     experiment = results["experiments"][name]
     # The first line of the method is the title.
     parts = [f"## {experiment['title']}", experiment["method"].partition("\n\n")[2]]
+    parts.append(f"{experiment['runs']} rounds, {experiment['date'][:10]}, load before {experiment['load']:.1f}.")
     parts += [f"![{experiment['title']}](images/{file})" for file in pictures.get(name, [])]
-    for title in dict.fromkeys(cell["table"] for cell in experiment["cells"]):
+    # Of rounds one after another the picture says more than a table.
+    tables = dict.fromkeys(cell["table"] for cell in experiment["cells"]) if experiment["plot"] != "lines" else ()
+    for title in tables:
         parts.append(_table(title, [cell for cell in experiment["cells"] if cell["table"] == title]))
     if experiment["figures"]:
         parts.append(_figures(experiment["figures"]))

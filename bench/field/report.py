@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bench.field.field import Cell, Field, Result, Sheet
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "merged"]
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Run:
     skipped: dict[str, str]
     results: dict[str, Result] = field(default_factory=dict)
     path: Path | None = None
+    date: str = field(default_factory=lambda: dt.datetime.now(dt.UTC).isoformat(timespec="seconds"))
 
     @property
     def failed(self) -> bool:
@@ -49,7 +50,7 @@ class Run:
         """Return everything that was measured so far, with what is needed to judge it."""
         house = self.bench.house
         return {
-            "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "date": self.date,
             "quick": house.quick,
             "runs": house.runs,
             "machine": {
@@ -64,7 +65,10 @@ class Run:
             "server": house.describe(),
             "systems": {system.title: system.version() for system in self.bench.systems.values()},
             "skipped": self.skipped,
-            "experiments": {name: _record(name, result) for name, result in self.results.items()},
+            "experiments": {
+                name: {**_record(name, result), "runs": house.runs, "load": house.load_before, "date": self.date}
+                for name, result in self.results.items()
+            },
         }
 
     def save(self, names: list[str]) -> None:
@@ -79,6 +83,10 @@ class Run:
     def show(self, name: str, screen: Console) -> None:
         """Print the tables of an experiment."""
         result = self.results[name]
+        if EXPERIMENTS[name].PLOT == "lines":
+            # A column for each round would fill the screen; the first and the last are compared below.
+            screen.print(EXPERIMENTS[name].TITLE)
+            return
         for title in dict.fromkeys(cell.table for cell in result.cells):
             cells = [cell for cell in result.cells if cell.table == title]
             screen.print(_table(f"{EXPERIMENTS[name].TITLE}: {title}", cells))
@@ -144,7 +152,14 @@ def _record(name: str, result: Result) -> dict[str, Any]:
     }
 
 
-def load(path: str) -> dict[str, Any]:
-    """Read raw results."""
-    read: dict[str, Any] = json.loads(Path(path).read_text())
-    return read
+def merged(paths: list[str]) -> dict[str, Any]:
+    """Read raw results of one or more runs: what several have measured counts as the last has it."""
+    runs: list[dict[str, Any]] = [json.loads(Path(path).read_text()) for path in paths]
+    whole = runs[-1]
+    for what in ("experiments", "systems", "skipped"):
+        whole[what] = {name: value for run in runs for name, value in run[what].items()}
+    whole["skipped"] = {title: why for title, why in whole["skipped"].items() if title not in whole["systems"]}
+    # In the order of the page.
+    whole["experiments"] = {name: whole["experiments"][name] for name in EXPERIMENTS if name in whole["experiments"]}
+    whole["quick"] = any(run["quick"] for run in runs)
+    return whole

@@ -42,7 +42,7 @@ def run(field: Field) -> Result:
         for consumers in field.points(_POINTS, (1, 10)):
             plan = Plan(subscribers=consumers, filters=filters)
             entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
-            standings = field.compete(entries, seconds=field.seconds(2))
+            standings = field.compete(entries, seconds=field.seconds(1.5))
             result.add(table, consumers, standings)
             for peer, standing in standings.items():
                 if filters == "symbol" and consumers >= 10 and peer != "pgps" and "pgps" in standings:

@@ -38,7 +38,7 @@ def run(field: Field) -> Result:
             name = system.title.partition(",")[0]
             entries.append((f"{name}, acknowledging 100", system, Plan(subscribers=subscribers, batch=100)))
             entries.append((f"{name}, acknowledging each", system, Plan(subscribers=subscribers, batch=1)))
-        standings = field.compete(entries, seconds=field.seconds(3))
+        standings = field.compete(entries, seconds=field.seconds(2.5))
         result.add("deliveries a second", subscribers, standings)
     if len(field.these("pgps", "activemq")) == 2:
         goal = Target("at least", 3) if points[-1] == 100 else None

@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from psycopg.conninfo import make_conninfo
+
 from bench.field import floor, sampling
 from bench.field.field import Result, Sheet, short
 from bench.field.plan import Plan
@@ -18,6 +20,7 @@ from bench.field.rounds import Contender, calibrate
 from bench.field.sampling import profiled
 from bench.field.systems.base import APP
 from bench.field.systems.pgps import Pgps
+from pgps.embedded.cluster import SUPERUSER
 
 if TYPE_CHECKING:
     from bench.field.field import Field
@@ -73,7 +76,7 @@ def _profile(field: Field, path: str, plan: Plan) -> tuple[Outcome, Profile]:
     try:
         contender.open(field.house)
         size = calibrate(field.house, contender, field.seconds(4))
-        admin = contender.session.dsn.replace(f"user={APP}", "user=postgres")
+        admin = make_conninfo(contender.session.dsn, user=SUPERUSER)
         with profiled(admin, APP, {"worker's process": contender.session.pids[0], **contender.crew.pids()}) as profile:
             outcome = contender.round(size)
     finally:

@@ -52,7 +52,7 @@ def run(field: Field) -> Result:
             (label, field.systems.get(name), Plan(subscribers=subscribers, consume=consume, batch=batch))
             for label, (name, consume, batch) in _SERIES.items()
         ]
-        standings = field.compete(entries, seconds=field.seconds(2.5))
+        standings = field.compete(entries, seconds=field.seconds(2))
         result.add("rows a second", subscribers, standings)
     if len(field.these("pgps", "activemq")) == 2:
         at = f"{points[-1]} subscribers, transactional consumption, against"

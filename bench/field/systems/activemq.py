@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 _PACKAGES = ("activemq", "libpostgresql-jdbc-java", "libcommons-dbcp2-java", "libjaxb-api-java")
 # jaxb-api: without it the store cannot prepare a distributed transaction.
 _MORE = ("postgresql", "commons-dbcp2", "commons-pool2", "commons-logging", "jaxb-api", "slf4j-nop")
-_SOURCES = ROOT / "bench" / "field" / "clients"
+_SOURCES = tuple(ROOT / "bench/field/clients" / name for name in ("Broker.java", "Jms.java"))
 
 
 class ActiveMQ(System):
@@ -32,11 +35,11 @@ class ActiveMQ(System):
     ordered = True
 
     def missing(self) -> str | None:
-        """Fetch the packages; the sources are compiled by java as they are run."""
-        if shutil.which("java") is None:
-            return "there is no java (Debian: default-jdk-headless)"
+        """Fetch the packages, compile broker and clients."""
+        if shutil.which("javac") is None:
+            return "sudo apt-get install default-jdk-headless"
         try:
-            peers.debian(*_PACKAGES)
+            _compiled()
         except peers.Missing as missing:
             return str(missing)
         return None
@@ -52,11 +55,11 @@ class ActiveMQ(System):
         with database(house, plan) as known, directory() as place:
             jdbc = f"jdbc:postgresql://{known.tcp['host']}:{known.tcp['port']}/{known.tcp['dbname']}"
             command = [
-                *_java("-Xmx1g"), str(_readable(place)), str(place), str(port), jdbc,
+                *_java("-Xmx1g"), "Broker", str(place), str(port), jdbc,
                 known.tcp["user"], known.tcp["password"],
             ]  # fmt: skip
             with daemon(command, lambda: listens(port), home=place) as pid:
-                program = Program([*_java("-Xmx1500m"), str(_SOURCES / "Jms.java")], _config(port, jdbc, known.tcp))
+                program = Program([*_java("-Xmx1500m"), "Jms"], _config(port, jdbc, known.tcp))
                 yield Session(program, known.app, [pid])
 
 
@@ -64,13 +67,25 @@ def _config(port: int, jdbc: str, tcp: Mapping[str, str]) -> dict[str, str]:
     return {"broker": f"tcp://127.0.0.1:{port}", "jdbc": jdbc, "user": tcp["user"], "password": tcp["password"]}
 
 
-def _readable(place: Path) -> Path:
-    """Copy the broker's source to where an unprivileged user can read it."""
-    return Path(shutil.copy(_SOURCES / "Broker.java", place))
-
-
 def _java(*options: str) -> list[str]:
-    return [shutil.which("java") or "java", *options, "-cp", _class_path(peers.debian(*_PACKAGES))]
+    path = os.pathsep.join([str(_compiled()), _class_path(peers.debian(*_PACKAGES))])
+    return [shutil.which("java") or "java", *options, "-cp", path]
+
+
+def _compiled() -> Path:
+    """Compile broker and clients into the cache, unless that has been done with these sources."""
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in _SOURCES)).hexdigest()[:16]
+    place = peers.cache() / f"java-{digest}"
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=peers.cache(), ignore_cleanup_errors=True) as made:
+            command = ["javac", "-cp", _class_path(peers.debian(*_PACKAGES)), "-d", made, *map(str, _SOURCES)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise peers.Missing(f"javac: {done.stderr.strip()[-500:]}")
+            # Read by the unprivileged user that the broker runs as.
+            Path(made).chmod(0o755)
+            Path(made).rename(place)
+    return place
 
 
 def _class_path(root: Path) -> str:

@@ -32,7 +32,18 @@ if TYPE_CHECKING:
     from bench.field.plan import Plan
     from bench.house import House
 
-__all__ = ["APP", "Database", "Session", "System", "daemon", "database", "directory", "free_port", "listens"]
+__all__ = [
+    "APP",
+    "Database",
+    "Session",
+    "System",
+    "daemon",
+    "database",
+    "directory",
+    "free_port",
+    "listens",
+    "processes",
+]
 
 APP = "field_app"
 """The role of the applications, which owns its database and nothing else."""
@@ -156,6 +167,11 @@ def _application(connection: psycopg.Connection, plan: Plan) -> None:
             [PORTFOLIOS - 1, plan.symbols - 1],
         )
     connection.execute("vacuum analyze")
+
+
+def processes(plan: Plan) -> int:
+    """Return over how many processes the subscribers of a client library are spread that has one thread a process."""
+    return 2 if plan.subscribers >= 20 else 1
 
 
 def free_port() -> int:

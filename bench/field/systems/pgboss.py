@@ -10,7 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from bench.field import peers
 from bench.field.crew import ROOT, Program
-from bench.field.systems.base import Session, System, database
+from bench.field.systems.base import Session, System, database, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,4 +53,4 @@ class PgBoss(System):
                 },
             }  # fmt: skip
             command = [shutil.which("node") or "node", str(ROOT / "bench/field/clients/pgboss.js")]
-            yield Session(Program(command, config), known.app)
+            yield Session(Program(command, config, processes=processes(plan)), known.app)

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bench.field.crew import Program
-from bench.field.systems.base import APP, Session, System, database
+from bench.field.systems.base import APP, Session, System, database, processes
 from bench.house import PGPS, opened, worker
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Pgps(System):
                 program = Program(
                     [sys.executable, "-m", "bench.field.clients.pgps"],
                     {"dsn": known.app, "channels": channels},
-                    processes=2 if plan.subscribers >= 20 else 1,
+                    processes=processes(plan),
                 )
                 yield Session(program, known.app, [pid], clients=plan.consume != "callback")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from psycopg.conninfo import conninfo_to_dict
 
 from bench.field.crew import Program
-from bench.field.systems.base import APP, Session, System, daemon, database, directory
+from bench.field.systems.base import APP, Session, System, daemon, database, directory, processes
 from bench.house import opened
 from pgps.embedded.binaries import find_binaries
 from pgps.embedded.process import server_user
@@ -59,7 +59,7 @@ class Pgq(System):
             with daemon([shutil.which("pgqd") or "pgqd", str(_settings(known, place))], lambda: True) as pid:
                 program = Program(
                     [sys.executable, "-m", "bench.field.clients.pgq"], {"dsn": known.app},
-                    processes=2 if plan.subscribers >= 20 else 1,
+                    processes=processes(plan),
                 )  # fmt: skip
                 yield Session(program, known.app, [pid])
 

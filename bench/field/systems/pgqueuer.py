@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench.field import peers
 from bench.field.crew import ROOT, Program
-from bench.field.systems.base import Session, System, database
+from bench.field.systems.base import Session, System, database, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,4 +49,4 @@ class Pgqueuer(System):
             )  # fmt: skip
             if done.returncode:
                 raise RuntimeError(f"pgqueuer could not be installed: {done.stderr[-500:]}")
-            yield Session(Program(command, {"dsn": known.uri}), known.app)
+            yield Session(Program(command, {"dsn": known.uri}, processes=processes(plan)), known.app)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bench.field import peers
 from bench.field.crew import ROOT, Program
-from bench.field.systems.base import Session, System, daemon, database, directory, free_port, listens
+from bench.field.systems.base import Session, System, daemon, database, directory, free_port, listens, processes
 from bench.house import opened
 from pgps.embedded.process import server_user
 
@@ -55,7 +55,7 @@ class RabbitMQ(System):
             command = [str(peers.python(*_PYTHON)), "-m", "bench.field.clients.rabbitmq"]
             config = {"dsn": known.app, "broker": f"amqp://guest:guest@127.0.0.1:{port}/"}
             with _relay(command, config, plan) as relay:
-                yield Session(Program(command, config), known.app, [*pids, relay])
+                yield Session(Program(command, config, processes=processes(plan)), known.app, [*pids, relay])
 
 
 @contextlib.contextmanager
