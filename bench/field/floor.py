@@ -25,7 +25,7 @@ Floor = dict[str, float]
 
 _TABLE = "n bigint not null, symbol text not null, price numeric not null, volume bigint not null"
 _ROWS = 200_000
-_SOURCE = f"select n, 'S' || n %% 100, n %% 1000, n from generate_series(1, {_ROWS}) n"
+_SOURCE = f"select n, 'S' || n % 100, n % 1000, n from generate_series(1, {_ROWS}) n"
 _INSERT = "\\set n random(1, 100)\ninsert into bare (n, symbol, price, volume) values (:n, 'S' || :n, :n, :n);\n"
 
 

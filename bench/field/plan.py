@@ -27,7 +27,8 @@ class Plan:
     `batch` is how many a consumer takes and acknowledges at once. With
     `fail_first` a consumer refuses every event once. `rival` is the way of
     doing it where a system has several. With `produce` only publishing counts:
-    subscriptions exist, and nobody receives.
+    subscriptions exist, and nobody receives. `eager` systems that poll do so as
+    often as they can be set to; otherwise all settings are the defaults.
     """
 
     subscribers: int = 1
@@ -42,6 +43,7 @@ class Plan:
     rival: str = ""
     synchronous: bool = True
     produce: bool = False
+    eager: bool = True
 
     def portfolio(self, subscriber: int) -> int:
         """Return the portfolio of a subscriber: random, the same in each run."""

@@ -231,9 +231,17 @@ def calibrate(house: House, contender: Contender, seconds: float) -> int:
     most = int(max(_SMALLEST, min(_CAP, _MOST_DELIVERIES / share)))
     size = max(_SMALLEST, min(most, round(1000 / share)))
     house.say(f"{contender.label}: warming up")
-    for part in (0.4, 1.0):
-        outcome = contender.round(size)
-        size = max(_SMALLEST, min(most, round(size / outcome.seconds * seconds * part)))
+    outcome = contender.round(size)
+    if outcome.seconds < 3 * seconds:
+        # What a tick or a poll waits does not grow with the events: what more of them take is what counts.
+        more = min(most, 3 * size)
+        again = contender.round(more)
+        marginal = (more - size) / max(again.seconds - outcome.seconds, 1e-3)
+        pace = again.events / again.seconds if more == size else max(again.events / again.seconds, marginal)
+        size = round(min(pace, again.produced) * seconds)
+    else:
+        size = round(size / outcome.seconds * seconds)
+    size = max(_SMALLEST, min(most, size))
     step = max(_SMALLEST, plan.publishers)
     return -(-size // step) * step
 

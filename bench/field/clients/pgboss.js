@@ -101,7 +101,7 @@ async function work(boss, plan, seen) {
         const name = `c${one.index}`;
         await boss.createQueue(name, { retryLimit: 5, retryDelay: 0 });
         await boss.subscribe(plan.filters === "symbol" ? topic(plan, one.index) : "quote", name);
-        await boss.work(name, { batchSize: plan.batch }, async (jobs) => {
+        await boss.work(name, { batchSize: plan.batch, pollingIntervalSeconds: plan.eager ? 0.5 : 2 }, async (jobs) => {
             // A batch fails as a whole.
             if (plan.fail_first && jobs.filter((job) => one.refuse(job.data.n)).length) throw new Error("refused once");
             for (const job of jobs) one.add(job.data.n);

@@ -12,8 +12,8 @@ import psycopg
 
 from bench.field.clients.base import Config, Publish, Seen, event, main
 
-_LOOP_DELAY = 1.0
-"""The framework's default: how long it sleeps when there is no batch."""
+_LOOP_DELAY = {True: 0.05, False: 1.0}
+"""How long it sleeps when there is no batch: eager, or the framework's default."""
 _INSERT = b"select pgq.insert_event('quote', 'quote', %s, %s, null, null, null)"
 _STORE = b"insert into handled (subscriber, n, symbol, price, volume) values (%s, %s, %s, %s, %s)"
 
@@ -60,7 +60,7 @@ async def _connect(stack: contextlib.AsyncExitStack, config: Config) -> Connecti
 async def _consume(config: Config, connection: Connection, seen: Seen) -> None:
     while True:
         if not await _batch(config["plan"], connection, seen):
-            await asyncio.sleep(_LOOP_DELAY)
+            await asyncio.sleep(_LOOP_DELAY[config["plan"]["eager"]])
 
 
 async def _batch(plan: Config, connection: Connection, seen: Seen) -> bool:

@@ -48,15 +48,17 @@ class Pgq(System):
 
     @contextlib.contextmanager
     def open(self, house: House, plan: Plan) -> Iterator[Session]:
-        """Create the queue and its consumers, and run the ticker with its default settings."""
+        """Create the queue and its consumers, and run the ticker."""
         with database(house, plan) as known, directory() as place:
             with opened(known.admin) as connection:
                 connection.execute("create extension pgq")
                 connection.execute("select pgq.create_queue('quote')")
                 connection.execute(f"grant pgq_admin to {APP}".encode())
+                if plan.eager:
+                    connection.execute("select pgq.set_queue_config('quote', 'ticker_max_lag', '100 milliseconds')")
                 for k in range(plan.subscribers):
                     connection.execute("select pgq.register_consumer('quote', %s)", [f"s{k}"])
-            with daemon([shutil.which("pgqd") or "pgqd", str(_settings(known, place))], lambda: True) as pid:
+            with daemon([shutil.which("pgqd") or "pgqd", str(_settings(known, place, plan))], lambda: True) as pid:
                 program = Program(
                     [sys.executable, "-m", "bench.field.clients.pgq"], {"dsn": known.app},
                     processes=processes(plan),
@@ -69,13 +71,13 @@ def _control(pg_config: str) -> Path:
     return Path(share) / "extension" / "pgq.control"
 
 
-def _settings(known: Database, place: Path) -> Path:
+def _settings(known: Database, place: Path, plan: Plan) -> Path:
     parts = conninfo_to_dict(known.admin)
     base = f"host={parts['host']} port={parts['port']} user={parts['user']}"
     file = place / "pgqd.ini"
     file.write_text(
         f"[pgqd]\nbase_connstr = {base}\ninitial_database = {parts['dbname']}\ndatabase_list = {parts['dbname']}\n"
-        f"pidfile = {place}/pgqd.pid\nsyslog = 0\n"
+        f"pidfile = {place}/pgqd.pid\nsyslog = 0\n" + ("ticker_period = 0.1\nretry_period = 1\n" if plan.eager else "")
     )
     server_user().own(file)
     return file
