@@ -1,0 +1,145 @@
+"""Kill -9 of the server in the middle of what clients do: nothing queued is lost, nothing is done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from pgps.embedded import EmbeddedCluster
+from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_clients import Client
+from tests.fix_db import wait_until
+
+GATE = 98
+GATED = f"select pg_advisory_xact_lock_shared({GATE})"
+
+
+def at_gate(connection: psycopg.Connection) -> bool:
+    query = "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted"
+    return bool(value(connection, query, [GATE]))
+
+
+def killed(cluster: EmbeddedCluster, step: Callable[[psycopg.Connection], object]) -> None:
+    """Run a step until it waits at the gate, kill the server, and start it again."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as holder, psycopg.connect(cluster.dsn()) as session:
+        rows(holder, "select pg_advisory_lock(%s)", [GATE])
+
+        def run() -> None:
+            with contextlib.suppress(psycopg.Error):
+                step(session)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        wait_until(lambda: at_gate(holder))
+        cluster.kill9()
+        thread.join()
+    cluster.start()
+
+
+def connect(cluster: EmbeddedCluster) -> psycopg.Connection:
+    return psycopg.connect(cluster.dsn(), autocommit=True)
+
+
+def execute(connection: psycopg.Connection) -> list[str]:
+    ended: list[str] = []
+    while claimed := rows(connection, "select request_no from pgps.claim_request()"):
+        ended.append(call(connection, "run_request", claimed[0][0]))
+    return ended
+
+
+def in_a_request(session: psycopg.Connection) -> None:
+    session.autocommit = True
+    ((number,),) = rows(session, "select request_no from pgps.claim_request()")
+    call(session, "run_request", number)
+
+
+def in_a_commit(session: psycopg.Connection) -> None:
+    client = Client(session, "client")
+    session.commit()
+    assert client.receive("tick") is not None
+    session.commit()
+    rows(session, "insert into public.done values (10)")
+    client.call("commit_event", b"not this")
+    rows(session, GATED)
+
+
+def after_raising_at_once(session: psycopg.Connection) -> None:
+    publish(session, "attempt", 7)
+    rows(session, "select pgps.dispatch()")
+    rows(session, "select pgps.raise_confirming()")
+    rows(session, GATED)
+
+
+def arrange(admin: psycopg.Connection) -> None:
+    make_type(admin, "tick")
+    make_type(admin, "attempt", visibility="immediate")
+    make_type(admin, "outcome", "attempt_id bigint, committed boolean")
+    call(admin, "link_confirm_event", "outcome", "attempt")
+    rows(admin, "create table public.done (n integer)")
+    client = Client(admin, "client")
+    client.register("tick")
+    client.register("outcome")
+    client.register("attempt", "direct")
+    for number in (1, 2):
+        publish(admin, "tick", number)
+    rows(admin, "select pgps.dispatch()")
+    client.call("send_request", f"insert into public.done values (1); {GATED}")
+    client.call("send_request", "insert into public.done values (2)")
+
+
+def the_request_is_done_once(admin: psycopg.Connection) -> None:
+    assert execute(admin) == ["done", "done"]
+    assert column(admin, "select n from public.done order by n") == [1, 2]
+    assert column(admin, "select attempts from pgps.requests order by request_id") == [2, 1]
+
+
+def the_event_comes_again(admin: psycopg.Connection) -> None:
+    assert column(admin, "select n from public.done order by n") == [1, 2], "rolled back with the commit"
+    client = Client(admin, "client")
+    assert client.before is not None
+    state = [client.before[key] for key in ("disconnected", "event_checkpoint", "last_committed_event")]
+    assert state == [False, None, None]
+    assert client.before["last_received_event"] is not None
+    again = client.receive_again()
+    assert again is not None
+    assert (again["numbers"], again["attempt"]) == ([1], 2)
+    client.call("commit_event", b"one")
+    assert [client.reply() is not None for _ in range(3)] == [True, True, False]
+    call(admin, "use_client", None)
+
+
+def the_raiser_has_aborted_and_all_goes_on(admin: psycopg.Connection) -> None:
+    for _ in range(2):
+        rows(admin, "select pgps.dispatch()")
+        rows(admin, "select pgps.raise_confirming()")
+    client = Client(admin, "client")
+    assert client.before is not None
+    assert client.before["event_checkpoint"] == b"one"
+    second = client.receive("tick")
+    assert second is not None
+    assert second["numbers"] == [2]
+    assert client.one("select * from pgps.receive_event('client', 'outcome')") is not None
+    assert column(admin, "select payload -> 'committed' from pgps.fetch_tuples('client')") == [False]
+    assert client.receive() is None
+    modes = rows(admin, "select mode, state from pgps.registrations order by mode")
+    assert modes == [("direct", "valid"), ("queued", "valid"), ("queued", "valid")]
+    client.register("attempt", "direct")
+    publish(admin, "attempt", 8)
+    assert client.pushed(timeout=5) == [8]
+
+
+def test_the_server_is_killed_while_clients_are_at_work(own_cluster: EmbeddedCluster) -> None:
+    """One cluster and one client through three crashes: in a request, in a commit of an event, before a confirmation."""
+    with connect(own_cluster) as admin:
+        arrange(admin)
+    for step, found in (
+        (in_a_request, the_request_is_done_once),
+        (in_a_commit, the_event_comes_again),
+        (after_raising_at_once, the_raiser_has_aborted_and_all_goes_on),
+    ):
+        killed(own_cluster, step)
+        with connect(own_cluster) as admin:
+            found(admin)
