@@ -45,7 +45,9 @@ begin
     elsif v_client.holder is null then
         raise exception 'client "%" is not connected', v_client.name
         using errcode = '08003', hint = format('First: select * from pgps.connect_client(%L)', quote_ident(v_client.name));
-    elsif require_session.session is null and v_client.holder <> pgps_internal.holder() then
+    elsif require_session.session is null and (v_client.pid <> pg_backend_pid()
+            -- Not by the backend's start, for which the server copies the state of all backends (0.1 ms).
+            or current_setting('pgps.session_' || v_client.client_id, true) is distinct from v_client.session::text) then
         raise exception 'client "%" is not connected in this database session, but in that of process %', v_client.name, v_client.pid
         using errcode = '08003', hint = 'Give the session number that pgps.connect_client returned, or connect here.';
     end if;
@@ -112,7 +114,8 @@ begin
     set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
         connected_at = clock_timestamp(), disconnected = false
     where c.client_id = v_before.client_id returning * into v_client;
-    perform set_config('pgps.client', v_client.client_id::text, false);
+    perform set_config('pgps.client', v_client.client_id::text, false),
+        set_config('pgps.session_' || v_client.client_id, v_client.session::text, false);
     result := jsonb_build_object('session', v_client.session, 'channel', 'pgps_client_' || v_client.client_id, 'resumed', v_session is not null,
         'disconnected', v_before.disconnected, 'previous_at', v_before.connected_at) || pgps_internal.standing_of(v_client.client_id);
     blobs := array[pgps_internal.checkpoint_of(v_client.client_id, 'reply'), pgps_internal.checkpoint_of(v_client.client_id, 'event')];

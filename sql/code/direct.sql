@@ -2,30 +2,35 @@
 -- handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of registrations in retries.
 
 create or replace function pgps_internal.raiser_of(client_id bigint) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$ select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id $$;
-comment on function pgps_internal.raiser_of(bigint) is 'The name of the client that raised something; null for none, or one that is gone';
-
-create or replace function pgps_internal.is_for(client_id bigint, event_type pgps_internal.event_type, statement pgps_internal.control) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    case coalesce((is_for.statement).handler, (is_for.event_type).handler)
+    return (select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id);
+end
+$$;
+comment on function pgps_internal.raiser_of(bigint) is 'The name of the client that raised something; null for none, or one that is gone';
+
+create or replace function pgps_internal.is_for(client_id bigint, handler text, xid xid8, hi bigint, raiser bigint, publisher regrole) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case is_for.handler
         when 'raiser' then
             -- The setting pgps.client is anybody's to set: it counts for publishers who may be that client.
-            return (is_for.statement).client_id is not distinct from is_for.client_id and exists (select from pgps_internal.client c
-                where c.client_id = is_for.client_id and pg_has_role((is_for.statement).publisher::oid, c.owner::oid, 'usage'));
+            return is_for.raiser is not distinct from is_for.client_id and exists (select from pgps_internal.client c
+                where c.client_id = is_for.client_id and pg_has_role(is_for.publisher::oid, c.owner::oid, 'usage'));
         when 'any' then
             return exists (select from pgps_internal.appointment a
-                where a.hi = (is_for.statement).hi and a.xid = (is_for.statement).xid and a.client_id = is_for.client_id);
+                where a.hi = is_for.hi and a.xid = is_for.xid and a.client_id = is_for.client_id);
         else
             return true;
     end case;
 end
 $$;
-comment on function pgps_internal.is_for(bigint, pgps_internal.event_type, pgps_internal.control) is 'True when the handler clause of a statement lets a client have it';
+comment on function pgps_internal.is_for(bigint, text, xid8, bigint, bigint, regrole) is
+'True when the handler clause of a statement (xid, hi), raised by a client (raiser) as publisher, lets a client have it';
 
 create or replace function pgps_internal.for_client(client_id bigint, messages pgps_internal.message[]) returns pgps_internal.message[]
 language plpgsql stable
@@ -38,16 +43,14 @@ begin
     end if;
     return array(
         with statement as materialized (
-            select distinct m.event_type, m.xid, m.lo, m.hi, m.handler, m.client_id, m.publisher from unnest(for_client.messages) m where m.hi is not null
+            select distinct m.event_type, m.xid, m.hi, m.handler, m.client_id, m.publisher from unnest(for_client.messages) m where m.hi is not null
         ),
         mine as (
             select s.event_type, s.xid, s.hi from statement s join pgps_internal.event_type t on t.name = s.event_type
-            where pgps_internal.is_for(for_client.client_id, t, row(s.hi, s.lo, s.xid, t.type_id, quote_ident(s.publisher)::regrole, false, false, null,
-                null, null, s.handler, s.client_id)::pgps_internal.control)
+            where pgps_internal.is_for(for_client.client_id, coalesce(s.handler, t.handler), s.xid, s.hi, s.client_id, quote_ident(s.publisher)::regrole)
         )
-        select m from unnest(for_client.messages) with ordinality u(place, event_id, event_type, payload, published_at, publisher, xid, origin,
-            attempt, handler, client_id, lo, hi, n)
-        cross join lateral (select (for_client.messages)[u.n] as m) m
+        select (for_client.messages)[u.n] from unnest(for_client.messages) with ordinality u(place, event_id, event_type, payload, published_at,
+            publisher, xid, origin, attempt, handler, client_id, lo, hi, n)
         where u.hi is null or exists (select from mine i where i.event_type = u.event_type and i.xid = u.xid and i.hi = u.hi)
         order by u.n);
 end
@@ -105,36 +108,52 @@ client chosen that is registered directly';
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.fetch_note(
-    client pgps_internal.client, note text, after bigint, max_events integer, event_type pgps_internal.event_type
-) returns pgps_internal.message[]
+    client pgps_internal.client, event_type pgps_internal.event_type, place integer, xid xid8, first bigint, after bigint, upto bigint,
+    max_events integer, broker text
+) returns pgps_internal.handed[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_parts text[] := string_to_array(fetch_note.note, ' ');
-    v_after bigint := greatest(v_parts[2]::bigint - 1, fetch_note.after);
+    v_name text;
+    v_after bigint := fetch_note.after;
     v_taken pgps_internal.received[];
     v_visible bigint[];
     v_part pgps_internal.message[];
     v_messages pgps_internal.message[] := '{}';
+    v_handed pgps_internal.handed[];
 begin
+    -- Under the most particular name.
+    select r.event_name into v_name from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
+    where t.type_id = (fetch_note.event_type).type_id and r.client_id = (fetch_note.client).client_id and r.mode = 'direct' and r.state = 'valid'
+    order by r.is_pattern, length(r.event_name) desc limit 1;
+    if not found then
+        return '{}';
+    elsif fetch_note.xid is not null and not (fetch_note.event_type).has_policy then
+        execute 'select pgps_internal.push_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
+        using (fetch_note.client).client_id, fetch_note.place, v_name, fetch_note.xid, fetch_note.first, fetch_note.after, fetch_note.upto,
+            fetch_note.max_events, (fetch_note.event_type).name, (fetch_note.event_type).handler, fetch_note.broker into v_handed;
+        if v_handed is not null then
+            return v_handed;
+        end if;
+    end if;
+    -- Policies are asked about slices of a bounded size.
     loop
         execute 'select pgps_internal.slice_' || (fetch_note.event_type).type_id || '($1, $2, $3, null, $4)'
-        using v_parts[4]::xid8, v_after, v_parts[3]::bigint, fetch_note.max_events - cardinality(v_messages) into v_taken;
+        using fetch_note.xid, v_after, fetch_note.upto, fetch_note.max_events - cardinality(v_messages) into v_taken;
         exit when cardinality(v_taken) = 0;
         v_after := v_taken[cardinality(v_taken)].event_id;
-        if (fetch_note.event_type).has_policy then
-            v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner, array(select r.event_id from unnest(v_taken) r));
-        end if;
+        v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner, array(select r.event_id from unnest(v_taken) r));
         execute 'select pgps_internal.unfold_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4)'
-        using v_taken, v_visible, (fetch_note.event_type).name, pgps_internal.broker() into v_part;
+        using v_taken, v_visible, (fetch_note.event_type).name, fetch_note.broker into v_part;
         v_messages := v_messages || pgps_internal.for_client((fetch_note.client).client_id, coalesce(v_part, '{}'));
         exit when cardinality(v_messages) >= fetch_note.max_events;
     end loop;
-    return v_messages;
+    return pgps_internal.with_occurrence(array(
+        select (fetch_note.place, v_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed from unnest(v_messages) m order by m.event_id));
 end
 $$;
-comment on function pgps_internal.fetch_note(pgps_internal.client, text, bigint, integer, pgps_internal.event_type) is
+comment on function pgps_internal.fetch_note(pgps_internal.client, pgps_internal.event_type, integer, xid8, bigint, bigint, bigint, integer, text) is
 'The events a note stands for, as far as the client''s owner may see them and the handler clause lets it';
 
 create or replace function pgps_internal.fetch_direct(caller name, args jsonb) returns pgps_internal.handed[]
@@ -143,35 +162,34 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
-    v_left integer := coalesce((args ->> 'max')::integer, 1000);
-    v_note record;
-    v_count integer;
+    v_max integer := coalesce((args ->> 'max')::integer, 1000);
+    v_after bigint := coalesce((args ->> 'after')::bigint, 0);
+    v_broker text := pgps_internal.broker();
+    v_note text;
+    v_place integer := 0;
+    v_parts text[];
     v_type pgps_internal.event_type;
-    v_messages pgps_internal.message[];
-    v_pushed pgps_internal.handed[] := '{}';
+    v_part pgps_internal.handed[];
+    v_handed pgps_internal.handed[] := '{}';
 begin
-    if v_left <= 0 then
-        raise exception 'invalid max_events %', v_left using errcode = '22023', hint = 'Give a positive number.';
+    if v_max <= 0 then
+        raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number.';
     end if;
-    for v_note in select n.note, n.place::integer from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place) order by n.place loop
-        if v_note.note !~ '^\d{1,9} \d{1,18} \d{1,18}( \d{1,18})?$' then
-            raise exception 'invalid note "%"', v_note.note using errcode = '22023', hint = 'Give the payload of a notification as it came.';
+    for v_note in select n.note from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place) order by n.place loop
+        v_place := v_place + 1;
+        v_parts := regexp_match(v_note, '^(\d{1,9}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?$');
+        if v_parts is null then
+            raise exception 'invalid note "%"', v_note using errcode = '22023', hint = 'Give the payload of a notification as it came.';
         end if;
-        select t.* into v_type from pgps_internal.event_type t where t.type_id = split_part(v_note.note, ' ', 1)::integer;
-        continue when not found or not has_table_privilege(v_client.owner::oid, v_type.endpoint, 'select');
-        -- Under the most particular name.
-        select v_pushed || array_agg((v_note.place, r.event_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed order by m.event_id),
-            count(m.event_id)
-        into v_pushed, v_count
-        from (select r.event_name from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
-            where t.type_id = v_type.type_id and r.client_id = v_client.client_id and r.mode = 'direct' and r.state = 'valid'
-            order by r.is_pattern, length(r.event_name) desc limit 1) r
-        cross join lateral unnest(pgps_internal.fetch_note(v_client, v_note.note,
-            case when v_note.place = 1 then coalesce((args ->> 'after')::bigint, 0) else 0 end, v_left, v_type)) m;
-        v_left := v_left - v_count;
-        exit when v_left <= 0;
+        select t.* into v_type from pgps_internal.event_type t where t.type_id = v_parts[1]::integer;
+        if found and has_table_privilege(v_client.owner::oid, v_type.endpoint, 'select') then
+            v_part := pgps_internal.fetch_note(v_client, v_type, v_place, v_parts[4]::xid8, v_parts[2]::bigint,
+                greatest(v_parts[2]::bigint - 1, case when v_place = 1 then v_after else 0 end), v_parts[3]::bigint, v_max - cardinality(v_handed), v_broker);
+            v_handed := v_handed || v_part;
+            exit when cardinality(v_handed) >= v_max;
+        end if;
     end loop;
-    return pgps_internal.with_occurrence(v_pushed);
+    return v_handed;
 end
 $$;
 comment on function pgps_internal.fetch_direct(name, jsonb) is 'See pgps.fetch_direct';

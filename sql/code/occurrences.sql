@@ -52,7 +52,9 @@ begin
         execute 'select * from pgps_internal.cut_' || v_type_id || '($1, $2)'
         using array[v_statement.xid], int8multirange(int8range(v_statement.lo, v_statement.hi, '[]')) into v_taken;
         v_taken.ids := v_taken.ids * first_occurrence.ids;
-        if lower(v_taken.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id, first_occurrence.event_type, v_statement) then
+        if lower(v_taken.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id,
+                coalesce(v_statement.handler, (first_occurrence.event_type).handler), v_statement.xid, v_statement.hi, v_statement.client_id,
+                v_statement.publisher) then
             v_mark.client_id := (first_occurrence.registration).client_id;
             v_mark.registration_id := (first_occurrence.registration).registration_id;
             v_mark.batch_id := first_occurrence.batch_id;

@@ -132,7 +132,7 @@ def the_raiser_has_aborted_and_all_goes_on(admin: psycopg.Connection) -> None:
 
 
 def test_the_server_is_killed_while_clients_are_at_work(own_cluster: EmbeddedCluster) -> None:
-    """One cluster and one client through three crashes: in a request, in a commit of an event, before a confirmation."""
+    """One cluster and one client through three crashes: in a request, in a commit, before a confirmation."""
     with connect(own_cluster) as admin:
         arrange(admin)
     for step, found in (
