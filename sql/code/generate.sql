@@ -108,6 +108,14 @@ begin
             end if;
             return v_statement;
         end$body$, v_type.log, v_type.type_id)));
+    if v_type.visibility = 'immediate' then
+        -- On the loopback connection: rows of the stage, with all their attributes.
+        perform pgps_internal.create_function(format('pgps_internal.bring_%s(pgps_events jsonb) returns void', v_type.type_id),
+            format($sql$language plpgsql volatile set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+            begin
+                insert into pgps_internal.%1$I (%2$s) select %3$s from jsonb_populate_recordset(null::%4$s, pgps_events) r;
+            end$body$, v_type.name || '_entry', pgps_internal.column_list(v_type.endpoint), pgps_internal.column_list(v_type.endpoint, 'r.'), v_type.endpoint)));
+    end if;
     -- What a note of a direct event stands for, in one statement: a push is to be quick. The segments stand in it: to set up the scans of all
     -- four of each ledger took two thirds of its time.
     perform pgps_internal.create_function(format(
@@ -202,7 +210,7 @@ begin
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
             p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id,
-                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'push_' || v_type.type_id)
+                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'push_' || v_type.type_id, 'bring_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop

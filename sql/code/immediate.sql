@@ -43,12 +43,13 @@ begin
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
     v_schema := pgps_internal.loopback();
-    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
+    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
         args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability',
         -- What is to be confirmed must have a transaction to be known by.
         case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
             else pg_current_xact_id_if_assigned() end,
-        coalesce(args ->> 'handler', current_setting('pgps.handler', true)), current_setting('pgps.client', true));
+        coalesce(args ->> 'handler', current_setting('pgps.handler', true)), current_setting('pgps.client', true),
+        case when (args ->> 'whole')::boolean then v_type.type_id end);
     execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
     return v_result;
 end
@@ -58,7 +59,7 @@ comment on function pgps_internal.do_publish_immediately(name, jsonb) is
 
 create or replace function pgps_internal.publish_as(
     publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text,
-    handler text, client text
+    handler text, client text, whole integer = null
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -69,18 +70,22 @@ begin
     perform set_config('pgps.act_as', publish_as.publisher, true);
     perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
     perform set_config('pgps.handler', coalesce(publish_as.handler, ''), true), set_config('pgps.client', coalesce(publish_as.client, ''), true);
-    if publish_as.reliability = 'non-guaranteed' then
+    if coalesce(publish_as.reliability, (select t.reliability from pgps_internal.event_type t where t.name = publish_as.event_type)) = 'non-guaranteed' then
         -- At most once, and soon: nobody waits for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
-    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
-        format('pgps_event.%I', publish_as.event_type));
+    if publish_as.whole is not null then
+        execute 'select pgps_internal.bring_' || publish_as.whole || '($1)' using publish_as.payload;
+    else
+        perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
+            format('pgps_event.%I', publish_as.event_type));
+    end if;
     return currval('pgps_internal.event_id_seq');
 end
 $$;
-comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text) is
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer) is
 'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id;
-client: the client that did';
+client: the client that did; whole: the number of the type when the objects have all attributes, as rows of its stage have';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
@@ -107,7 +112,7 @@ declare
 begin
     if v_events is not null then
         perform pgps_internal.do_publish_immediately(current_setting('pgps.publisher')::name,
-            jsonb_build_object('event_type', quote_ident(tg_argv[0]), 'payload', v_events));
+            jsonb_build_object('event_type', quote_ident(tg_argv[0]), 'payload', v_events, 'whole', true));
     end if;
     return null;
 end
