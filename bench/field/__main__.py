@@ -53,7 +53,7 @@ def main() -> int:
     )  # fmt: skip
     cluster = EmbeddedCluster(f"field-{os.getpid()}", settings=_SETTINGS, keep=False)
     with Progress(*columns, console=screen) as progress, cluster:
-        runs = options.runs or (2 if options.quick else 5)
+        runs = options.runs or (1 if options.quick else 5)
         house = House(cluster, runs, options.quick, progress, progress.add_task("preparing", line=""))
         house.prepare()
         field = Field(house, systems, long=options.long)
@@ -104,7 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--systems", type=lambda given: given.split(","), metavar="A,B", help=", ".join(one.name for one in SYSTEMS)
     )
-    parser.add_argument("--runs", type=int, help="rounds of each comparison (default 5, quick 2)")
+    parser.add_argument("--runs", type=int, help="rounds of each comparison (default 5, quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter: to see that it works")
     parser.add_argument("--long", action="store_true", help="ten minutes for each system under a held snapshot")
     parser.add_argument("--document", action="store_true", help="write docs/performance.md and its plots from this run")

@@ -171,6 +171,8 @@ class Crew:
 
     def publish(self, first: int, count: int, rate: float | None = None) -> Published:
         """Publish so many events, at `rate` a second or as fast as it goes."""
+        for client, _ in self._subscribers:
+            client.tell(do="begin")
         for number, client in enumerate(self._publishers):
             client.tell(do="publish", first=first, count=count, rate=rate, file=self._file("published", number))
         patience = _PATIENCE + (count / rate if rate else 0)

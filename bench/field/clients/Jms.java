@@ -59,10 +59,27 @@ public final class Jms {
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode command = json.readTree(line);
             if (command.get("do").asText().equals("stop")) break;
+            if (command.get("do").asText().equals("begin")) {
+                activate(true);
+                continue;
+            }
             System.out.println(publishes ? publish(publishers, command) : collect(subscribers, command));
+            activate(false);
         }
         // The broker and its database go with the plan; subscriptions need not be taken back.
         Runtime.getRuntime().halt(0);
+    }
+
+    private static boolean active;
+
+    /** Between rounds subscribers stand still, lest they slow down whose turn it is. */
+    static synchronized void activate(boolean round) {
+        active = round;
+        Jms.class.notifyAll();
+    }
+
+    static synchronized void awaitRound() throws InterruptedException {
+        while (!active) Jms.class.wait();
     }
 
     static double now() {
@@ -144,14 +161,13 @@ public final class Jms {
         Publisher(int index) throws Exception {
             this.index = index;
             Connection connection = new ActiveMQConnectionFactory(config.get("broker").asText()).createConnection();
+            boolean stores = plan.get("produce").asBoolean() && index == 0;
+            if (stores) connection.setClientID("nobody");
             session = connection.createSession(together > 1, Session.AUTO_ACKNOWLEDGE);
             producer = session.createProducer(session.createTopic(TOPIC));
             producer.setDeliveryMode(DeliveryMode.PERSISTENT);
-            if (plan.get("produce").asBoolean() && index == 0) {
-                connection.setClientID("nobody");
-                // Without a durable subscription nothing would be stored.
-                session.createDurableSubscriber(session.createTopic(TOPIC), "s0").close();
-            }
+            // Without a durable subscription nothing would be stored.
+            if (stores) session.createDurableSubscriber(session.createTopic(TOPIC), "s0").close();
             connection.start();
             lookup = plan.get("rival").asText().equals("property")
                 ? database().prepareStatement("select string_agg(portfolio_id::text, ',') from portfolios where symbol = ?")
@@ -251,7 +267,10 @@ public final class Jms {
         @Override
         public void run() {
             try {
-                while (true) consume();
+                while (true) {
+                    awaitRound();
+                    consume();
+                }
             } catch (Exception error) {
                 error.printStackTrace();
                 failure = error;

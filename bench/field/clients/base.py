@@ -1,7 +1,7 @@
 """What the Python client programs share: they are told what to do on standard input, a JSON object a line.
 
-The first line is the configuration. A publisher is told `publish`, a subscriber `collect`: both write what
-they saw, event numbers and wall-clock times, to a file, and answer with a line. `stop` ends either.
+The first line is the configuration. A publisher is told `publish`, a subscriber `begin` and then `collect`: both write
+what they saw, event numbers and wall-clock times, to a file, and answer with a line. `stop` ends either.
 Nothing is imported here that a peer's own environment would lack.
 """
 
@@ -37,6 +37,8 @@ class Seen:
         self._wanted = sys.maxsize
         self._reached = asyncio.Event()
         self.refused: set[int] = set()
+        self.active = asyncio.Event()
+        """Between rounds who polls stands still, lest it slow down whose turn it is."""
 
     def add(self, number: int) -> None:
         """Note an event, now."""
@@ -93,7 +95,12 @@ async def _serve(publishers: Any, subscribers: Any) -> None:
         async with subscribers(config, seen):
             _say(ready=True)
             async for command in _commands(lines):
-                _say(**await _collect(seen, command))
+                for one in seen:
+                    one.active.set()
+                if command["do"] == "collect":
+                    _say(**await _collect(seen, command))
+                    for one in seen:
+                        one.active.clear()
 
 
 async def _collect(seen: list[Seen], command: dict[str, Any]) -> dict[str, Any]:

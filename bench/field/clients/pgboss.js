@@ -96,12 +96,18 @@ async function collect(seen, command) {
     return { received };
 }
 
-async function work(boss, plan, seen) {
+async function subscribe(boss, plan, seen) {
     for (const one of seen) {
         const name = `c${one.index}`;
         await boss.createQueue(name, { retryLimit: 5, retryDelay: 0 });
         await boss.subscribe(plan.filters === "symbol" ? topic(plan, one.index) : "quote", name);
-        await boss.work(name, { batchSize: plan.batch, pollingIntervalSeconds: plan.eager ? 0.5 : 2 }, async (jobs) => {
+    }
+}
+
+async function begin(boss, plan, seen) {
+    for (const one of seen) {
+        const options = { batchSize: plan.batch, pollingIntervalSeconds: plan.eager ? 0.5 : 2 };
+        await boss.work(`c${one.index}`, options, async (jobs) => {
             // A batch fails as a whole.
             if (plan.fail_first && jobs.filter((job) => one.refuse(job.data.n)).length) throw new Error("refused once");
             for (const job of jobs) one.add(job.data.n);
@@ -122,12 +128,21 @@ async function main() {
         await boss.createQueue("c0");
         await boss.subscribe("quote", "c0");
     }
-    await work(boss, config.plan, seen);
+    await subscribe(boss, config.plan, seen);
     say({ ready: true });
     for await (const line of { [Symbol.asyncIterator]: () => lines }) {
         const command = JSON.parse(line);
         if (command.do === "stop") break;
-        say(publishes ? await publish(boss, config, command) : await collect(seen, command));
+        if (command.do === "begin") {
+            await begin(boss, config.plan, seen);
+        } else if (publishes) {
+            say(await publish(boss, config, command));
+        } else {
+            const collected = await collect(seen, command);
+            // Who polls stands still between rounds, lest it slow down whose turn it is.
+            for (const one of seen) await boss.offWork(`c${one.index}`);
+            say(collected);
+        }
     }
     process.exit(0);
 }

@@ -11,7 +11,7 @@ import psycopg
 
 from bench.field.clients.base import Config, Publish, Seen, event, main
 
-_POLL = 0.5
+_POLL = 5.0
 _INSERT = b"insert into pgps_event.quote (n, symbol, price, volume) values (%s, %s, %s, %s)"
 _STORE = b"insert into handled (subscriber, n, symbol, price, volume) values (%s, %s, %s, %s, %s)"
 
@@ -60,8 +60,11 @@ async def _connect(stack: contextlib.AsyncExitStack, config: Config) -> Connecti
 
 
 async def _consume(plan: Config, connection: Connection, seen: Seen) -> None:
-    while True:
-        while await _receive(plan, connection, seen) == plan["batch"]:
+    while await seen.active.wait():
+        # What was refused comes again at once.
+        while (received := await _receive(plan, connection, seen)) == plan["batch"] or (
+            received and plan["fail_first"]
+        ):
             pass
         async for _ in connection.notifies(timeout=_POLL, stop_after=1):
             pass
@@ -73,6 +76,7 @@ async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
     async with connection.pipeline(), connection.transaction():
         cursor = await connection.execute("select event_id, payload from pgps.receive(%s, %s)", [name, plan["batch"]])
         events = await cursor.fetchall()
+        received = len(events)
         if plan["fail_first"]:
             refused = [event_id for event_id, payload in events if seen.refuse(payload["n"])]
             if refused:
@@ -88,7 +92,7 @@ async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
             await connection.execute("select pgps.ack(%s)", [name])
     for _, payload in events:
         seen.add(payload["n"])
-    return len(events)
+    return received
 
 
 if __name__ == "__main__":

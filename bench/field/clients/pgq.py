@@ -58,7 +58,7 @@ async def _connect(stack: contextlib.AsyncExitStack, config: Config) -> Connecti
 
 
 async def _consume(config: Config, connection: Connection, seen: Seen) -> None:
-    while True:
+    while await seen.active.wait():
         if not await _batch(config["plan"], connection, seen):
             await asyncio.sleep(_LOOP_DELAY[config["plan"]["eager"]])
 

@@ -33,14 +33,14 @@ _TABLES: dict[Filters, str] = {
 
 def steps(field: Field) -> int:
     """Return how many rounds there are."""
-    return 2 * len(field.points(_POINTS, (1, 10))) * field.house.runs
+    return 2 * len(field.points(_POINTS, (10,))) * field.house.runs
 
 
 def run(field: Field) -> Result:
     """Measure it."""
     result = Result()
     for filters, table in _TABLES.items():
-        for consumers in field.points(_POINTS, (1, 10)):
+        for consumers in field.points(_POINTS, (10,)):
             plan = Plan(subscribers=consumers, filters=filters)
             entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
             standings = field.compete(entries, seconds=field.seconds(1.5))

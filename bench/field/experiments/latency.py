@@ -25,13 +25,13 @@ RATES = (1, 100, 1000)
 
 def steps(field: Field) -> int:
     """Return how many rounds there are."""
-    return len(field.points(RATES, (10, 100))) * field.house.runs
+    return len(field.points(RATES, (100,))) * field.house.runs
 
 
 def run(field: Field) -> Result:
     """Measure it."""
     result = Result()
-    for rate in field.points(RATES, (10, 100)):
+    for rate in field.points(RATES, (100,)):
         seconds = 1.0 if field.house.quick else 8.0 if rate == 1 else 4.0
         entries = [(system.title, system, Plan(publishers=4, eager=False)) for system in field.these(*NEEDS)]
         standings = field.compete(entries, seconds=seconds, rate=rate)

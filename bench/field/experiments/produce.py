@@ -26,7 +26,7 @@ _POINTS = (1, 10, 100)
 
 def steps(field: Field) -> int:
     """Return how many rounds there are."""
-    return 2 * len(field.points(_POINTS, (1, 100))) * field.house.runs
+    return 2 * len(field.points(_POINTS, (10,))) * field.house.runs
 
 
 def run(field: Field) -> Result:
@@ -34,7 +34,7 @@ def run(field: Field) -> Result:
     result = Result()
     for synchronous in (True, False):
         setting = "on" if synchronous else "off"
-        for together in field.points(_POINTS, (1, 100)):
+        for together in field.points(_POINTS, (10,)):
             plan = Plan(together=together, synchronous=synchronous, produce=True)
             entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
             standings = field.compete(entries, seconds=field.seconds(1.5))

@@ -31,14 +31,14 @@ _LOOKUP, _PROPERTY = "ActiveMQ, client asks PostgreSQL", "ActiveMQ, publisher ad
 
 def steps(field: Field) -> int:
     """Return how many rounds there are."""
-    return len(field.points(_POINTS, (1, 10))) * field.house.runs
+    return len(field.points(_POINTS, (10,))) * field.house.runs
 
 
 def run(field: Field) -> Result:
     """Measure it."""
     result = Result()
     pgps, activemq = field.systems.get("pgps"), field.systems.get("activemq")
-    points = field.points(_POINTS, (1, 10))
+    points = field.points(_POINTS, (10,))
     for subscribers in points:
         plan = {"subscribers": subscribers, "filters": "portfolio", "symbols": 100}
         # With few subscribers the shares are all the same.

@@ -40,13 +40,13 @@ _SERIES: dict[str, tuple[str, Consume, int]] = {
 
 def steps(field: Field) -> int:
     """Return how many rounds there are."""
-    return len(field.points(_POINTS, (1, 5))) * field.house.runs
+    return len(field.points(_POINTS, (5,))) * field.house.runs
 
 
 def run(field: Field) -> Result:
     """Measure it."""
     result = Result()
-    points = field.points(_POINTS, (1, 5))
+    points = field.points(_POINTS, (5,))
     for subscribers in points:
         entries = [
             (label, field.systems.get(name), Plan(subscribers=subscribers, consume=consume, batch=batch))

@@ -84,7 +84,9 @@ def _compiled() -> Path:
                 raise peers.Missing(f"javac: {done.stderr.strip()[-500:]}")
             # Read by the unprivileged user that the broker runs as.
             Path(made).chmod(0o755)
-            Path(made).rename(place)
+            # Another run may have been quicker.
+            with contextlib.suppress(OSError):
+                Path(made).rename(place)
     return place
 
 
