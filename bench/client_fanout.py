@@ -4,12 +4,13 @@
 every event, as a dictionary, and acknowledges. In turn 5,000 events of the same attributes, as JSON,
 wait in a PgQ queue for 100 consumers, which one process serves over one connection: next batch, its
 events, a handler called with the text of each, batch finished; 1,000 events are a batch on either side.
-Deliveries a second, without publishing, dispatching and ticking; no worker runs. Skipped without PgQ.
+Deliveries a second, without publishing, dispatching, ticking and opening; no worker runs. Skipped without PgQ.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from bench.figures import Figure, Target, compare
@@ -48,7 +49,7 @@ def run(house: House) -> list[Figure]:
             house.checkpoint()
             seconds, other = alternate(
                 number,
-                lambda: timed(lambda: asyncio.run(_deliver(dsn, events))),
+                lambda: asyncio.run(_deliver(dsn, events)),
                 lambda: timed(lambda: _consume(dsn, events)) if has_pgq else 1.0,
             )
             mine.append(events * _SUBSCRIBERS / seconds)
@@ -58,7 +59,7 @@ def run(house: House) -> list[Figure]:
     return [compare(TITLE, mine, theirs, unit="/s", target=Target("at least", 1.5), note="against PgQ")]
 
 
-async def _deliver(dsn: str, events: int) -> None:
+async def _deliver(dsn: str, events: int) -> float:
     seen = [0] * _SUBSCRIBERS
     finished = asyncio.Event()
     left = _SUBSCRIBERS
@@ -76,11 +77,18 @@ async def _deliver(dsn: str, events: int) -> None:
         return handle
 
     async with AsyncClient(dsn) as client:
-        for number in range(_SUBSCRIBERS):
-            await client.subscribe(f"s{number + 1}", prefetch=_BATCH).start(handler_of(number))
+        subscriptions = [client.subscribe(f"s{number + 1}", prefetch=_BATCH) for number in range(_SUBSCRIBERS)]
+        for subscription in subscriptions:
+            await subscription.open()
+        began = time.perf_counter()
+        for number, subscription in enumerate(subscriptions):
+            await subscription.start(handler_of(number))
         await finished.wait()
-    # Closing acknowledges the last batches.
+        for subscription in subscriptions:  # the last batches are acknowledged
+            await subscription.close()
+        seconds = time.perf_counter() - began
     assert set(seen) == {events}
+    return seconds
 
 
 def _set_up_pgq(connection: psycopg.Connection) -> bool:

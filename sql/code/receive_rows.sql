@@ -17,7 +17,10 @@ begin
             origin text,
             received_batch bigint,
             received_event bigint,
-            places int4multirange
+            places int4multirange,
+            first_event bigint,
+            last_event bigint,
+            broker text
         );
     end if;
 end
@@ -63,7 +66,7 @@ begin
     )
     -- Not across segments of the log: a run is looked for in one of them.
     select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
-        null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
+        null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
     from cut c cross join lateral generate_series(c.lo / 65536, c.hi / 65536) s(segment);
     return v_runs;
 end
@@ -191,6 +194,17 @@ declare
     v_endpoint regclass := (build_receive.event_type).endpoint;
     v_function text := format('pgps_queue.%I', (build_receive.event_type).name || '_receive');
     v_columns text := coalesce((select string_agg(format(', %I %s', a.name, a.type), '') from pgps_internal.attributes_of(v_endpoint) a), '');
+    v_select text := format($sql$select l.pgps_event_id,
+                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at else (l.pgps_statement).published_at end,
+                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher else (l.pgps_statement).publisher end,
+                    l.pgps_xid::text::bigint,
+                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.origin
+                        else coalesce((l.pgps_statement).origin, r.broker) end,
+                    case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places::text%s
+                from unnest(pgps_taken.runs) r
+                join pgps._log_%s l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi and l.pgps_slot = (r.lo / 65536) %% 4$sql$, coalesce((
+            select string_agg(format(', l.%I', a.name), '') from pgps_internal.attributes_of((build_receive.event_type).endpoint) a), ''),
+        (build_receive.event_type).type_id);
     v_own text := coalesce((select string_agg(format(', l.%I', a.name), '') from pgps_internal.attributes_of(v_endpoint) a), '');
 begin
     perform pgps_internal.drop_receive(build_receive.event_type);
@@ -200,23 +214,25 @@ begin
         declare
             v_told pgps_internal.run[];
         begin
-            with x as materialized (
-                select r.batch_id, r.lo, r.hi, l.xid, l.events
-                from unnest(pgps_runs) r
-                cross join lateral (select l.xid, count(*) as events from %1$s l
-                    where l.event_id between r.lo and r.hi and (l.event_id / 65536) %% 4 = (r.lo / 65536) %% 4 group by l.xid) l
-            )
-            select array_agg((x.batch_id, greatest(x.lo, c.lo), least(x.hi, c.hi), x.xid, c.published_at, pg_get_userbyid(c.publisher),
+            -- By its first event; where statements were published side by side, the others are looked up one by one when they are read.
+            select array_agg((r.batch_id, r.lo, r.hi, l.xid, c.published_at, pg_get_userbyid(c.publisher),
                 case when c.origin_id is null then pgps_broker else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
-                pgps_batch, pgps_event, pgps_places)::pgps_internal.run order by x.batch_id, x.lo) into v_told
-            from x left join pgps_internal.control c on c.xid = x.xid and c.hi >= x.lo and c.lo <= x.hi and c.type_id = %2$s
+                pgps_batch, pgps_event, pgps_places, c.lo, c.hi, pgps_broker)::pgps_internal.run order by r.batch_id, r.lo) into v_told
+            from unnest(pgps_runs) r
+            left join lateral (select l.xid from %1$s l
+                where l.event_id = r.lo and (l.event_id / 65536) %% 4 = (r.lo / 65536) %% 4) l on true
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = %2$s order by c.hi limit 1) c on true
             -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to do.
-            having bool_and(c.xid is not null) and (select sum(y.events) from x y) = (select sum(r.hi - r.lo + 1) from unnest(pgps_runs) r);
+            having bool_and(c.hi is not null) and not exists (
+                select from unnest(pgps_runs) r join %3$s k on k.event_id between r.lo and r.hi);
             return v_told;
-        end$body$, v_log, v_id)));
+        end$body$, v_log, v_id, format('pgps_internal.%I', (build_receive.event_type).name || '_kept'))));
     -- The log as its readers may see it, with what a run is looked for by. For the function below, which runs with the reader's rights.
     execute format('create view pgps._log_%1$s with (security_invoker = true) as
-        select l.event_id as pgps_event_id, (l.event_id / 65536) %% 4 as pgps_slot, l.xid as pgps_xid%2$s from %3$s l', v_id, v_own, v_log);
+        select l.event_id as pgps_event_id, (l.event_id / 65536) %% 4 as pgps_slot, l.xid as pgps_xid,
+            (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %1$s
+                order by c.hi limit 1) as pgps_statement%2$s from %3$s l', v_id, v_own, v_log);
     execute format('grant select on pgps._log_%s to public', v_id);
     execute format($sql$create function %s(subscriptions text[], max_events integer = 1000)
         returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint, pgps_origin text,
@@ -226,15 +242,23 @@ begin
         #variable_conflict use_column
         declare
             pgps_taken record;
+            pgps_rows bigint;
         begin
             insert into pgps._receive_rows_calls (type_id, subscriptions, max_events) values (%1$s, $1, $2) returning runs, others into pgps_taken;
-            return query
-            select l.pgps_event_id, r.published_at, r.publisher, r.xid::text::bigint, r.origin,
-                case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places::text%2$s
-            from unnest(pgps_taken.runs) r
-            join pgps._log_%1$s l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
-                and l.pgps_slot = (r.lo / 65536) %% 4 and l.pgps_xid = r.xid
-            order by r.places, r.batch_id, l.pgps_event_id;
+            if cardinality(pgps_taken.runs) = 1 then
+                return query
+                %4$s;
+            else
+                return query
+                %4$s
+                order by r.places, r.batch_id, l.pgps_event_id;
+            end if;
+            get diagnostics pgps_rows = row_count;
+            if pgps_rows = 0 and cardinality(pgps_taken.runs) > 0 then
+                -- Gone in a crash: pgps.receive goes on behind them.
+                pgps_taken.others := array(select p from unnest(pgps_taken.runs) r, unnest(r.places) m, generate_series(lower(m), upper(m) - 1) p
+                    group by p) || pgps_taken.others;
+            end if;
             if cardinality(pgps_taken.others) > 0 then
                 return query
                 select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt, int4multirange(int4range(o.place, o.place, '[]'))::text%2$s
@@ -244,7 +268,7 @@ begin
                 cross join lateral jsonb_populate_record(null::pgps_event.%3$I, m.payload) l
                 order by o.turn, m.turn;
             end if;
-        end$body$, v_id, v_own, (build_receive.event_type).name));
+        end$body$, v_id, v_own, (build_receive.event_type).name, v_select));
     execute format('comment on function %s(text[], integer) is %L', v_function,
         'The next events of subscriptions to this type as pgps.receive gives them, the attributes as columns. Subscriptions that are at the same place
 with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from 1. Acknowledge with pgps.ack or pgps.ack_each.');

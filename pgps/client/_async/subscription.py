@@ -79,6 +79,7 @@ class AsyncSubscription(Generic[T]):
         self._next = 0
         self._is_open = False
         self._stopping = False
+        self._owes = False
         self._task: runtime.Task | None = None
         self._rows: RowReader | None = None
         self._readers: dict[str, Reader] = {}
@@ -179,12 +180,16 @@ class AsyncSubscription(Generic[T]):
         await self.open()
         if connection is not None:
             return await self._take(connection, max_events or self.prefetch)
+        return await self._receive(max_events, timeout, acks=False)
+
+    async def _receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = await self._take(None, max_events or self.prefetch)
+            events = await self._take(None, max_events or self.prefetch, acks=acks)
             if events or not await self._wait(deadline):
                 return events
+            acks = False
 
     async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge what was received, all or up to an event; return how many events.
@@ -285,6 +290,14 @@ class AsyncSubscription(Generic[T]):
         how = how or Handling()
         await self.open()
         answered = time.monotonic()
+        try:
+            await self._run(handler, how, timeout, answered)
+        finally:
+            if self._owes:
+                self._owes = False
+                await self.ack()
+
+    async def _run(self, handler: Callable[..., Any], how: Handling, timeout: float | None, answered: float) -> None:
         while not self._stopping:
             try:
                 with mapped():
@@ -303,7 +316,8 @@ class AsyncSubscription(Generic[T]):
     async def _turn(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
         if how.transactional:
             return await self._handle_in_transaction(handler, how, timeout)
-        events = await self.receive(how.max_events, timeout=timeout)
+        owes, self._owes = self._owes, False
+        events = await self._receive(how.max_events, timeout, acks=owes)
         await self._handle(handler, how, events)
         return len(events)
 
@@ -349,8 +363,10 @@ class AsyncSubscription(Generic[T]):
             except runtime.FailedAt as failed:
                 await self._put_back(events if how.batch else [parts[failed.place]], failed.error, how, None)
                 done = failed.place + 1
-        if done:
-            await self.ack(None if done == len(parts) else events[done - 1])
+        if done == len(parts):
+            self._owes = done > 0  # acknowledged with the next receive
+        elif done:
+            await self.ack(events[done - 1])
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -392,8 +408,13 @@ class AsyncSubscription(Generic[T]):
 
     async def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
         """Acknowledge what is in hand, and take more."""
-        await self._settle(done=True)
-        self._local = await self.receive(max_events, timeout=timeout)
+        await self.open()
+        whole = 0 < self._next == len(self._local)
+        if whole:
+            self._local, self._next = [], 0
+        else:
+            await self._settle(done=True)
+        self._local = await self._receive(max_events, timeout, acks=whole)
 
     async def _settle(self, *, done: bool) -> None:
         """Acknowledge what was iterated over."""
@@ -411,14 +432,16 @@ class AsyncSubscription(Generic[T]):
         await self._signal.wait(remaining)
         return not self._stopping
 
-    async def _take(self, connection: AnyConnection | None, max_events: int) -> list[Event[T]]:
+    async def _take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
         if "*" in self._event_type:
             if connection is None:
+                if acks:
+                    await self.ack()
                 return await self._feed.session.run(lambda link: self._take_any(link, max_events))
             with mapped():
                 return await self._take_any(connection, max_events)
         if connection is None:
-            found = await self._feed.receive(self.name, self._event_type, max_events)
+            found = await self._feed.receive(self.name, self._event_type, max_events, acks=acks)
         else:
             with mapped():
                 found = await received(connection, self._event_type, [self.name], max_events)

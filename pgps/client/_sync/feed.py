@@ -38,6 +38,7 @@ Key: TypeAlias = tuple[str, int]
 @dataclass(slots=True)
 class _Request:
     subscription: str
+    acks: bool = False
     done: bool = False
     result: Rows | None = None
     acked: int = 0
@@ -53,8 +54,8 @@ def received(connection: AnyConnection, event_type: str, subscriptions: list[str
     query = sql.SQL("select * from {}(%s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query, [subscriptions, max_events], prepare=False)
-        names = tuple(column.name for column in cursor.description or ())[OWN:]
-        return Rows(names, cursor.fetchall())
+        rows = cursor.fetchall()  # in a pipeline there is no description before
+        return Rows(tuple(column.name for column in cursor.description or ())[OWN:], rows)
 
 
 @dataclass(slots=True)
@@ -66,9 +67,9 @@ class Feed:
     _asked: dict[Key, list[_Request]] = field(default_factory=dict)
     _finished: list[_Request] = field(default_factory=list)
 
-    def receive(self, subscription: str, event_type: str, max_events: int) -> Rows:
-        """Return the next events of a subscription."""
-        request, key = _Request(subscription), (event_type, max_events)
+    def receive(self, subscription: str, event_type: str, max_events: int, *, acks: bool = False) -> Rows:
+        """Return the next events of a subscription, after acknowledging those before if it `acks`."""
+        request, key = _Request(subscription, acks), (event_type, max_events)
         with self._guard:
             self._asked.setdefault(key, []).append(request)
 
@@ -120,8 +121,21 @@ class Feed:
     def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
         # Several of one subscription get the same events, as they would one after the other.
         names = list(dict.fromkeys(request.subscription for request in requests))
+        acked = list({request.subscription for request in requests if request.acks})
+        for request in requests:
+            # Once: if the answer is lost, another time would acknowledge what nobody has seen.
+            request.acks = False
         with mapped():
-            found = received(connection, key[0], names, key[1])
+            if acked:
+                # One transaction, one trip: statements of a pipeline.
+                with connection.pipeline():
+                    if len(acked) == 1:
+                        connection.execute(_calls.ACK.encode(), {"subscription": acked[0], "up_to": None})
+                    else:
+                        connection.execute(_calls.ACK_EACH.encode(), {"subscriptions": acked})
+                    found = received(connection, key[0], names, key[1])
+            else:
+                found = received(connection, key[0], names, key[1])
         shared = shares(found, names)
         for request in requests:
             request.result = shared[request.subscription]

@@ -80,6 +80,7 @@ class Subscription(Generic[T]):
         self._next = 0
         self._is_open = False
         self._stopping = False
+        self._owes = False
         self._task: runtime.Task | None = None
         self._rows: RowReader | None = None
         self._readers: dict[str, Reader] = {}
@@ -180,12 +181,16 @@ class Subscription(Generic[T]):
         self.open()
         if connection is not None:
             return self._take(connection, max_events or self.prefetch)
+        return self._receive(max_events, timeout, acks=False)
+
+    def _receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = self._take(None, max_events or self.prefetch)
+            events = self._take(None, max_events or self.prefetch, acks=acks)
             if events or not self._wait(deadline):
                 return events
+            acks = False
 
     def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge what was received, all or up to an event; return how many events.
@@ -280,6 +285,14 @@ class Subscription(Generic[T]):
         how = how or Handling()
         self.open()
         answered = time.monotonic()
+        try:
+            self._run(handler, how, timeout, answered)
+        finally:
+            if self._owes:
+                self._owes = False
+                self.ack()
+
+    def _run(self, handler: Callable[..., Any], how: Handling, timeout: float | None, answered: float) -> None:
         while not self._stopping:
             try:
                 with mapped():
@@ -298,7 +311,8 @@ class Subscription(Generic[T]):
     def _turn(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
         if how.transactional:
             return self._handle_in_transaction(handler, how, timeout)
-        events = self.receive(how.max_events, timeout=timeout)
+        owes, self._owes = self._owes, False
+        events = self._receive(how.max_events, timeout, acks=owes)
         self._handle(handler, how, events)
         return len(events)
 
@@ -344,8 +358,10 @@ class Subscription(Generic[T]):
             except runtime.FailedAt as failed:
                 self._put_back(events if how.batch else [parts[failed.place]], failed.error, how, None)
                 done = failed.place + 1
-        if done:
-            self.ack(None if done == len(parts) else events[done - 1])
+        if done == len(parts):
+            self._owes = done > 0  # acknowledged with the next receive
+        elif done:
+            self.ack(events[done - 1])
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -386,8 +402,13 @@ class Subscription(Generic[T]):
 
     def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
         """Acknowledge what is in hand, and take more."""
-        self._settle(done=True)
-        self._local = self.receive(max_events, timeout=timeout)
+        self.open()
+        whole = 0 < self._next == len(self._local)
+        if whole:
+            self._local, self._next = [], 0
+        else:
+            self._settle(done=True)
+        self._local = self._receive(max_events, timeout, acks=whole)
 
     def _settle(self, *, done: bool) -> None:
         """Acknowledge what was iterated over."""
@@ -405,14 +426,16 @@ class Subscription(Generic[T]):
         self._signal.wait(remaining)
         return not self._stopping
 
-    def _take(self, connection: AnyConnection | None, max_events: int) -> list[Event[T]]:
+    def _take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
         if "*" in self._event_type:
             if connection is None:
+                if acks:
+                    self.ack()
                 return self._feed.session.run(lambda link: self._take_any(link, max_events))
             with mapped():
                 return self._take_any(connection, max_events)
         if connection is None:
-            found = self._feed.receive(self.name, self._event_type, max_events)
+            found = self._feed.receive(self.name, self._event_type, max_events, acks=acks)
         else:
             with mapped():
                 found = received(connection, self._event_type, [self.name], max_events)
