@@ -1,0 +1,111 @@
+"""What goes wrong only once, and what takes long: a hanging handler, a killed client, large checkpoints and replies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from pgps import errors
+from pgps.client import AsyncClient, Client, Event, Handling
+from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_db import Connect, wait_until
+
+Name = Callable[..., str]
+
+_KILLED = """
+import sys, time
+from pgps.client import Client, Handling
+
+def handle(event, connection):
+    connection.execute(f"insert into {sys.argv[2]} values (%s)", [event.payload["n"]])
+    if event.payload["n"] == 3:
+        print("in hand", flush=True)
+        time.sleep(60)
+
+with Client(sys.argv[1]) as client:
+    client.subscribe(sys.argv[3], prefetch=2).run(handle, how=Handling(transactional=True))
+"""
+
+
+@pytest.mark.anyio
+async def test_a_handler_that_hangs_is_interrupted_and_its_event_put_back(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind)
+    seen: list[tuple[int, int]] = []
+
+    async def handle(event: Event[dict[str, int]]) -> None:
+        if event.attempt == 1 and event.payload["n"] == 1:
+            await asyncio.sleep(60)
+        seen.append((event.payload["n"], event.attempt))
+
+    async with AsyncClient(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
+        publish(admin, kind, 1, 2)
+        rows(admin, "select pgps.dispatch()")
+        await subscription.run(handle, how=Handling(timeout=0.05, retry_in=0.0), timeout=0.1)
+    assert seen == [(2, 1), (1, 2)]
+
+
+def test_a_client_killed_between_processing_and_commit_has_done_nothing_and_its_successor_does_it_once(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind, table, mine = name(), name("t"), name("s")
+    make_type(admin, kind)
+    rows(admin, f"create table {table} (n integer)")
+    call(admin, "subscribe", mine, kind)
+    publish(admin, kind, *range(6))
+    rows(admin, "select pgps.dispatch()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED, dsn, table, mine], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    out = process.stdout
+    assert out is not None
+    assert out.readline() == "in hand\n"
+    process.kill()
+    process.communicate()
+    assert column(admin, f"select n from {table} order by n") == [0, 1]
+
+    def handle(event: Event[dict[str, int]], connection: psycopg.Connection) -> None:
+        connection.execute(f"insert into {table} values (%s)".encode(), [event.payload["n"]])
+
+    with Client(dsn) as client:
+        client.subscribe(mine).run(handle, how=Handling(transactional=True), timeout=0.1)
+        client.unsubscribe(mine)
+    assert column(admin, f"select n from {table} order by n") == list(range(6))
+    rows(admin, f"drop table {table}")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_100_mb_and_a_reply_of_a_million_rows(own_database: str, connect: Connect) -> None:
+    admin = connect(dsn=own_database)
+    state = bytes(range(256)) * (100 * 1024 * 1024 // 256)
+    with Client(own_database) as client, client.identify("c") as me:
+        me.send("select n from generate_series(1, 1000000) n")
+        for (number,) in rows(admin, "select request_no from pgps.claim_request()"):
+            rows(admin, "select pgps.run_request(%s)", [number])
+        reply = me.receive_reply()
+        assert reply is not None
+        assert sum(len(group) for group in reply.groups(10_000)) == 1_000_000
+        me.commit_receive(checkpoint=state)
+        with pytest.raises(errors.LimitExceeded):
+            me.commit_receive(checkpoint=state + b"!")
+    with Client(own_database) as client, client.identify("c") as me:
+        assert me.state.reply_checkpoint == state
+
+
+def test_a_subscription_of_a_dropped_type_says_so(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name()
+    make_type(admin, kind)
+    with Client(dsn) as client, client.subscribe(name("s"), kind) as subscription:
+        assert subscription.receive() == []
+        call(admin, "drop_event_type", kind, cascade=True)
+        with pytest.raises(errors.UnknownName):
+            subscription.receive()
+    wait_until(lambda: value(admin, "select count(*) from pgps.event_types where name = %s", [kind]) == 0)
