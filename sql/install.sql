@@ -44,6 +44,7 @@
 \ir code/link_copy.sql
 \ir code/link_receive.sql
 \ir code/link_reclaim.sql
+\ir code/retention.sql
 \ir code/links.sql
 \ir code/link_views.sql
 \ir code/resync.sql

@@ -261,6 +261,8 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('request_timeout', '10 minutes', 'interval', 'A queued request that takes longer is cancelled, and gets an error for a reply'),
     ('request_attempts', '3', 'integer', 'A queued request that has ended its backend this often gets an error for a reply'),
     ('link_create_types', 'true', 'boolean', 'Event types that a neighbour has and this broker lacks are created here'),
+    ('link_retention', '7 days', 'interval', 'How long what was published here is kept for brokers behind a neighbour that have not got it, should they take another path'),
+    ('link_report_interval', '5 seconds', 'interval', 'How often a broker tells how far it, and those behind it, have got'),
     ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;
 

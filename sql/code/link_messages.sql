@@ -23,6 +23,7 @@ begin
                 and o.broker_id = (hear.body ->> 'broker')::uuid and o.epoch = (hear.body ->> 'epoch')::integer;
         when 'active' then perform pgps_internal.hear_active(hear.neighbour, hear.body);
         when 'gap' then perform pgps_internal.hear_gap(hear.neighbour, hear.body);
+        when 'low' then perform pgps_internal.hear_low(hear.neighbour, hear.body);
         when 'drain' then perform pgps_internal.hear_drain(hear.neighbour);
         when 'drained' then
             update pgps_internal.neighbour n set has_sent_all = true where n.neighbour_id = (hear.neighbour).neighbour_id;
@@ -229,14 +230,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep)
+    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, low)
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
         array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
-            and hear_attach.body -> 'keep' ? w.known_as))
+            and hear_attach.body -> 'keep' ? w.known_as), (hear_attach.body ->> 'horizon')::bigint)
     on conflict on constraint attached_pkey do update
-    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false;
+    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false, low = excluded.low;
 end
 $$;
 comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is 'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';

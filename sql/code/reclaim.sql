@@ -85,7 +85,7 @@ begin
         v_segment := format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
         execute format('select exists (select from %s)', v_segment) into v_any;
-        v_low := coalesce(v_low, pgps_internal.low_batch((reclaim_log.event_type).type_id));
+        v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
         continue when v_any and not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         continue when not pgps_internal.try_lock(v_segment);
         -- Again, with the lock held: what was in flight has ended and shows itself now.
@@ -262,7 +262,7 @@ begin
     if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
             where n <> (v_newest / 4096) % 4) and pg_relation_size(c.oid) > 0) then
         -- Deliveries first: a batch and its types must not go before what refers to them.
-        v_low := least(pgps_internal.low_batch(), v_newest - 1);
+        v_low := least(pgps_internal.kept_batch(), v_newest - 1);
         foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop
             v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, 4096, v_newest, 'batch_id');
         end loop;

@@ -181,11 +181,14 @@ begin
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.wanted w using (neighbour_id)
     where a.neighbour_id = v_id and a.is_live and w.gone_batch is null and (o.is_self
-        or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key));
+        or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key))
+    union all
+    select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out';
 end
 $$;
 comment on function pgps_internal.should_know(pgps_internal.neighbour) is
-'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force';
+'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force,
+and from where on somebody here may ask it again';
 
 create or replace function pgps_internal.activate() returns void
 language plpgsql
@@ -308,7 +311,7 @@ begin
     select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
-            array['type', 'ad', 'unsub', 'sub', 'attach', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
+            array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
@@ -322,7 +325,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     case is_held.kind
-        when 'type', 'active', 'drain', 'drained' then
+        when 'type', 'active', 'low', 'drain', 'drained' then
             -- Once told, no harm.
             return true;
         when 'ad' then

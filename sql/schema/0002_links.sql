@@ -145,6 +145,8 @@ create table pgps_internal.attached (
     horizon bigint not null,
     keep text[] not null,
     is_live boolean not null default false,
+    -- From where on it, or somebody behind it, may ask again.
+    low bigint not null,
     primary key (neighbour_id, origin_id)
 );
 

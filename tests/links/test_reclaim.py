@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.fix_broker import call, column, make_type, publish, rows, value
-from tests.links.rig import Broker, linked, received, settle
+from tests.links.rig import Broker, linked, open_link, received, settle
 
 Brokers = Callable[[int], list[Broker]]
 SEGMENT = 65536
+LOG = "select log from pgps_internal.event_type where name = 'tick'"
+PARENT = """
+    select n.name from pgps_internal.origin o join pgps_internal.neighbour n on n.neighbour_id = o.parent
+    where o.name = 'a'
+"""
 
 
 def turn(broker: Broker) -> None:
@@ -62,3 +69,40 @@ def test_what_was_trimmed_before_another_path_was_taken_is_an_exception_at_every
         assert [n for _, n in received(c, "all")] == [1, 3, 4]
         for broker in (b, c):
             assert column(broker.admin, "select sqlstate from pgps.exceptions") == ["58030"], broker.name
+
+
+@pytest.mark.parametrize(("retention", "found"), [("7 days", [1, 2, 3]), ("0 seconds", [1, 3])])
+def test_an_origin_keeps_what_a_broker_behind_its_neighbour_may_fetch_by_another_path(
+    brokers: Brokers, retention: str, found: list[int]
+) -> None:
+    a, b, c, d = made = brokers(4)
+    make_type(a.admin, "tick")
+    for broker in made:
+        call(broker.admin, "configure", "link_report_interval", "0 seconds")
+        call(broker.admin, "configure", "link_retention", retention)
+    with linked([(a, b), (a, c), (b, d), (c, d)]) as links:
+        settle(made, links)
+        call(d.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        settle(made, links)
+        parent = value(d.admin, PARENT)
+        # Its parent has it and has confirmed it, and cannot pass it on any more.
+        cut = links[2 if parent == "b" else 3]
+        cut.close()
+        publish(a.admin, "tick", 2)
+        for _ in range(5):
+            a.settle()
+            links[0].move(), links[1].move()
+        turn(a)
+        left = [link for link in links if link is not cut]
+        settle(made, left)
+        publish(a.admin, "tick", 3)
+        settle(made, left)
+        assert [n for _, n in received(d, "all")] == found
+        assert column(d.admin, "select sqlstate from pgps.exceptions") == ([] if found == [1, 2, 3] else ["58030"])
+        # It learns that nobody behind it waits for it.
+        links.append(open_link(b if parent == "b" else c, d, "to_d"))
+        settle(made, [*left, links[-1]])
+        turn(a)
+        assert value(a.admin, f"select count(*) from {value(a.admin, LOG)}") == 0, "what came to all is kept for nobody"

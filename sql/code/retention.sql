@@ -1,0 +1,61 @@
+-- What is kept for brokers behind the neighbours: they may take another path, and then ask again from where they are. Who publishes keeps it;
+-- the others need not, they fetch it from there (rule 4 in docs/decisions/0009-links.md). Locks: none.
+
+create or replace function pgps_internal.lows(neighbour_id integer) returns table (kind text, key text, value jsonb)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now numeric := extract(epoch from clock_timestamp());
+    v_pause numeric := extract(epoch from pgps_internal.setting('link_report_interval')::interval);
+begin
+    -- Now and then: it changes with every batch.
+    return query
+    select 'low', x.key, case when t.value is null or t.value ? 'is_stale' or t.value -> 'attachment' <> x.value -> 'attachment'
+        or t.value - 'at' <> x.value and (t.value ->> 'at')::numeric <= v_now - v_pause then x.value || jsonb_build_object('at', v_now) else t.value end
+    from (
+        select o.origin_id::text as key, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment,
+            'low', least(pgps_internal.horizon(o.origin_id), o.rewind_from, (select min(a.low) from pgps_internal.attached a
+                where a.origin_id = o.origin_id and a.neighbour_id <> o.parent))) as value
+        from pgps_internal.origin o where o.parent = lows.neighbour_id and not o.is_self
+    ) x
+    join pgps_internal.told h on h.neighbour_id = lows.neighbour_id and h.kind = 'attach' and h.key = x.key
+    left join pgps_internal.told t on t.neighbour_id = lows.neighbour_id and t.kind = 'low' and t.key = x.key;
+end
+$$;
+comment on function pgps_internal.lows(integer) is
+'Origins that come by a neighbour, and up to which of their batches this broker and all behind it have everything';
+
+create or replace function pgps_internal.hear_low(neighbour pgps_internal.neighbour, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.attached a set low = (hear_low.body ->> 'low')::bigint
+    from pgps_internal.origin o
+    where a.neighbour_id = (hear_low.neighbour).neighbour_id and o.origin_id = a.origin_id and a.attachment = (hear_low.body ->> 'attachment')::integer
+        and o.broker_id = (hear_low.body ->> 'broker')::uuid and o.epoch = (hear_low.body ->> 'epoch')::integer;
+end
+$$;
+comment on function pgps_internal.hear_low(pgps_internal.neighbour, jsonb) is
+'A neighbour, and all behind it, have everything of an origin up to a batch; of an older attachment it means nothing';
+
+create or replace function pgps_internal.kept_batch(type_id integer = null) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return least(pgps_internal.low_batch(kept_batch.type_id), (
+        select greatest(min(greatest(a.low, o.from_batch)), (select max(b.batch_id) from pgps_internal.batch b
+            where b.created_at < clock_timestamp() - pgps_internal.setting('link_retention')::interval))
+        from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
+        where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
+            and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
+                and (kept_batch.type_id is null or m.type_id = kept_batch.type_id))));
+end
+$$;
+comment on function pgps_internal.kept_batch(integer) is
+'Nobody needs batches up to this one (of a type): all subscriptions have acknowledged them, and they came to all brokers behind the
+neighbours, or are older than the setting link_retention';
+
+revoke all on all functions in schema pgps_internal from public;
