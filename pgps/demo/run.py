@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,7 +19,7 @@ from rich.text import Text
 
 from pgps.cli._errors import FAILED, report
 from pgps.cli._output import dumps
-from pgps.demo import after, scene
+from pgps.demo import after, scene, spark_run
 from pgps.demo.after import Answer
 from pgps.demo.broker import Broker
 from pgps.demo.data import Data
@@ -39,7 +40,9 @@ _NETWORKS = ("healthcare", "figure_5")
 _PROVED = ("subscriptions", "links", "states", "withheld")
 
 
-def run(*, keep: bool, speed: float, part: float, seed: int, json: bool, networks: bool = True) -> int:
+def run(
+    *, keep: bool, speed: float, part: float, seed: int, json: bool, networks: bool = True, spark: bool = True
+) -> int:
     """Run the demonstration and return its exit status; Ctrl-C, SIGTERM and SIGHUP clean up, too."""
     began = time.monotonic()
     talk = _console(stderr=True)
@@ -59,6 +62,9 @@ def run(*, keep: bool, speed: float, part: float, seed: int, json: bool, network
                 result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
                 result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)
                 result["ok"] = result["ok"] and all(result[name]["ok"] for name in _NETWORKS)
+            if spark:
+                result["spark"] = spark_run.run(data, Steps(talk), data_out, output=Path("pgps-demo-report").absolute())
+                result["ok"] = result["ok"] and result["spark"]["ok"]
             result["seconds"] = round(time.monotonic() - began, 1)
         except (PgpsError, psycopg.Error, OSError) as error:
             report(error, json=json)
@@ -171,6 +177,8 @@ def _say_end(out: Console, result: dict[str, Any]) -> None:
     for name, part in zip(("one broker", *_NETWORKS), parts, strict=False):
         if not all(each["ok"] for kind in _PROVED for each in part.get(kind, [])):
             out.print(Text(f"✗ {name.replace('_', ' ')}: not what was worked out beforehand", "bold red"))
+    if not result.get("spark", {"ok": True})["ok"]:
+        out.print(Text("✗ spark: not what was worked out from the raw data", "bold red"))
     count = sum(each["received"] for part in parts for each in part["subscriptions"])
     if result["ok"]:
         told = f"✓ {count:,} deliveries: nothing missing, nothing twice, all in order but what was retried"

@@ -28,7 +28,7 @@ from tests.fix_db import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
-_ALL = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0"]
+_ALL = [sys.executable, "-m", "pgps.cli", "demo", "--speed", "0", "--no-spark"]
 _DEMO = [*_ALL, "--no-networks"]
 
 
@@ -91,7 +91,7 @@ def test_it_fails_when_a_subscriber_has_an_event_too_many(
         return expected
 
     monkeypatch.setattr("pgps.demo.run.expect", one_too_few)
-    assert run(keep=False, speed=0, part=0.01, seed=1, networks=False, json=True) == 1
+    assert run(keep=False, speed=0, part=0.01, seed=1, networks=False, spark=False, json=True) == 1
     result = json.loads(capsys.readouterr().out)
     assert [each["subscription"] for each in result["subscriptions"] if not each["ok"]] == ["alarm"]
     assert _left(embedded_home) == []

@@ -72,12 +72,13 @@ def _judged(rows: DataFrame, job: Ingest, event_type: EventType) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
 
     given = [name for name in rows.columns if name != _CORRUPT]
+    folded = {name.lower() for name in given}
     reasons: list[Column] = []
     attributes: list[Column] = []
     if _CORRUPT in rows.columns:
         reasons.append(f.when(f.col(_CORRUPT).isNotNull(), f.lit("malformed row")))
     for attribute in event_type.attributes:
-        text = job.columns.get(attribute.name, attribute.name if attribute.name in given else None)
+        text = job.columns.get(attribute.name, attribute.name if attribute.name.lower() in folded else None)
         if text is None:
             if attribute.not_null and not attribute.has_default:
                 raise ConfigError(

@@ -54,21 +54,25 @@ def _png(figure: Any) -> bytes:
 
 
 def _throughput(table: Table) -> bytes:
+    from matplotlib.dates import ConciseDateFormatter  # noqa: PLC0415 - of the extra
+
     figure, axes = _figure(3.2)
     by_type: dict[str, dict[dt.datetime, int]] = defaultdict(dict)
     for at, event_type, events in table.rows:
         by_type[event_type][dt.datetime.fromisoformat(at)] = events
     moments = sorted({at for series in by_type.values() for at in series})
-    step = min((b - a for a, b in pairwise(moments)), default=dt.timedelta(minutes=1))
+    step = min((b - a for a, b in pairwise(moments)), default=dt.timedelta(milliseconds=10))
     base = [0] * len(moments)
     for colour, (event_type, series) in zip(_COLOURS * 9, sorted(by_type.items()), strict=False):
         values = [series.get(at, 0) for at in moments]
         axes.bar(moments, values, width=step * 0.9, bottom=base, label=event_type, color=colour)
         base = [a + b for a, b in zip(base, values, strict=True)]
+    if len(moments) == 1:
+        axes.set_xlim(moments[0] - 20 * step, moments[0] + 20 * step)
     axes.set_ylabel(f"events {table.title.partition(', ')[2]}")
     axes.grid(axis="y", color="#e6ebf0")
     axes.legend(frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, 1.14))
-    figure.autofmt_xdate(rotation=0, ha="center")
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
     return _png(figure)
 
 

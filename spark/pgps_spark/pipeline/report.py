@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["finish", "tables"]
 
 _PARTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_SPANS = (
+    (0.01, "10 milliseconds"), (0.1, "a tenth of a second"), (1, "the second"), (10, "10 seconds"), (60, "the minute"),
+    (600, "10 minutes"), (3600, "the hour"), (21_600, "6 hours"), (86_400, "the day"), (864_000, "10 days"),
+)  # fmt: skip
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #d5dde5; }
@@ -109,22 +113,16 @@ def _overview(events: DataFrame, out: DataFrame | None, failed: DataFrame | None
 
 
 def _throughput(events: DataFrame) -> Table:
-    """Count events by the second, minute, hour or day, whichever gives some dozens of points."""
+    """Count events by spans of time, of the length that gives some dozens of points."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - loaded with Spark only
 
     first, last = events.agg(f.min("published_at"), f.max("published_at")).collect()[0]
-    span = (last - first).total_seconds()
-    unit = next(
-        (unit for unit, seconds in (("second", 120), ("minute", 7200), ("hour", 432_000)) if span <= seconds), "day"
-    )
-    rows = (
-        events.groupBy(f.date_trunc(unit, "published_at").alias("at"), "event_type")
-        .count()
-        .orderBy("at", "event_type")
-        .collect()
-    )
+    whole = (last - first).total_seconds()
+    length, name = next((each for each in _SPANS if whole / each[0] <= 60), _SPANS[-1])
+    at = f.timestamp_seconds(f.floor(f.col("published_at").cast("double") / length) * length).alias("at")
+    rows = events.groupBy(at, "event_type").count().orderBy("at", "event_type").collect()
     shown = [[row["at"].isoformat(sep=" "), row.event_type, row["count"]] for row in rows]
-    return Table("throughput", f"Events published, by the {unit}", ["at", "event type", "events"], shown)
+    return Table("throughput", f"Events published, by {name}", ["at", "event type", "events"], shown)
 
 
 def _latency(matched: DataFrame) -> Table:

@@ -41,7 +41,7 @@ def _stream(writer: Any, job: Job) -> Done:
     return {"job": job.name, "batches": len(batches), "rows": sum(progress["numInputRows"] for progress in batches)}
 
 
-def to_end(writer: Any, tries: int = 5) -> Any:
+def to_end(writer: Any, tries: int = 10) -> Any:
     """Start a query and wait for its end, or for Ctrl-C; return it.
 
     Spark gives the Python process of a source ten seconds to start, whatever the machine has

@@ -1,0 +1,190 @@
+"""Publishing: plain JDBC, loads, schemas; exactly once although tasks are killed and batches are repeated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from pgps.errors import (
+    BadArgument,
+    ConfigError,
+    ConnectionLost,
+    ConstraintViolated,
+    NotPermitted,
+    PgpsError,
+    UnknownName,
+    WrongState,
+)
+from pgps_spark import publish, publish_stream
+from pgps_spark.pipeline.run import to_end
+from tests.fix_broker import call, quoted, rows
+from tests.spark.conftest import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_a_plain_jdbc_write_publishes(spark: SparkSession, broker: Broker) -> None:
+    from pgps_spark import jdbc_options
+
+    t = broker.type("n integer not null, id uuid, doc jsonb, tags text[], at timestamptz, price numeric")
+    df = spark.range(100).selectExpr(
+        "cast(id as int) n", "uuid() id", "to_json(named_struct('a', id)) doc", "array('x', concat('y', id)) tags",
+        "timestamp'2024-02-29 12:00:00.123456' at", "cast(id / 4 as decimal(10,2)) price",
+    )  # fmt: skip
+    df.write.format("jdbc").options(**jdbc_options(broker.dsn), dbtable=f"pgps_event.{t}").mode("append").save()
+    assert sorted(broker.received(t)) == list(range(100))
+    found = rows(broker.admin, f"select doc, tags, price from pgps_queue.{t}_log where n = 7")
+    assert found == [({"a": 7}, ["x", "y7"], Decimal("1.75"))]
+
+
+def test_a_role_that_may_only_publish_writes_with_columns_it_may_see(spark: SparkSession, broker: Broker) -> None:
+    from pgps_spark import jdbc_options
+
+    t = broker.type()
+    rows(broker.admin, f"revoke select on pgps_event.{t} from {broker.role}")
+    rows(broker.admin, f"grant select (n, text, _producer, _producer_seq) on pgps_event.{t} to {broker.role}")
+    df = spark.createDataFrame([(1, "a")], "n int, text string")
+    df.write.format("jdbc").options(**jdbc_options(broker.dsn), dbtable=f"pgps_event.{t}").mode("append").save()
+    assert broker.received(t) == [1]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        call(broker.connection, "subscribe", broker.make("reader"), t)
+    rows(broker.admin, f"revoke insert on pgps_event.{t} from {broker.role}")
+    with pytest.raises((NotPermitted, UnknownName)):
+        publish(df, t, dsn=broker.dsn)
+
+
+def test_numbers_let_a_jdbc_write_be_repeated(spark: SparkSession, broker: Broker) -> None:
+    t = broker.type()
+    df = spark.range(50).selectExpr("cast(id as int) n", "'x' text", "id as row")
+    for partitions in (2, 1):
+        done = publish(df.repartition(partitions), t, dsn=broker.dsn, via="jdbc", job="import", number="row")
+        assert done.events == 50
+    assert sorted(broker.received(t)) == list(range(50))
+
+
+def _dies_once(flag: Path) -> Any:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            # After rows of it have gone to the broker.
+            if not flag.exists():
+                flag.touch()
+                os._exit(1)
+
+    return work
+
+
+def test_a_task_that_is_killed_in_the_middle_publishes_nothing_twice(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    t = broker.type()
+    # In another order each time it is computed: numbers of rows would not do.
+    df = spark.range(0, 40_000, 1, 2).selectExpr("cast(id as int) n", "uuid() text").orderBy("text")
+    failing = df.mapInArrow(_dies_once(tmp_path / "died"), df.schema)
+    done = publish(failing, t, dsn=broker.dsn, job="job", batch=3)
+    assert (tmp_path / "died").exists()
+    assert done.events == 40_000
+    again = publish(df, t, dsn=broker.dsn, job="job", batch=3)
+    assert (again.events, again.repeated) == (0, True)
+    assert sorted(broker.received(t)) == list(range(40_000))
+    left = "select count(*) from pg_class where relnamespace = 'pgps_load'::regnamespace and relkind = 'r'"
+    assert rows(broker.admin, left) == [(0,)]
+
+
+def test_a_micro_batch_that_is_repeated_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.type(), broker.type()
+    s = broker.subscribe(source)
+    publish(spark.range(100).selectExpr("cast(id as int) n", "'x' text"), source, dsn=broker.dsn)
+    broker.dispatch()
+
+    def run(write: Any) -> None:
+        events = broker.stream(spark, s).select("n", "text")
+        query = write(events, target, dsn=broker.dsn).option("checkpointLocation", str(tmp_path / "a"))
+        to_end(query.trigger(availableNow=True))
+
+    def crashing(events: DataFrame, target: str, *, dsn: str) -> Any:
+        # The driver dies when it has published, and before Spark has noted that the batch is done.
+        def work(df: DataFrame, batch: int) -> None:
+            from pgps_spark.publishing import query_producer
+
+            publish(df, target, dsn=dsn, job=query_producer(df), batch=batch)
+            raise RuntimeError("killed")
+
+        return events.writeStream.foreachBatch(work)
+
+    with pytest.raises(Exception, match="killed"):
+        run(crashing)
+    assert broker.depth(s) == 100
+    run(publish_stream)
+    assert broker.depth(s) == 0
+    assert sorted(broker.received(target)) == list(range(100))
+
+
+def test_both_writers_of_the_data_source_publish(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.type(), broker.type()
+    s = broker.subscribe(source)
+    df = spark.range(10).selectExpr("cast(id as int) n", "'x' text")
+    for _ in range(2):
+        df.write.format("pgps").options(dsn=broker.dsn, eventType=source, job="j", batch="1").mode("append").save()
+    assert sorted(broker.received(source)) == list(range(10))
+    events = broker.stream(spark, s).select("n", "text")
+    writer = events.writeStream.format("pgps").options(dsn=broker.dsn, eventType=target)
+    to_end(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+    assert sorted(broker.received(target)) == list(range(10))
+
+
+def test_a_dataframe_that_does_not_fit_is_refused_before_anything_runs(spark: SparkSession, broker: Broker) -> None:
+    t = broker.type("n integer not null, text text, price numeric")
+    for columns, said in (
+        ("'a' text", '"n" (integer, not null) has no column'),
+        ("1 n, 2 m", '"m" is no attribute'),
+        ("'1' n", '"n" is string, the attribute integer'),
+        ("1L n", '"n" is bigint, the attribute integer'),
+        ("1 n, 'cheap' price", '"price" is string, the attribute numeric'),
+    ):
+        df = spark.range(1).selectExpr(*columns.split(", "))
+        with pytest.raises(BadArgument, match="does not fit") as caught:
+            publish(df, t, dsn=broker.dsn)
+        assert said in caught.value.message
+        assert caught.value.hint is not None
+        assert "n integer not null" in caught.value.hint
+    with pytest.raises(UnknownName, match="nothing"):
+        publish(spark.range(1), "nothing", dsn=broker.dsn)
+    rows(broker.connection, "select pgps.unadvertise(%s)", [t])
+    with pytest.raises(WrongState, match="advertised"):
+        publish(spark.range(1), t, dsn=broker.dsn)
+    assert broker.received(t) == []
+
+
+def test_a_row_that_is_refused_in_the_middle_leaves_nothing_published(spark: SparkSession, broker: Broker) -> None:
+    t = broker.type("n integer not null check (n <> 7000), text text not null")
+    df = spark.range(0, 10_000, 1, 2).selectExpr("cast(id as int) n", "if(id = 8000, null, 'x') text")
+    with pytest.raises(ConstraintViolated, match=r"violates check constraint|null value"):
+        publish(df, t, dsn=broker.dsn)
+    with pytest.raises(PgpsError, match="violates"):
+        publish(df.where("n > 6000").coalesce(1), t, dsn=broker.dsn, via="jdbc")
+    assert broker.received(t) == []
+
+
+def test_a_broker_that_does_not_answer_or_let_one_in_is_told_before_work_starts(
+    spark: SparkSession, broker: Broker
+) -> None:
+    t = broker.type()
+    df = spark.range(1).selectExpr("cast(id as int) n")
+    with pytest.raises(PgpsError, match="password authentication failed"):
+        publish(df, t, dsn=broker.dsn.replace("password=test", "password=wrong"))
+    with pytest.raises(ConnectionLost):
+        publish(df, t, dsn="host=127.0.0.1 port=1 dbname=none")
+    with pytest.raises(BadArgument, match="invalid via"):
+        publish(df, t, dsn=broker.dsn, via="pigeon")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="belong together"):
+        publish(df, t, dsn=broker.dsn, via="jdbc", job="x")
+    assert quoted(t)

@@ -1,0 +1,204 @@
+"""Reading: queues in batch, subscriptions as streams."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pgps.errors import ConfigError
+from pgps_spark import publish, sessions
+from pgps_spark.errors import told
+from pgps_spark.pipeline.run import to_end
+from pgps_spark.slices import Slice, cut
+from tests.fix_broker import call, rows
+from tests.spark.conftest import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TYPES = (
+    "b boolean, i2 smallint, i4 integer, i8 bigint, f4 real, f8 double precision, n numeric(12,3), big numeric, "
+    "t text, u uuid, j jsonb, d date, ts timestamp, tz timestamptz, raw bytea, a integer[], ta text[]"
+)
+
+
+def _run(df: DataFrame, checkpoint: Path, column: str = "n") -> list[list[Any]]:
+    """Run a stream over what waits now; return the column's values, batch by batch."""
+    found: list[list[Any]] = []
+    writer = df.writeStream.foreachBatch(lambda batch, _: found.append([row[column] for row in batch.collect()]))
+    to_end(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True))
+    return found
+
+
+def test_every_type_comes_back_as_it_was_published(spark: SparkSession, broker: Broker) -> None:
+    t = broker.type(TYPES, auditable=True)
+    rows(
+        broker.connection,
+        f"""insert into pgps_event.{t} (b, i2, i4, i8, f4, f8, n, big, t, u, j, d, ts, tz, raw, a, ta) values
+        (true, -2, 4, 8000000000, 1.5, 'NaN', 123456.789, 0.000000000000000001, E'line\n"quoted", ünï\\\\',
+            gen_random_uuid(), '{{"k": [1]}}', '2024-02-29', '2024-02-29 01:02:03.000004', '2024-02-29 01:02:03.5+02',
+            '\\x00ff', '{{1,null,3}}', '{{a,"b,c"}}'),
+        (null, null, null, null, null, '-Infinity', null, null, '', null, null, null, null, null, null, null, null)""",
+    )
+    read = spark.read.format("pgps").option("dsn", broker.dsn).option("queue", f"{t}_in").load()
+    first, second = read.orderBy("event_id").collect()
+    assert (first.b, first.i2, first.i4, first.i8, first.f4) == (True, -2, 4, 8_000_000_000, 1.5)
+    assert first.f8 != first.f8
+    assert (first.n, first.big) == (Decimal("123456.789"), Decimal("0.000000000000000001"))
+    assert (first.t, first.j, first.d) == ('line\n"quoted", ünï\\', '{"k": [1]}', dt.date(2024, 2, 29))
+    assert first.ts == dt.datetime(2024, 2, 29, 1, 2, 3, 4)  # noqa: DTZ001 - it has none
+    assert (bytes(first.raw), first.a, first.ta) == (b"\x00\xff", [1, None, 3], ["a", "b,c"])
+    assert (second.t, second.u, second.f8) == ("", None, float("-inf"))
+    names = [column.strip().split(" ")[0] for column in TYPES.split(", ")]
+    done = publish(read.select(*names), t, dsn=broker.dsn)
+    assert done.events == 2
+    same = rows(broker.admin, f"select {', '.join(names)} from pgps_queue.{t}_in order by event_id")
+    assert repr(sorted(map(repr, same[:2]))) == repr(sorted(map(repr, same[2:])))
+
+
+def test_a_queue_is_read_in_partitions_with_filters_and_columns_pushed_down(
+    spark: SparkSession, broker: Broker
+) -> None:
+    t = broker.type("n integer not null, text text, price numeric(8,2)", auditable=True)
+    rows(
+        broker.connection,
+        f"insert into pgps_event.{t} (n, text, price) select g, 'T' || g % 10, g / 4.0 from generate_series(1, 3000) g",
+    )
+    broker.dispatch()
+    reader = spark.read.format("pgps").option("dsn", broker.dsn).option("queue", f"{t}_in").option("partitions", "3")
+    read = reader.option("columns", "n,text,price").load()
+    assert read.columns == ["n", "text", "price"]
+    assert read.rdd.getNumPartitions() == 3
+    assert read.count() == 3000
+    assert reader.option("where", "n < 5 or text = 'T7'").load().count() == 304
+    with pytest.raises(Exception, match="nothing"):
+        reader.option("where", "nothing = 1").load().count()
+    for condition in (
+        "n = 17", "n in (1, 2, 5000)", "n > 2990 and text <> 'T3'", "text like 'T1%'", "text like '%9'", "text >= 'T7'",
+        "price = 2.5", "n is null", "not n = 4", "text = 'T4' or n = 1", "length(text) = 2 and n < 9", "text <=> 'T1'",
+    ):  # fmt: skip
+        wanted = rows(broker.admin, f"select count(*) from pgps_queue.{t}_in where {condition.replace('<=>', '=')}")
+        # One DataFrame for all, where Spark filters; one for each, where PostgreSQL does.
+        assert [(read.where(condition).count(),)] == wanted, condition
+        pushed = reader.option("where", "true").option("pushFilters", "true").load()
+        assert [(pushed.where(condition).count(),)] == wanted, condition
+    plan = pushed.where("n = 17")._jdf.queryExecution().toString()
+    assert "Filter" not in plan.partition("Physical Plan")[2]
+    with pytest.raises(Exception, match="is no queue") as caught:
+        spark.read.format("pgps").option("dsn", broker.dsn).option("queue", t).load()
+    assert told(caught.value) is not None
+    with pytest.raises(Exception, match="no column nothing"):
+        reader.option("columns", "n,nothing").load()
+    with pytest.raises(Exception, match="unknown option quue"):
+        spark.read.format("pgps").option("quue", t).load()
+
+
+def test_a_stream_goes_on_where_it_stood_and_acknowledges(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type()
+    s = broker.subscribe(t, filter="n % 2 = 0")
+    insert = f"insert into pgps_event.{t} (n, text) select g, 'x' from generate_series(%s::int, %s) g"
+    rows(broker.connection, insert, [0, 9999])
+    broker.dispatch()
+    found = _run(broker.stream(spark, s, maxEventsPerTrigger="3000"), tmp_path)
+    assert [len(batch) for batch in found] == [3000, 2000]
+    assert sorted(chain.from_iterable(found)) == list(range(0, 10_000, 2))
+    assert broker.depth(s) == 0
+    rows(broker.connection, insert, [10_000, 10_009])
+    broker.dispatch()
+    assert [sorted(batch) for batch in _run(broker.stream(spark, s), tmp_path)] == [
+        [10_000, 10_002, 10_004, 10_006, 10_008]
+    ]
+    rows(broker.connection, insert, [20_000, 20_001])
+    broker.dispatch()
+    call(broker.connection, "pause", s)
+    assert _run(broker.stream(spark, s), tmp_path) == []
+    call(broker.connection, "resume", s)
+    columns = broker.stream(spark, s, columns="n,event_id,batch_id,event_type,published_at,publisher,payload")
+    batch: list[Any] = []
+    query = columns.writeStream.foreachBatch(lambda df, _: batch.extend(df.collect()))
+    to_end(query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+    (row,) = batch
+    assert (row.n, row.event_type, row.publisher, row.payload) == (20_000, t, broker.role, '{"n": 20000, "text": "x"}')
+
+
+def test_streams_that_cannot_be_read_say_why(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type()
+    first, second, dropped = broker.subscribe(t), broker.subscribe(t), broker.subscribe(t)
+    rows(broker.connection, f"insert into pgps_event.{t} (n) values (1)")
+    broker.dispatch()
+    reading = broker.stream(spark, first).writeStream.format("noop")
+    reading = reading.option("checkpointLocation", str(tmp_path / "1"))
+    query = reading.start()
+    while not query.recentProgress:
+        if query.exception() is not None:
+            query = reading.start()  # its process was not there in time
+    with pytest.raises(Exception, match="read as a stream already"):
+        _run(broker.stream(spark, first, patience="0"), tmp_path / "2")
+    query.stop()
+    with pytest.raises(Exception, match="the checkpoint is of subscription"):
+        _run(broker.stream(spark, second), tmp_path / "1")
+    gone = broker.stream(spark, dropped)
+    call(broker.connection, "unsubscribe", dropped)
+    with pytest.raises(Exception, match="does not exist"):
+        _run(gone, tmp_path / "3")
+    with pytest.raises(Exception, match="does not exist"):
+        broker.stream(spark, "nobody")
+    assert _run(broker.stream(spark, second), tmp_path / "4") == [[1]]
+    rows(broker.connection, f"insert into pgps_event.{t} (n) values (2), (3)")
+    broker.dispatch()
+    rows(broker.connection, "select * from pgps.receive(%s)", [second])
+    call(broker.connection, "ack", second)
+    with pytest.raises(Exception, match="Another consumer reads it too"):
+        _run(broker.stream(spark, second), tmp_path / "4")
+
+
+def test_a_pattern_is_read_as_json(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type()
+    other = f"{t}_more"
+    call(broker.admin, "create_event_type", other, "word text")
+    rows(broker.admin, f"grant insert, select on pgps_event.{other} to {broker.role}")
+    call(broker.connection, "advertise", other)
+    s = broker.subscribe(f"{t}*")
+    rows(broker.connection, f"insert into pgps_event.{t} (n) values (1)")
+    rows(broker.connection, f"insert into pgps_event.{other} values ('hello')")
+    broker.dispatch()
+    try:
+        found = _run(broker.stream(spark, s), tmp_path, "payload")
+    finally:
+        call(broker.connection, "unsubscribe", s)
+        call(broker.admin, "drop_event_type", other, cascade=True)
+    assert sorted(chain.from_iterable(found)) == ['{"n": 1, "text": null}', '{"word": "hello"}']
+
+
+def test_slices_are_cut_into_equal_parts_in_order() -> None:
+    slices = [
+        Slice(1, "t", [(0, 3000), (5000, 6000)]),
+        Slice(2, "t", [(7000, 11_000)]),
+        Slice(2, "u", [(11_000, 11_001)]),
+    ]
+    parts = cut(slices, 2)
+    assert [sum(each.events for each in part) for part in parts] == [4001, 4000]
+    assert [number for part in parts for each in part for a, b in each.ranges for number in range(a, b)] == [
+        *range(3000), *range(5000, 6000), *range(7000, 11_001)
+    ]  # fmt: skip
+    assert cut([], 3) == []
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="no Java found"):
+        sessions.require_java()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(ConfigError, match="Java 11 is too old"):
+        sessions.require_java()
+    monkeypatch.setenv("PGPS_JDBC_JAR", str(tmp_path / "none.jar"))
+    with pytest.raises(ConfigError, match="no JDBC driver"):
+        sessions.driver_jar()
