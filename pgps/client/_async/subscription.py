@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._async import runtime
-from pgps.client._async.feed import AsyncFeed, received
+from pgps.client._async.feed import AsyncFeed
+from pgps.client._async.reading import AsyncBatch, AsyncReading, FailedError, of_application
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
 from pgps.client._wire import mapped
-from pgps.client.events import Event, Handling, Reader, RowReader, loads
+from pgps.client.events import Event, Handling
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
 if TYPE_CHECKING:
@@ -24,34 +25,6 @@ __all__ = ["AsyncBatch", "AsyncSubscription"]
 
 T = TypeVar("T")
 _log = logging.getLogger("pgps.client")
-
-
-class AsyncBatch(list[Event[T]]):
-    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
-
-    def __init__(self, subscription: AsyncSubscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
-        super().__init__(events)
-        self.subscription = subscription
-        self.connection = connection
-
-    async def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
-        """Put one of the events back, as part of the transaction."""
-        await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
-
-
-class _FailedError(Exception):
-    """A handler has failed, not the broker."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-@contextlib.contextmanager
-def _of_application() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _FailedError(error) from error
 
 
 class AsyncSubscription(Generic[T]):
@@ -74,15 +47,13 @@ class AsyncSubscription(Generic[T]):
         self._signal = runtime.Signal()
         self._feed = client._feed
         self._channel = ""
-        self._event_type = ""
         self._local: list[Event[T]] = []
         self._next = 0
         self._is_open = False
         self._stopping = False
         self._owes = False
         self._task: runtime.Task | None = None
-        self._rows: RowReader | None = None
-        self._readers: dict[str, Reader] = {}
+        self._reading: AsyncReading[T] | None = None
 
     async def __aenter__(self) -> AsyncSubscription[T]:
         await self.open()
@@ -124,10 +95,12 @@ class AsyncSubscription(Generic[T]):
         if row is None:
             raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
         self._definition.check(row)
-        self._channel, self._event_type = row.channel, row.event_type
+        self._channel = row.channel
         if row.handler == "any":
             # What such a session was given is its own; another subscription on the same session would acknowledge it.
             self._feed = AsyncFeed(AsyncSession(self._client._target))
+        cls = self._definition.payload_class
+        self._reading = AsyncReading(self._client, self._feed, self.name, row.event_type, cls)
         await self._client._hub.listen(self._channel, self._heard)
         self._is_open = True
         self._client._subscriptions.append(self)
@@ -179,14 +152,14 @@ class AsyncSubscription(Generic[T]):
         """
         await self.open()
         if connection is not None:
-            return await self._take(connection, max_events or self.prefetch)
+            return await self._take_events(connection, max_events or self.prefetch)
         return await self._receive(max_events, timeout, acks=False)
 
     async def _receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = await self._take(None, max_events or self.prefetch, acks=acks)
+            events = await self._take_events(None, max_events or self.prefetch, acks=acks)
             if events or not await self._wait(deadline):
                 return events
             acks = False
@@ -265,7 +238,7 @@ class AsyncSubscription(Generic[T]):
         while True:
             self._signal.clear()
             async with self._client.transaction() as connection:
-                events = await self._take(connection, max_events or self.prefetch)
+                events = await self._take_events(connection, max_events or self.prefetch)
                 if events:
                     yield AsyncBatch(self, connection, events)
                     await self.ack(connection=connection)
@@ -376,18 +349,18 @@ class AsyncSubscription(Generic[T]):
         try:
             async with self.transaction(how.max_events, timeout=timeout) as batch:
                 for part in [batch] if how.batch and batch else [[event] for event in batch]:
-                    with _of_application():
+                    with of_application():
                         await self._call(handler, how, part, batch.connection)
                 return len(batch)
-        except _FailedError:
+        except FailedError:
             pass
         async with self.transaction(how.max_events, timeout=0.0) as batch:
             for event in batch:
                 try:
                     async with batch.connection.transaction():
-                        with _of_application():
+                        with of_application():
                             await self._call(handler, how, [event], batch.connection)
-                except _FailedError as failed:
+                except FailedError as failed:
                     await self._put_back([event], failed.error, how, batch.connection)
             return len(batch)
 
@@ -432,39 +405,12 @@ class AsyncSubscription(Generic[T]):
         await self._signal.wait(remaining)
         return not self._stopping
 
-    async def _take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
-        if "*" in self._event_type:
-            if connection is None:
-                if acks:
-                    await self.ack()
-                return await self._feed.session.run(lambda link: self._take_any(link, max_events))
-            with mapped():
-                return await self._take_any(connection, max_events)
-        if connection is None:
-            found = await self._feed.receive(self.name, self._event_type, max_events, acks=acks)
-        else:
-            with mapped():
-                found = await received(connection, self._event_type, [self.name], max_events)
-        if self._rows is None or self._rows.names != found.names:
-            cls = self._definition.payload_class
-            shape = None if cls is None else await self._client.shape(self._event_type)
-            self._rows = RowReader(self._event_type, found.names, cls, shape)
-        return self._rows.events(found.rows)
-
-    async def _take_any(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
-        """Receive events of several types, which come as JSON."""
-        rows = await fetch(connection, _calls.RECEIVE, {"subscription": self.name, "max_events": max_events})
-        events = []
-        for event_id, event_type, text, *rest in rows:
-            payload = loads(text)
-            reader = self._readers.get(event_type)
-            if reader is None or reader.keys != payload.keys():
-                # The first of its type, or the type is another one now.
-                self._client._shapes.pop(event_type, None)
-                shape = await self._client._shape(event_type, connection)
-                reader = self._readers[event_type] = Reader(shape, self._definition.payload_class)
-            events.append(Event(event_id, event_type, reader(payload), *rest))
-        return events
+    async def _take_events(
+        self, connection: AnyConnection | None, max_events: int, *, acks: bool = False
+    ) -> list[Event[T]]:
+        if self._reading is None:
+            raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
+        return await self._reading.take(connection, max_events, acks=acks)
 
     @staticmethod
     async def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._sync import runtime
-from pgps.client._sync.feed import Feed, received
+from pgps.client._sync.feed import Feed
+from pgps.client._sync.reading import Batch, FailedError, Reading, of_application
 from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._wire import mapped
-from pgps.client.events import Event, Handling, Reader, RowReader, loads
+from pgps.client.events import Event, Handling
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
 if TYPE_CHECKING:
@@ -25,34 +26,6 @@ __all__ = ["Batch", "Subscription"]
 
 T = TypeVar("T")
 _log = logging.getLogger("pgps.client")
-
-
-class Batch(list[Event[T]]):
-    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
-
-    def __init__(self, subscription: Subscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
-        super().__init__(events)
-        self.subscription = subscription
-        self.connection = connection
-
-    def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
-        """Put one of the events back, as part of the transaction."""
-        self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
-
-
-class _FailedError(Exception):
-    """A handler has failed, not the broker."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-@contextlib.contextmanager
-def _of_application() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise _FailedError(error) from error
 
 
 class Subscription(Generic[T]):
@@ -75,15 +48,13 @@ class Subscription(Generic[T]):
         self._signal = runtime.Signal()
         self._feed = client._feed
         self._channel = ""
-        self._event_type = ""
         self._local: list[Event[T]] = []
         self._next = 0
         self._is_open = False
         self._stopping = False
         self._owes = False
         self._task: runtime.Task | None = None
-        self._rows: RowReader | None = None
-        self._readers: dict[str, Reader] = {}
+        self._reading: Reading[T] | None = None
 
     def __enter__(self) -> Subscription[T]:
         self.open()
@@ -125,10 +96,12 @@ class Subscription(Generic[T]):
         if row is None:
             raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
         self._definition.check(row)
-        self._channel, self._event_type = row.channel, row.event_type
+        self._channel = row.channel
         if row.handler == "any":
             # What such a session was given is its own; another subscription on the same session would acknowledge it.
             self._feed = Feed(Session(self._client._target))
+        cls = self._definition.payload_class
+        self._reading = Reading(self._client, self._feed, self.name, row.event_type, cls)
         self._client._hub.listen(self._channel, self._heard)
         self._is_open = True
         self._client._subscriptions.append(self)
@@ -180,14 +153,14 @@ class Subscription(Generic[T]):
         """
         self.open()
         if connection is not None:
-            return self._take(connection, max_events or self.prefetch)
+            return self._take_events(connection, max_events or self.prefetch)
         return self._receive(max_events, timeout, acks=False)
 
     def _receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._signal.clear()
-            events = self._take(None, max_events or self.prefetch, acks=acks)
+            events = self._take_events(None, max_events or self.prefetch, acks=acks)
             if events or not self._wait(deadline):
                 return events
             acks = False
@@ -262,7 +235,7 @@ class Subscription(Generic[T]):
         while True:
             self._signal.clear()
             with self._client.transaction() as connection:
-                events = self._take(connection, max_events or self.prefetch)
+                events = self._take_events(connection, max_events or self.prefetch)
                 if events:
                     yield Batch(self, connection, events)
                     self.ack(connection=connection)
@@ -371,17 +344,17 @@ class Subscription(Generic[T]):
         try:
             with self.transaction(how.max_events, timeout=timeout) as batch:
                 for part in [batch] if how.batch and batch else [[event] for event in batch]:
-                    with _of_application():
+                    with of_application():
                         self._call(handler, how, part, batch.connection)
                 return len(batch)
-        except _FailedError:
+        except FailedError:
             pass
         with self.transaction(how.max_events, timeout=0.0) as batch:
             for event in batch:
                 try:
-                    with batch.connection.transaction(), _of_application():
+                    with batch.connection.transaction(), of_application():
                         self._call(handler, how, [event], batch.connection)
-                except _FailedError as failed:
+                except FailedError as failed:
                     self._put_back([event], failed.error, how, batch.connection)
             return len(batch)
 
@@ -426,39 +399,10 @@ class Subscription(Generic[T]):
         self._signal.wait(remaining)
         return not self._stopping
 
-    def _take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
-        if "*" in self._event_type:
-            if connection is None:
-                if acks:
-                    self.ack()
-                return self._feed.session.run(lambda link: self._take_any(link, max_events))
-            with mapped():
-                return self._take_any(connection, max_events)
-        if connection is None:
-            found = self._feed.receive(self.name, self._event_type, max_events, acks=acks)
-        else:
-            with mapped():
-                found = received(connection, self._event_type, [self.name], max_events)
-        if self._rows is None or self._rows.names != found.names:
-            cls = self._definition.payload_class
-            shape = None if cls is None else self._client.shape(self._event_type)
-            self._rows = RowReader(self._event_type, found.names, cls, shape)
-        return self._rows.events(found.rows)
-
-    def _take_any(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
-        """Receive events of several types, which come as JSON."""
-        rows = fetch(connection, _calls.RECEIVE, {"subscription": self.name, "max_events": max_events})
-        events = []
-        for event_id, event_type, text, *rest in rows:
-            payload = loads(text)
-            reader = self._readers.get(event_type)
-            if reader is None or reader.keys != payload.keys():
-                # The first of its type, or the type is another one now.
-                self._client._shapes.pop(event_type, None)
-                shape = self._client._shape(event_type, connection)
-                reader = self._readers[event_type] = Reader(shape, self._definition.payload_class)
-            events.append(Event(event_id, event_type, reader(payload), *rest))
-        return events
+    def _take_events(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
+        if self._reading is None:
+            raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
+        return self._reading.take(connection, max_events, acks=acks)
 
     @staticmethod
     def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:

@@ -1,0 +1,102 @@
+"""What a subscription reads: rows and JSON as events, batches that belong to a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pgps.client import _calls
+from pgps.client._async.feed import AsyncFeed, received
+from pgps.client._async.session import AnyConnection, fetch
+from pgps.client._wire import mapped
+from pgps.client.events import Event, Reader, RowReader, loads
+
+if TYPE_CHECKING:
+    from pgps.client._async.client import AsyncClient
+    from pgps.client._async.subscription import AsyncSubscription
+
+__all__ = ["AsyncBatch", "AsyncReading", "FailedError", "of_application"]
+
+T = TypeVar("T")
+
+
+class AsyncBatch(list[Event[T]]):
+    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
+
+    def __init__(self, subscription: AsyncSubscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
+        super().__init__(events)
+        self.subscription = subscription
+        self.connection = connection
+
+    async def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
+        """Put one of the events back, as part of the transaction."""
+        await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
+
+
+class FailedError(Exception):
+    """A handler has failed, not the broker."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@contextlib.contextmanager
+def of_application() -> Iterator[None]:
+    """Tell what the application raises from what the broker does."""
+    try:
+        yield
+    except Exception as error:
+        raise FailedError(error) from error
+
+
+class AsyncReading(Generic[T]):
+    """Receives for one subscription, and makes events of what comes."""
+
+    def __init__(self, client: AsyncClient, feed: AsyncFeed, name: str, event_type: str, cls: type | None) -> None:
+        self._client = client
+        self._feed = feed
+        self._name = name
+        self._event_type = event_type
+        self._cls = cls
+        self._rows: RowReader | None = None
+        self._readers: dict[str, Reader] = {}
+
+    async def take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
+        """Return the next events, by the feed or in the transaction of a connection."""
+        if "*" in self._event_type:
+            return await self._take_of_pattern(connection, max_events, acks=acks)
+        if connection is None:
+            found = await self._feed.receive(self._name, self._event_type, max_events, acks=acks)
+        else:
+            with mapped():
+                found = await received(connection, self._event_type, [self._name], max_events)
+        if self._rows is None or self._rows.names != found.names:
+            shape = None if self._cls is None else await self._client.shape(self._event_type)
+            self._rows = RowReader(self._event_type, found.names, self._cls, shape)
+        return self._rows.events(found.rows)
+
+    async def _take_of_pattern(
+        self, connection: AnyConnection | None, max_events: int, *, acks: bool
+    ) -> list[Event[T]]:
+        if connection is not None:
+            with mapped():
+                return await self._take_json(connection, max_events)
+        if acks:
+            await self._feed.ack(self._name)
+        return await self._feed.session.run(lambda link: self._take_json(link, max_events))
+
+    async def _take_json(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+        """Receive events of several types, which come as JSON."""
+        rows = await fetch(connection, _calls.RECEIVE, {"subscription": self._name, "max_events": max_events})
+        events = []
+        for event_id, event_type, text, *rest in rows:
+            payload = loads(text)
+            reader = self._readers.get(event_type)
+            if reader is None or reader.keys != payload.keys():
+                # The first of its type, or the type is another one now.
+                self._client._shapes.pop(event_type, None)
+                shape = await self._client._shape(event_type, connection)
+                reader = self._readers[event_type] = Reader(shape, self._cls)
+            events.append(Event(event_id, event_type, reader(payload), *rest))
+        return events

@@ -1,0 +1,101 @@
+# Made by tools/unasync_client.py from pgps/client/_async/reading.py: change that, then `make generate`.
+"""What a subscription reads: rows and JSON as events, batches that belong to a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pgps.client import _calls
+from pgps.client._sync.feed import Feed, received
+from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._wire import mapped
+from pgps.client.events import Event, Reader, RowReader, loads
+
+if TYPE_CHECKING:
+    from pgps.client._sync.client import Client
+    from pgps.client._sync.subscription import Subscription
+
+__all__ = ["Batch", "FailedError", "Reading", "of_application"]
+
+T = TypeVar("T")
+
+
+class Batch(list[Event[T]]):
+    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
+
+    def __init__(self, subscription: Subscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
+        super().__init__(events)
+        self.subscription = subscription
+        self.connection = connection
+
+    def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
+        """Put one of the events back, as part of the transaction."""
+        self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
+
+
+class FailedError(Exception):
+    """A handler has failed, not the broker."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+@contextlib.contextmanager
+def of_application() -> Iterator[None]:
+    """Tell what the application raises from what the broker does."""
+    try:
+        yield
+    except Exception as error:
+        raise FailedError(error) from error
+
+
+class Reading(Generic[T]):
+    """Receives for one subscription, and makes events of what comes."""
+
+    def __init__(self, client: Client, feed: Feed, name: str, event_type: str, cls: type | None) -> None:
+        self._client = client
+        self._feed = feed
+        self._name = name
+        self._event_type = event_type
+        self._cls = cls
+        self._rows: RowReader | None = None
+        self._readers: dict[str, Reader] = {}
+
+    def take(self, connection: AnyConnection | None, max_events: int, *, acks: bool = False) -> list[Event[T]]:
+        """Return the next events, by the feed or in the transaction of a connection."""
+        if "*" in self._event_type:
+            return self._take_of_pattern(connection, max_events, acks=acks)
+        if connection is None:
+            found = self._feed.receive(self._name, self._event_type, max_events, acks=acks)
+        else:
+            with mapped():
+                found = received(connection, self._event_type, [self._name], max_events)
+        if self._rows is None or self._rows.names != found.names:
+            shape = None if self._cls is None else self._client.shape(self._event_type)
+            self._rows = RowReader(self._event_type, found.names, self._cls, shape)
+        return self._rows.events(found.rows)
+
+    def _take_of_pattern(self, connection: AnyConnection | None, max_events: int, *, acks: bool) -> list[Event[T]]:
+        if connection is not None:
+            with mapped():
+                return self._take_json(connection, max_events)
+        if acks:
+            self._feed.ack(self._name)
+        return self._feed.session.run(lambda link: self._take_json(link, max_events))
+
+    def _take_json(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
+        """Receive events of several types, which come as JSON."""
+        rows = fetch(connection, _calls.RECEIVE, {"subscription": self._name, "max_events": max_events})
+        events = []
+        for event_id, event_type, text, *rest in rows:
+            payload = loads(text)
+            reader = self._readers.get(event_type)
+            if reader is None or reader.keys != payload.keys():
+                # The first of its type, or the type is another one now.
+                self._client._shapes.pop(event_type, None)
+                shape = self._client._shape(event_type, connection)
+                reader = self._readers[event_type] = Reader(shape, self._cls)
+            events.append(Event(event_id, event_type, reader(payload), *rest))
+        return events
