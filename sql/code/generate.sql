@@ -97,7 +97,7 @@ begin
         format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
         declare
             v_statement pgps_internal.control;
-            v_xid xid8 := (select l.xid from %1$s l where l.event_id = pgps_event);
+            v_xid xid8 := (select l.xid from %1$s l where l.event_id = pgps_event and (l.event_id / 65536) %% 4 = (pgps_event / 65536) %% 4);
         begin
             select c.* into v_statement from pgps_internal.control c
             where c.xid = v_xid and c.hi >= pgps_event and c.lo <= pgps_event and c.type_id = %2$s order by c.hi limit 1;

@@ -16,6 +16,7 @@ begin
         select coalesce(d.ids, (select range_agg(int8range(e, e, '[]')) from unnest(d.event_ids) e)) - m.skip as ids
         from pgps_internal.member m join pgps_internal.delivery d using (class_id)
         where m.subscription_id = delivered_ids.subscription_id and m.type_id = delivered_ids.type_id and d.batch_id = delivered_ids.batch_id
+            and (d.batch_id / 4096) % 4 = (delivered_ids.batch_id / 4096) % 4
             and d.batch_id > m.from_batch
     ) s cross join lateral unnest(s.ids) i(ids);
     -- What was put back or has failed comes by pgps.receive.
@@ -79,7 +80,7 @@ comment on function pgps_internal.first_occurrence(pgps_internal.registration, p
 
 create or replace function pgps_internal.next_occurrence(registration pgps_internal.registration, in_batch bigint = null) returns pgps_internal.client_mark
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_subscription pgps_internal.subscription;
@@ -106,7 +107,7 @@ begin
         end if;
         for v_type in
             select distinct t.* from pgps_internal.member m join pgps_internal.delivery d using (class_id) join pgps_internal.event_type t on t.type_id = m.type_id
-            where m.subscription_id = v_subscription.subscription_id and d.batch_id = v_batch
+            where m.subscription_id = v_subscription.subscription_id and d.batch_id = v_batch and (d.batch_id / 4096) % 4 = (v_batch / 4096) % 4
         loop
             v_ids := pgps_internal.visible(v_type, v_subscription.owner, pgps_internal.delivered_ids(v_subscription.subscription_id, v_type.type_id, v_batch)
                 * case when v_position.acked_batch = v_batch then int8multirange(int8range(v_position.acked_event, null, '()')) else '{(,)}' end);
@@ -126,7 +127,7 @@ $$;
 comment on function pgps_internal.next_occurrence(pgps_internal.registration, bigint) is
 'The next occurrence of a queued registration, in_batch: of that batch only; null when there is none';
 
-create or replace function pgps_internal.follow(registration pgps_internal.registration, batch_id bigint, tuples bigint) returns void
+create or replace function pgps_internal.follow(registration pgps_internal.registration, batch_id bigint, tuples bigint) returns pgps_internal.client_mark
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -134,8 +135,9 @@ declare
     v_id bigint := (follow.registration).subscription_id;
     v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_last bigint := 0;
+    v_next pgps_internal.client_mark := pgps_internal.next_occurrence(follow.registration, follow.batch_id);
 begin
-    if (pgps_internal.next_occurrence(follow.registration, follow.batch_id)).first_event is null then
+    if v_next.first_event is null then
         -- Nothing of it is left: the next thing is in another batch.
         select coalesce(max(e.event_id), 0) into v_last
         from pgps_internal.member m join pgps_internal.delivery d using (class_id)
@@ -149,10 +151,12 @@ begin
             case when follow.batch_id > v_position.acked_batch then v_last else greatest(v_last, v_position.acked_event) end,
             v_position.acked_total + follow.tuples);
     end if;
+    return v_next;
 end
 $$;
 comment on function pgps_internal.follow(pgps_internal.registration, bigint, bigint) is
-'Moves the position of the subscription behind a registration after an occurrence in a batch: before the batch, or past it when it is used up';
+'Moves the position of the subscription behind a registration after an occurrence in a batch: before the batch, or past it when it is used up.
+Returns the next occurrence in the batch.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- receive, receive again, commit
@@ -172,13 +176,15 @@ $$;
 comment on function pgps_internal.last_mark(bigint) is 'What a client has received last, and whether it completed it; null when nothing';
 
 create or replace function pgps_internal.note_mark(mark pgps_internal.client_mark, completed boolean) returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, xid, lo, hi, first_event, last_event, tuples, attempt, completed)
     values ((note_mark.mark).client_id, (note_mark.mark).registration_id, (note_mark.mark).batch_id, (note_mark.mark).type_id, (note_mark.mark).xid,
         (note_mark.mark).lo, (note_mark.mark).hi, (note_mark.mark).first_event, (note_mark.mark).last_event, (note_mark.mark).tuples,
-        (note_mark.mark).attempt, note_mark.completed)
+        (note_mark.mark).attempt, note_mark.completed);
+end
 $$;
 comment on function pgps_internal.note_mark(pgps_internal.client_mark, boolean) is 'Notes in the ledger where a client is';
 
@@ -206,7 +212,7 @@ $$;
 comment on function pgps_internal.describe_mark(pgps_internal.client_mark) is
 'An occurrence as pgps.receive_event returns it; null when its registration or its events are gone';
 
-create or replace function pgps_internal.complete(mark pgps_internal.client_mark) returns void
+create or replace function pgps_internal.complete(mark pgps_internal.client_mark) returns pgps_internal.client_mark
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -214,17 +220,17 @@ declare
     v_registration pgps_internal.registration;
 begin
     if (complete.mark).first_event is null or (complete.mark).completed then
-        return;
+        return null;
     end if;
     select r.* into v_registration from pgps_internal.registration r
     where r.registration_id = (complete.mark).registration_id and r.subscription_id is not null;
     perform pg_advisory_xact_lock(1885826165, v_registration.subscription_id::integer), pgps_internal.note_mark(complete.mark, true);
-    if v_registration.registration_id is not null then
-        perform pgps_internal.follow(v_registration, (complete.mark).batch_id, (complete.mark).tuples);
-    end if;
+    return case when v_registration.registration_id is not null
+        then pgps_internal.follow(v_registration, (complete.mark).batch_id, (complete.mark).tuples) end;
 end
 $$;
-comment on function pgps_internal.complete(pgps_internal.client_mark) is 'Completes an occurrence that is open';
+comment on function pgps_internal.complete(pgps_internal.client_mark) is
+'Completes an occurrence that is open; returns the next one of its registration in the same batch';
 
 create or replace function pgps_internal.receive_event(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
@@ -238,8 +244,9 @@ declare
     v_found pgps_internal.client_mark;
     v_best pgps_internal.client_mark;
     v_upto bigint;
+    v_next pgps_internal.client_mark := pgps_internal.complete(pgps_internal.last_mark(v_client.client_id));
 begin
-    perform pgps_internal.complete(pgps_internal.last_mark(v_client.client_id)), pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
+    perform pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
     if v_name is not null and not exists (select from pgps_internal.registration r
             where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name)) and r.mode = 'queued') then
         raise exception 'client "%" is not registered for "%" in mode queued', v_client.name, args ->> 'event_name'
@@ -251,7 +258,7 @@ begin
     loop
         perform pg_advisory_xact_lock(1885826165, v_registration.subscription_id::integer);
         v_upto := (pgps_internal.last_batch()).batch_id;
-        v_found := pgps_internal.next_occurrence(v_registration);
+        v_found := case when v_next.registration_id = v_registration.registration_id then v_next else pgps_internal.next_occurrence(v_registration) end;
         if v_found.first_event is null then
             perform pgps_internal.pass_others(v_registration, v_upto);
         elsif v_best.batch_id is null or (v_found.batch_id, v_found.first_event) < (v_best.batch_id, v_best.first_event) then
