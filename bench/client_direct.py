@@ -4,7 +4,8 @@ A session inserts an immediate event of a type that a client of the library is r
 second; in turn it sends a bare NOTIFY to a thread that listens, its payload being the transaction. A latency is the
 moment in which the handler is called less the commit timestamp that the server kept for the transaction (of an
 immediate event: its own), by the same machine's clock: the disk's part of a commit is in it, which a bare
-NOTIFY does not have. One that inserts a row first is reported as well. Handlers run in the measuring process.
+NOTIFY does not have. The event is non-guaranteed, as pushing it is. A NOTIFY that inserts a row first is reported as
+well. Handlers run in the measuring process.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def run(house: House) -> list[Figure]:
         seen[occurrence.xid] = time.time()
 
     with house.database() as dsn, opened(dsn) as connection:
-        connection.execute("select pgps.create_event_type('quote', %s, visibility => 'immediate')", [ATTRIBUTES])
+        connection.execute(
+            "select pgps.create_event_type('quote', %s, visibility => 'immediate', reliability => 'non-guaranteed')",
+            [ATTRIBUTES],
+        )
         connection.execute("select pgps.advertise('quote')")
         connection.execute(f"create table outbox (id bigserial primary key, {ATTRIBUTES})".encode())
         listening = threading.Thread(target=_listen, args=(dsn, seen, stop), daemon=True)
