@@ -8,7 +8,6 @@ taken. Counting slows things down; the rates in these tables are with it.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
@@ -93,9 +92,16 @@ class Profiled(Pgps):
 
 
 def _record(outcome: Outcome, profile: Profile) -> dict[str, Any]:
-    kept = dataclasses.asdict(profile)
-    kept["waits"] = {f"{who}: {what}": count for (who, what), count in profile.waits.items()}
-    return {"outcome": outcome.record(), "profile": kept}
+    waits = {f"{who}: {what}": count for (who, what), count in profile.waits.items()}
+    return {
+        "outcome": outcome.record(),
+        "seconds": profile.seconds,
+        "samples": profile.samples,
+        "statements": profile.statements,
+        "functions": profile.functions,
+        "waits": waits,
+        "processors": dict(profile.processors),
+    }
 
 
 def _sheet(path: str, outcome: Outcome, profile: Profile, plan: Plan) -> Sheet:
