@@ -107,7 +107,7 @@ class House:
         """Return the server's version and the settings that matter."""
         with self.cluster.connect() as connection:
             rows = connection.execute(
-                "select name, setting || coalesce(unit, '') from pg_settings where name = any (%s)", [list(_REPORTED)]
+                "select name, current_setting(name) from pg_settings where name = any (%s)", [list(_REPORTED)]
             ).fetchall()
         return dict(rows)
 
