@@ -44,6 +44,8 @@ def run(house: House) -> list[Figure]:
         with tempfile.TemporaryDirectory() as checkpoint:
             query = writer.option("checkpointLocation", checkpoint).trigger(processingTime="200 milliseconds").start()
             _publish(dsn, 5)
+            if (ended := query.exception()) is not None:
+                raise ended
             for _ in house.pairs():
                 seen.clear()
                 _publish(dsn, seconds)

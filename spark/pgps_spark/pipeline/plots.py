@@ -72,7 +72,8 @@ def _throughput(table: Table) -> bytes:
     axes.set_ylabel(f"events {table.title.partition(', ')[2]}")
     axes.grid(axis="y", color="#e6ebf0")
     axes.legend(frameon=False, ncols=4, loc="upper left", bbox_to_anchor=(0, 1.14))
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
+    formatter = ConciseDateFormatter(axes.xaxis.get_major_locator())  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
     return _png(figure)
 
 
