@@ -26,6 +26,7 @@
 \ir code/acknowledge.sql
 \ir code/receive_rows.sql
 \ir code/exceptions.sql
+\ir code/refused.sql
 \ir code/subscribers.sql
 \ir code/rights.sql
 \ir code/reclaim.sql

@@ -21,7 +21,7 @@ begin
         end;
     end if;
 
-    foreach v_role in array array['pgps_admin', 'pgps_worker', 'pgps_link'] loop
+    foreach v_role in array array['pgps_admin', 'pgps_worker', 'pgps_link', 'pgps_neighbour'] loop
         continue when not exists (select from pg_catalog.pg_roles where rolname = v_role);
         -- `drop owned` alone would drop what somebody made while being this role.
         execute format('reassign owned by %I to current_user', v_role);

@@ -53,6 +53,7 @@ class Facts:
     without_temp: list[Row] = field(default_factory=list)
     links: list[Row] = field(default_factory=list)
     broker: Row | None = None
+    gaps: list[Row] = field(default_factory=list)
 
 
 def server_version(facts: Facts) -> Iterator[Finding]:
@@ -200,6 +201,14 @@ def exceptions(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "exceptions", "none")
 
 
+def gaps(facts: Facts) -> Iterator[Finding]:
+    """Nothing that should have come over a link was lost before it came."""
+    for row in facts.gaps:
+        message = f"{count(row['gaps'])} gaps in what came over {row['subscription']}: nobody has those events any more"
+        fix = f"pgps exceptions ls; then pgps exceptions discard --gaps --sub {argument(row['subscription'])}"
+        yield Finding(Level.PROBLEM, "gaps", message, fix)
+
+
 def durability(facts: Facts) -> Iterator[Finding]:
     """What is promised survives a crash."""
     reliability = {row["name"]: row["reliability"] for row in facts.event_types}
@@ -317,6 +326,7 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     oldest_transaction,
     subscriptions,
     exceptions,
+    gaps,
     durability,
     autovacuum,
     temporary_tables,

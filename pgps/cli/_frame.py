@@ -49,6 +49,7 @@ class Frame:
             "lag_seconds": max(lags, default=None),
             "depth": sum(row["depth"] or 0 for row in self.subscriptions),
             "failed": sum(row["failed"] or 0 for row in self.subscriptions),
+            "gaps": sum(row["gaps"] or 0 for row in self.links),
         }
 
     def measure(self, before: Frame | None) -> None:
@@ -56,6 +57,12 @@ class Frame:
         if before is not None:
             seconds = max(self.taken - before.taken, 0.001)
             published = {row["event_type"]: row["published"] for row in before.types}
+            crossed = {(row["name"], row["neighbour"]): row for row in before.links}
+            for row in self.links:
+                if earlier := crossed.get((row["name"], row["neighbour"])):
+                    for way in ("sent", "received"):
+                        since = (row[f"events_{way}"] or 0) - (earlier[f"events_{way}"] or 0)
+                        row[f"{way}_rate"] = max(since, 0) / seconds
             for row in self.types:
                 since = (row["published"] or 0) - (published.get(row["event_type"]) or 0)
                 row["rate"] = max(since, 0) / seconds
@@ -148,6 +155,7 @@ def _head(frame: Frame, width: int) -> RenderableType:
         f"  {count(summary['waiting'])} to dispatch",
         f"  {count(summary['depth'])} to consume  ",
         (f"{count(failed)} exceptions", _RED if failed else ""),
+        *([(f"  {count(summary['gaps'])} gaps", _RED)] if summary["gaps"] else []),
         f"  {count(workers)} worker{'' if workers == 1 else 's'}",
     )
     if len(frame.history) < 2:

@@ -59,14 +59,14 @@ _SUBSCRIPTIONS = SQL("""
     from pgps.subscriptions""")
 
 _EXCEPTIONS = SQL("""
-    select event_type, event_id, subscription, failed_at, attempts, sqlstate, error, state
+    select event_type, event_id, subscription, failed_at, attempts, sqlstate, error, state, payload
     from pgps.exceptions""")
 
 
 _LINKS = SQL("""
     select name, neighbour, broker_id::text as broker_id, epoch, direction, enabled, defined_here, role, state,
            changed_at, last_error, hint, lag_events, lag_seconds, events_sent, sent_rate, events_received,
-           received_rate, last_received_at, filters_sent, filters_received
+           received_rate, last_received_at, filters_sent, filters_received, refused, gaps
     from pgps.links""")
 
 
@@ -178,6 +178,11 @@ def failed_event(view: str, event_id: int) -> Composed:
     select to_jsonb(q) - array['event_id', 'subscription', 'failed_at', 'attempts', 'sqlstate', 'error', 'state']
                as event
     from pgps_queue.{} q where q.event_id = {} limit 1""").format(Identifier(view), Literal(event_id))
+
+
+def acknowledge_gaps(subscription: str | None) -> Composed:
+    """Return the call that discards the gaps in what came over links, or over one (`link <neighbour>`)."""
+    return SQL("select pgps.discard_exception(null, subscription => {})").format(Literal(subscription))
 
 
 def activity() -> Query:
@@ -361,8 +366,12 @@ SUMMARY = """
 """
 
 LINKS_SUMMARY = """
-    select count(*) as links, count(*) filter (where state in ('up', 'elsewhere')) as links_up from pgps.links
+    select count(*) as links, count(*) filter (where state in ('up', 'elsewhere')) as links_up,
+           (select count(*) from pgps.exceptions where state = 'gap') as gaps
+    from pgps.links
 """
+
+GAPS = "select subscription, count(*) as gaps from pgps.exceptions where state = 'gap' group by 1 order by 1"
 # A database of an older release is examined and shown, too, and told to be upgraded.
 HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
 IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_identity() i"

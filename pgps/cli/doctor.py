@@ -60,6 +60,7 @@ def _facts(session: Session) -> Facts:
         without_temp=session.rows(_queries.TEMP_PRIVILEGE),
         links=links,
         broker=session.one(_queries.IDENTITY) if links else None,
+        gaps=session.rows(_queries.GAPS),
     )
 
 

@@ -8,6 +8,7 @@ import typer
 
 from pgps.cli import _queries
 from pgps.cli._command import Session, Yes, command, group
+from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, argument, clip, count
 from pgps.cli._output import Column
 
@@ -49,10 +50,10 @@ def ls(
 def show(session: Session, event_type: TypeName, event_id: Annotated[int, typer.Argument(metavar="EVENT")]) -> None:
     """Show one failed event: the whole error, and the event."""
     rows = session.rows(_queries.exceptions(event_type=event_type, event_id=event_id))
-    if rows:
+    if any(row["payload"] is None for row in rows):
         view = rows[0]["event_type"] + "_exception"
         event = session.rows(_queries.failed_event(view, event_id))
-        rows = [{**row, "payload": event[0]["event"] if event else None} for row in rows]
+        rows = [{**row, "payload": row["payload"] or (event[0]["event"] if event else None)} for row in rows]
     details = [
         *(column for column in COLUMNS if column.key != "error"),
         Column("error"),
@@ -70,18 +71,38 @@ def show(session: Session, event_type: TypeName, event_id: Annotated[int, typer.
 
 @command(app, "retry", changes=True)
 def retry(session: Session, event_type: TypeName, event_id: EventId = None, sub: Sub = None) -> None:
-    """Put failed events back, to be delivered again."""
+    """Put failed events back, to be delivered again; publish what came over a link and was refused.
+
+    Example: pgps exceptions retry glucose --sub "link hospital"
+    """
     statement = _queries.call("retry_exception", event_type=event_type, event_id=event_id, subscription=sub)
     session.change([statement], done=lambda n: f"{n} failed deliveries put back")
 
 
 @command(app, "discard", changes=True)
 def discard(
-    session: Session, event_type: TypeName, event_id: EventId = None, sub: Sub = None, yes: Yes = False
+    session: Session,
+    event_type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="Of which event type.")] = None,
+    event_id: EventId = None,
+    sub: Sub = None,
+    gaps: Annotated[
+        bool, typer.Option("--gaps", help="Acknowledge the gaps in what came over links; without TYPE.")
+    ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Drop failed events for good."""
-    if event_id is None:
+    """Drop failed events for good.
+
+    Example: pgps exceptions discard --gaps --sub "link hospital"
+    """
+    if (event_type is None) != gaps:
+        raise WrongUsage("Say either of which TYPE, or --gaps.")
+    if gaps:
+        session.confirm("Acknowledge the gaps? Nobody is told of them any more.", yes=yes)
+    elif event_id is None:
         of = f' of subscription "{sub}"' if sub else ""
         session.confirm(f'Discard all failed events of "{event_type}"{of}?', yes=yes)
-    statement = _queries.call("discard_exception", event_type=event_type, event_id=event_id, subscription=sub)
-    session.change([statement], done=lambda n: f"{n} failed deliveries discarded")
+    if event_type is None:
+        statement = _queries.acknowledge_gaps(sub)
+    else:
+        statement = _queries.call("discard_exception", event_type=event_type, event_id=event_id, subscription=sub)
+    session.change([statement], done=lambda n: f"{n} {'gaps acknowledged' if gaps else 'failed deliveries discarded'}")

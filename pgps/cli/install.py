@@ -133,4 +133,5 @@ _STATUS = [
     Column("exceptions", format=count),
     Column("links", format=count),
     Column("links_up", "links connected", format=count),
+    Column("gaps", format=count, style=lambda v: "bold red" if v else ""),
 ]

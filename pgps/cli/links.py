@@ -97,6 +97,8 @@ DETAILS = [
     Column("received", "numbers received", format=count),
     Column("filters_sent", format=count),
     Column("filters_received", format=count),
+    Column("refused", "refused here", format=count),
+    Column("gaps", format=count, style=lambda v: "bold red" if v else ""),
 ]
 
 
@@ -109,7 +111,8 @@ def add(
         Direction.BOTH
     ),
     role: Annotated[
-        str | None, typer.Option(help="With whose rights the other broker receives and publishes here. Default: yours.")
+        str | None,
+        typer.Option(help="With whose rights the other broker receives and publishes here. Default: pgps_neighbour."),
     ] = None,
 ) -> None:
     """Link this broker to another; a worker of this one connects and serves both ways.

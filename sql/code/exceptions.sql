@@ -93,9 +93,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_type pgps_internal.event_type;
     v_name text := case when args ->> 'subscription' is not null then pgps_internal.fold(args ->> 'subscription') end;
 begin
+    if pgps_internal.is_of_link(args) then
+        return;
+    end if;
+    v_type := pgps_internal.find_type(args ->> 'event_type');
     if v_name is not null and not exists (select from pgps_internal.subscription s where s.name = v_name) then
         raise exception 'subscription "%" does not exist', args ->> 'subscription' using errcode = '42704', hint = 'See pgps.subscriptions.';
     elsif not pg_has_role(caller, 'pgps_admin', 'usage') and not exists (
@@ -196,7 +200,7 @@ begin
     select count(*), array_agg(distinct b.subscription_id) into v_count, v_subscriptions from back b;
     perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
     from pgps_internal.subscription s where s.subscription_id = any (v_subscriptions);
-    return v_count;
+    return v_count + pgps_internal.retry_refused(caller, args);
 end
 $$;
 comment on function pgps_internal.do_retry(name, jsonb) is 'See pgps.retry_exception';
@@ -209,7 +213,10 @@ begin atomic
 end;
 comment on function pgps.retry_exception(text, bigint, text) is
 'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns how many.
-event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
+event_id, subscription: null = all. What a link brought and this broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its
+origin) is published here, as an event of its origin, behind what has come since and for every subscription there is now; the
+brokers behind this one do not get it. Still refused, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin.
+Errors: 42704, 42501, 55000 a gap.';
 
 create or replace function pgps_internal.do_discard(caller name, args jsonb) returns bigint
 language plpgsql
@@ -228,7 +235,7 @@ begin
     from unnest(v_chosen) g join pgps_internal.subscription s using (subscription_id)
     join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable;
     perform pgps_internal.settle(g.subscription_id, array_agg(g.event_id)) from unnest(v_chosen) g group by g.subscription_id;
-    return cardinality(v_chosen);
+    return cardinality(v_chosen) + pgps_internal.discard_refused(caller, args);
 end
 $$;
 comment on function pgps_internal.do_discard(name, jsonb) is 'See pgps.discard_exception';
@@ -241,6 +248,7 @@ begin atomic
 end;
 comment on function pgps.discard_exception(text, bigint, text) is
 'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception queue keeps a record.
+event_type: null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one link''s.
 event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -286,8 +286,8 @@ begin
         end if;
         return;
     end if;
-    insert into pgps_internal.rejected (neighbour_id, origin_id, origin_batch, sqlstate, error)
-    values ((hear_gap.neighbour).neighbour_id, v_origin.origin_id, v_upto, '58030',
+    insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
+    values ((hear_gap.neighbour).neighbour_id, (hear_gap.neighbour).name, (hear_gap.neighbour).role, v_origin.origin_id, v_upto, '58030',
         format('batches %s to %s of broker "%s" were trimmed before they came here', greatest(v_after, v_horizon) + 1, v_upto, v_origin.name));
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
     select (hear_gap.neighbour).neighbour_id, coalesce(a.lseq, 0), coalesce(a.mark, ''), v_origin.origin_id, v_origin.attachment, v_upto, v_upto

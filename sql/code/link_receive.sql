@@ -369,13 +369,15 @@ begin
             execute v_insert || ' where s.pgps_id = $1' using v_id;
         exception when integrity_constraint_violation or data_exception then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            execute format('insert into pgps_internal.rejected (neighbour_id, type_id, origin_id, origin_batch, origin_event, payload, sqlstate, error)
-                select $1, $2, o.origin_id, (i.value ->> ''upto'')::bigint, s.pgps_event, to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], $3, $4
+            execute format('insert into pgps_internal.rejected
+                    (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch, origin_event, payload, published_at, sqlstate, error)
+                select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> ''upto'')::bigint, s.pgps_event,
+                    to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], (r.value ->> ''published_at'')::timestamptz, $3, $4
                 from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, pgps_internal.origin o
                 where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value ->> ''ids'')::int8multirange
                     and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and o.epoch = (i.value ->> ''epoch'')::integer',
                 (publish_stage.event_type).type_id)
-            using (publish_stage.neighbour).neighbour_id, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch, publish_stage.slices, v_id;
+            using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch, publish_stage.slices, v_id;
         end;
     end loop;
 end

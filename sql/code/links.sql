@@ -17,12 +17,13 @@ begin
     elsif exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" exists already', v_name using errcode = '42710', hint = format('Change it with pgps.alter_link(%L, …).', v_name);
     end if;
-    v_role := quote_ident(coalesce(args ->> 'role', caller))::regrole;
-    if not pg_has_role(caller, v_role::oid, 'usage') then
+    v_role := coalesce(quote_ident(args ->> 'role'), 'pgps_neighbour')::regrole;
+    if args ->> 'role' is not null and not pg_has_role(caller, v_role::oid, 'usage') then
         raise exception 'role "%" may not link with the rights of role %', caller, v_role
         using errcode = '42501', hint = format('Ask for: grant %s to %I', v_role, caller);
     end if;
     insert into pgps_internal.link (name, conninfo, direction, role) values (v_name, args ->> 'conninfo', args ->> 'direction', v_role);
+    perform pgps_internal.lend(t) from pgps_internal.event_type t;
 end
 $$;
 comment on function pgps_internal.do_create_link(name, jsonb) is 'See pgps.create_link';
@@ -36,8 +37,9 @@ end;
 comment on function pgps.create_link(text, text, text, name) is
 'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways. conninfo: a libpq string;
 prefer passfile or service to a password; nobody but the owner of pgps can read it. The role in it needs pgps_link there. direction: both,
-in (events come here) or out. role: with whose rights the neighbour receives and publishes here, null = the caller''s; its SELECT, INSERT and
-policies decide what may cross. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
+in (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT and policies decide what may cross. null = pgps_neighbour,
+which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right of the caller''s is
+lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
 language plpgsql
@@ -176,11 +178,14 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
-    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at
+    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at,
+    x.refused, x.gaps
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
 cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(current_user) s
     where s.neighbour_id = n.neighbour_id) u
+cross join lateral (select count(*) filter (where x.type_id is not null) as refused, count(*) filter (where x.type_id is null) as gaps
+    from pgps_internal.rejected x where x.neighbour_id = n.neighbour_id) x
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
 left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true
 cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
@@ -192,7 +197,8 @@ cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.links is
 'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state: defined, connecting,
-up, waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must act), paused, draining';
+up, waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must act), paused, draining.
+refused, gaps: how many of its events, and holes in the history of an origin, are in pgps.exceptions';
 grant select on pgps.links to public;
 
 revoke all on all functions in schema pgps_internal from public;

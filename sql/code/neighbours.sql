@@ -1,4 +1,5 @@
--- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the rows of neighbour and link_session.
+-- Brokers at the other end of a link, and the sessions that carry something for them. Locks: advisory (1885826167, 1),
+-- the rows of neighbour and link_session.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
 language sql stable
@@ -17,6 +18,24 @@ as $$
 $$;
 comment on function pgps_internal.is_up(integer) is 'True while sessions carry both ways for a neighbour: it can be reached';
 
+create or replace function pgps_internal.lend(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pg_has_role((lend.event_type).owner::oid, 'pgps_admin', 'usage') and (
+            exists (select from pgps_internal.link l where l.role = 'pgps_neighbour'::regrole)
+            or exists (select from pgps_internal.neighbour n where n.role = 'pgps_neighbour'::regrole)) then
+        insert into pgps_internal.lent (type_id) values ((lend.event_type).type_id) on conflict do nothing;
+        if found then
+            execute format('grant insert, select on %s to pgps_neighbour', (lend.event_type).endpoint);
+        end if;
+    end if;
+end
+$$;
+comment on function pgps_internal.lend(pgps_internal.event_type) is
+'Gives pgps_neighbour, while it stands for a neighbour, its rights on an event type of an administrator; once, so that they can be revoked';
+
 create or replace function pgps_internal.make_neighbour(peer jsonb, role regrole, link_id integer, direction text) returns pgps_internal.neighbour
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -34,6 +53,7 @@ begin
     values (v_id, (make_neighbour.peer ->> 'broker')::uuid, (make_neighbour.peer ->> 'epoch')::integer, make_neighbour.peer ->> 'name',
         make_neighbour.role, make_neighbour.link_id, make_neighbour.direction, v_subscription)
     returning * into v_neighbour;
+    perform pgps_internal.lend(t) from pgps_internal.event_type t;
     perform pgps_internal.move(v_subscription, b.batch_id, 9223372036854775807, b.batch_id, 0)
     from (select coalesce((pgps_internal.last_batch()).batch_id, 0) as batch_id) b;
     return v_neighbour;
@@ -88,7 +108,8 @@ declare
     v_link pgps_internal.link;
     v_neighbour pgps_internal.neighbour;
     v_before pgps_internal.neighbour;
-    v_role regrole := quote_ident(caller)::regrole;
+    -- An administrator's, above all a superuser's, own rights are not lent.
+    v_role regrole := case when pg_has_role(caller, 'pgps_admin', 'usage') then 'pgps_neighbour' else quote_ident(caller) end::regrole;
 begin
     perform pgps_internal.check_peer(v_peer, pgps_internal.me());
     if args ->> 'link' is not null then
@@ -99,6 +120,8 @@ begin
         end if;
         v_role := v_link.role;
     end if;
+    -- Two that meet the same one at once: the second finds it.
+    perform pg_advisory_xact_lock(1885826167, 1);
     select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
     -- First of all: what follows forgets what an earlier epoch has left.
     if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then
@@ -149,12 +172,15 @@ declare
     v_last pgps_internal.arrival;
 begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
-    if args ->> 'duty' is null or args ->> 'duty' not in ('send', 'receive') then
-        raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send or receive.';
+    if args ->> 'duty' is null or args ->> 'duty' not in ('send', 'receive', 'look') then
+        raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send, receive or look.';
     end if;
     v_neighbour := pgps_internal.meet(caller, args);
     if v_neighbour.neighbour_id is null then
         return '{"gone": true}';
+    elsif args ->> 'duty' = 'look' then
+        return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', false, 'last', 0, 'mark', '',
+            'channel', format('pgps_%s', v_neighbour.subscription_id));
     end if;
     delete from pgps_internal.link_session s where s.holder = pgps_internal.holder()
         or s.neighbour_id = v_neighbour.neighbour_id and s.duty = args ->> 'duty' and not pgps_internal.is_alive(s.holder);
@@ -174,7 +200,8 @@ begin atomic
     select pgps._call('link_open', jsonb_build_object('peer', link_open.peer, 'duty', link_open.duty, 'link', link_open.link));
 end;
 comment on function pgps.link_open(jsonb, text, text) is
-'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity() says there. link:
+'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity() says there. duty: send,
+receive, or look (only whether it may). link:
 the link''s name when this broker defined it; needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker.
 Returns neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only
 gone (true) when peer says draining and this broker has dropped the link already.

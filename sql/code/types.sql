@@ -71,6 +71,7 @@ begin
     perform pgps_internal.build_code(v_type.type_id);
     execute format('grant insert, select on %s to %I with grant option', v_endpoint, caller);
     execute format('grant insert, select on %s to pgps_admin with grant option', v_endpoint);
+    perform pgps_internal.lend(v_type);
     perform pgps_internal.match_pattern_subscriptions(v_type.type_id), pgps_internal.match_pattern_registrations(v_type.type_id);
 end
 $$;

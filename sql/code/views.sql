@@ -318,8 +318,10 @@ cross join lateral (
         (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
         (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
         (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
-        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')) as failed,
-        (select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id) as oldest_failure
+        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled'))
+            + (select count(*) from pgps_internal.rejected r where r.type_id = t.type_id) as failed,
+        least((select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id),
+            (select min(r.failed_at) from pgps_internal.rejected r where r.type_id = t.type_id)) as oldest_failure
 ) d
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.queues is 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
@@ -375,7 +377,7 @@ where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_use
 comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
 
 create or replace view pgps.exceptions as
-select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
+select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state, null::jsonb as payload
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
@@ -383,12 +385,14 @@ where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
     and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'))
 union all
 -- What came over a link and this broker's constraints refused, or nobody has any more.
-select t.name, r.origin_event, format('link %s', n.name), r.failed_at, 1, r.sqlstate, r.error, 'refused'
+select t.name, r.origin_event, format('link %s', r.neighbour), r.failed_at, r.attempts, r.sqlstate, r.error,
+    case when r.sqlstate = '58030' then 'gap' else 'refused' end, r.payload
 from pgps_internal.rejected r
 left join pgps_internal.event_type t using (type_id)
-left join pgps_internal.neighbour n using (neighbour_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin';
+comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a link (subscription: link
+and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its origin, payload the event;
+state gap, events that nobody has any more, of no event type';
 
 create or replace view pgps.workers as
 select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,

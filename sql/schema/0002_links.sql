@@ -6,6 +6,9 @@ begin
     if not exists (select from pg_catalog.pg_roles where rolname = 'pgps_link') then
         create role pgps_link nologin;
     end if;
+    if not exists (select from pg_catalog.pg_roles where rolname = 'pgps_neighbour') then
+        create role pgps_neighbour nologin;
+    end if;
 end
 $$;
 
@@ -49,6 +52,12 @@ create table pgps_internal.neighbour (
     is_blocked boolean not null default false,
     last_error text,
     created_at timestamptz not null default clock_timestamp()
+);
+
+-- Event types on which pgps_neighbour was given rights once: what is revoked then stays so.
+create table pgps_internal.lent (
+    type_id integer primary key references pgps_internal.event_type on delete cascade,
+    lent_at timestamptz not null default clock_timestamp()
 );
 
 -- Which sessions carry what for a neighbour, on this broker; a lease as long as the session lives.
@@ -168,14 +177,19 @@ create table pgps_internal.activation (
     primary key (origin_id, key)
 );
 
--- Events that this broker's constraints refused; shown among the exceptions.
+-- Events that this broker's constraints refused, and gaps (of no type); shown among the exceptions.
 create table pgps_internal.rejected (
+    rejected_id bigint generated always as identity primary key,
     neighbour_id integer references pgps_internal.neighbour on delete set null,
+    neighbour text not null,
+    publisher regrole not null,
     type_id integer references pgps_internal.event_type on delete cascade,
     origin_id integer not null references pgps_internal.origin,
     origin_batch bigint not null,
     origin_event bigint,
     payload jsonb,
+    published_at timestamptz,
+    attempts integer not null default 1,
     sqlstate text not null,
     error text not null,
     failed_at timestamptz not null default clock_timestamp()

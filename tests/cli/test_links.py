@@ -212,7 +212,8 @@ def test_a_restored_broker_is_found_and_resumed(pgps: Pgps, pair: tuple[Broker, 
 
 
 def test_doctor_finds_what_is_wrong_with_a_link(pgps: Pgps, own_database: str) -> None:
-    pgps("link", "add", "far", "host=/nonexistent password=x", dsn=own_database)
+    me = pgps("sql", "-c", "select current_user as me", "--json", dsn=own_database).json[0]["me"]
+    pgps("link", "add", "far", "host=/nonexistent password=x", "--role", me, dsn=own_database)
     found = {one["message"]: one["fix"] for one in pgps("doctor", "--json", dsn=own_database).json}
     assert found['no worker here connects "far"'] == "pgps-worker --dsn DSN"
     assert "passfile" in found['"far" has a password in its connection string']

@@ -147,6 +147,7 @@ def test_workers_drop_a_link_also_when_one_dies_between_the_two_sides(brokers: B
     workers(a.dsn)
     workers(b.dsn)
     subscribed(a, b)
+    wait_until(lambda: names(b.admin) == ["to_a"], timeout=20, what="b's worker has been at a")
     publish(a.admin, "tick", *range(100))
     call(b.admin, "drop_link", "to_a")
     assert arrived(b, "all", 100) == list(range(100))

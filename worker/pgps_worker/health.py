@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
-    from pgps_worker.vitals import Vitals
+    from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
 
 __all__ = ["Health"]
 
@@ -80,4 +82,35 @@ def _metrics(vitals: Vitals) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             metric = f"pgps_worker_{field.name}_total"
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
+    return "".join(lines) + _link_metrics(vitals.links)
+
+
+_LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, float]]]]] = [
+    ("up", "gauge", lambda link: iter([("", int(link.state == "up"))])),
+    ("state", "gauge", lambda link: iter([(f',state="{link.state}"', 1)])),
+    ("events_total", "counter", lambda link: ((f',way="{way}"', x.events) for way, x in _ways(link))),
+    ("bytes_total", "counter", lambda link: ((f',way="{way}"', x.bytes) for way, x in _ways(link))),
+    ("batches_total", "counter", lambda link: ((f',way="{way}"', x.batches) for way, x in _ways(link))),
+    ("reconnects_total", "counter", lambda link: iter([("", max(link.connections - 1, 0))])),
+    ("failures_total", "counter", lambda link: iter([("", link.failures)])),
+    ("last_error", "gauge", lambda link: iter([(f',code="{link.last_error}"', 1)] if link.last_error else [])),
+    ("lag_events", "gauge", lambda link: iter([("", link.lag_events)])),
+    ("lag_seconds", "gauge", lambda link: iter([("", link.lag_seconds)])),
+    ("refused_events", "gauge", lambda link: iter([("", link.refused)])),
+    ("gaps", "gauge", lambda link: iter([("", link.gaps)])),
+]
+
+
+def _ways(link: LinkVitals) -> Iterator[tuple[str, WayVitals]]:
+    yield "out", link.out
+    yield "in", link.back
+
+
+def _link_metrics(links: dict[str, LinkVitals]) -> str:
+    lines = []
+    for metric, kind, values in _LINK_METRICS if links else []:
+        lines.append(f"# TYPE pgps_link_{metric} {kind}\n")
+        for name, link in sorted(links.items()):
+            label = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines += [f'pgps_link_{metric}{{link="{label}"{more}}} {value:g}\n' for more, value in values(link)]
     return "".join(lines)

@@ -5,9 +5,34 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-__all__ = ["Vitals"]
+__all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class WayVitals:
+    """What has crossed one way of a link since the worker began."""
+
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+
+
+@dataclass(slots=True)
+class LinkVitals:
+    """How one link is, and what has crossed; the error without its text, which may name hosts and users."""
+
+    state: str = "connecting"
+    out: WayVitals = field(default_factory=WayVitals)
+    back: WayVitals = field(default_factory=WayVitals)
+    connections: int = 0
+    failures: int = 0
+    last_error: str | None = None
+    lag_events: int = 0
+    lag_seconds: float = 0.0
+    refused: int = 0
+    gaps: int = 0
 
 
 @dataclass(slots=True)
@@ -28,6 +53,11 @@ class Vitals:
     requests_executed: int = 0
     service_restarts: int = 0
     services: dict[str, str | None] = field(default_factory=dict)
+    links: dict[str, LinkVitals] = field(default_factory=dict)
+
+    def link(self, name: str) -> LinkVitals:
+        """Return what is known of a link, for the one that serves it to keep."""
+        return self.links.setdefault(name, LinkVitals())
 
     def up(self, service: str) -> None:
         """Record that a service works."""

@@ -25,6 +25,7 @@ __all__ = [
     "next_batch",
     "note_link",
     "open_link",
+    "read_lags",
     "rows_of",
 ]
 
@@ -83,6 +84,15 @@ async def serve_links(connection: Connection) -> list[LinkRow]:
     """Return the links this broker's workers are to serve."""
     found = await _value(connection, "select pgps.serve_links()")
     return [LinkRow(row["name"], row["conninfo"], row["draining"]) for row in found]
+
+
+async def read_lags(connection: Connection) -> list[tuple[str, int, float, int, int]]:
+    """Return how far behind each link is: name, events, seconds, events refused here, gaps."""
+    query: LiteralString = """
+        select coalesce(jsonb_agg(jsonb_build_array(l.name, l.lag_events, l.lag_seconds, l.refused, l.gaps)), '[]')
+        from pgps.links l where l.defined_here
+        """
+    return [(name, *figures) for name, *figures in await _value(connection, query)]
 
 
 async def note_link(

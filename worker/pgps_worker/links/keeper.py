@@ -19,7 +19,7 @@ from pgps_worker.links.pump import Pump
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
-    from pgps_worker.vitals import Vitals
+    from pgps_worker.vitals import Vitals, WayVitals
 
 __all__ = ["Keeper"]
 
@@ -79,7 +79,9 @@ class Keeper:
                 return
             if self.was_up:
                 pause = _FIRST_PAUSE
-            state = "blocked" if getattr(error, "sqlstate", None) in _BLOCKED else "waiting"
+            # A connection string that is none does not mend itself either.
+            is_blocked = getattr(error, "sqlstate", None) in _BLOCKED or isinstance(error, ConfigError)
+            state = "blocked" if is_blocked else "waiting"
             log.warning("link %s: %s; again in %.0f s", self.link.name, in_one_line(error), pause)
             await self._note(state, error)
             await self.stop.sleep(pause)
@@ -106,6 +108,8 @@ class Keeper:
             out.other_way, back.other_way = back, out
             await calls.note_link(here[0], self.link.name, "up")
             self.was_up = True
+            vitals = self.vitals.link(self.link.name)
+            vitals.state, vitals.connections = "up", vitals.connections + 1
             log.info("link %s: up, with broker %s", self.link.name, peer["name"])
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(out.run(), name=f"{name}-out")
@@ -138,18 +142,33 @@ class Keeper:
                 if opened.gone:
                     raise GoneError
                 if opened.taken:
+                    # Not by another link of this broker: that would be a second one.
+                    await calls.open_link(here[0], peer, "look", self.link.name)
                     raise ElsewhereError
                 taken[side, duty] = opened
+        vitals = self.vitals.link(self.link.name)
         return (
-            self._pump(here[0], there[1], taken["here", "send"], taken["there", "receive"]),
-            self._pump(there[0], here[1], taken["there", "send"], taken["here", "receive"]),
+            self._pump(here[0], there[1], taken["here", "send"], taken["there", "receive"], vitals.out),
+            self._pump(there[0], here[1], taken["there", "send"], taken["here", "receive"], vitals.back),
         )
 
-    def _pump(self, source: Connection, target: Connection, sends: calls.Opened, receives: calls.Opened) -> Pump:
-        return Pump(source, target, sends.channel, receives.last, receives.mark, self.stop, self.vitals)
+    def _pump(
+        self,
+        source: Connection,
+        target: Connection,
+        sends: calls.Opened,
+        receives: calls.Opened,
+        carried: WayVitals,
+    ) -> Pump:
+        return Pump(source, target, sends.channel, receives.last, receives.mark, self.stop, self.vitals, carried)
 
     async def _note(self, state: str, error: BaseException | None = None) -> None:
         """Record the state; when this broker is away itself there is nobody to tell."""
+        vitals = self.vitals.link(self.link.name)
+        vitals.state = state
+        if error is not None:
+            vitals.failures += 1
+            vitals.last_error = getattr(error, "sqlstate", None) or type(error).__name__
         with contextlib.suppress(psycopg.Error, OSError):
             async with connect(self.config, "links", statement_timeout=5.0) as connection:
                 await calls.note_link(
@@ -171,5 +190,10 @@ def _first(group: BaseException) -> BaseException:
 
 def _hint(error: BaseException) -> str | None:
     if isinstance(error, psycopg.Error):
+        failed = error.pgconn
+        if error.sqlstate is None and failed is not None and failed.needs_password:
+            return "Give a password: passfile=… (mode 0600, readable for the worker) or service=… in conninfo."
+        if error.sqlstate is None and failed is not None and failed.used_password:
+            return "The server answers: see user, password and dbname in conninfo, and pg_hba.conf over there."
         return error.diag.message_hint or _HINTS.get(error.sqlstate or "", "Try it: psql with the link's conninfo.")
     return getattr(error, "hint", None)

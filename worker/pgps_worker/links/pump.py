@@ -20,7 +20,7 @@ from pgps_worker.links.buffer import Buffer
 if TYPE_CHECKING:
     from pgps_worker.connection import Connection
     from pgps_worker.stop import Stop
-    from pgps_worker.vitals import Vitals
+    from pgps_worker.vitals import Vitals, WayVitals
 
 __all__ = ["HEARTBEAT", "Pump", "Size"]
 
@@ -64,6 +64,7 @@ class Pump:
     mark: str | None
     stop: Stop
     vitals: Vitals
+    carried: WayVitals
     size: Size = field(default_factory=Size)
     drained: bool = False
     other_way: Pump | None = None
@@ -166,12 +167,16 @@ class Pump:
         self._staged = False
         self.last = batch.upto
         self.vitals.events_carried += batch.events
+        self.carried.events += batch.events
+        self.carried.bytes += len(batch.text)
+        self.carried.batches += 1
         self.size.note(batch.events, time.monotonic() - began)
 
     async def _write_events(self, statement: str) -> None:
         async with self.target.cursor().copy(statement.encode()) as writer:
             while not isinstance(part := await self._buffer.get(), _End):
                 assert isinstance(part, bytes)
+                self.carried.bytes += len(part)
                 await writer.write(part)
                 await self._buffer.done()
         await self._buffer.done()

@@ -14,6 +14,7 @@ from pgps_worker.links.keeper import Keeper
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
+    from pgps_worker.connection import Connection
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
@@ -47,6 +48,8 @@ class Links:
             try:
                 while not self.stop.requested:
                     await self._adjust(running, set(await calls.serve_links(connection)))
+                    if self.config.health_port is not None:
+                        await self._measure(connection)
                     await notified(connection, _POLL, stop=self.stop)
             finally:
                 await self._leave(list(running.values()))
@@ -57,6 +60,15 @@ class Links:
         for link in wanted - running.keys():
             keeper = Keeper(self.config, link, self.stop, self.vitals)
             running[link] = asyncio.create_task(keeper.run(), name=f"link-{link.name}")
+
+    async def _measure(self, connection: Connection) -> None:
+        """Note how far behind the links are; those that are no more are forgotten."""
+        lags = await calls.read_lags(connection)
+        for name in self.vitals.links.keys() - {name for name, *_ in lags}:
+            del self.vitals.links[name]
+        for name, events, seconds, refused, gaps in lags:
+            link = self.vitals.link(name)
+            link.lag_events, link.lag_seconds, link.refused, link.gaps = events, seconds, refused, gaps
 
     async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
         """Let tasks end; a batch that is half carried is rolled back and carried again."""
