@@ -207,6 +207,7 @@ def test_a_right_that_is_taken_away_counts_for_tables_staged_before(brokers: Bro
         publish(a.admin, "tick", 2)
         a.settle()
         batch = link.back.next()
+        value(link.back.target, "select pgps.link_begin(%s::jsonb, true)", [json.dumps(batch)])
         rows(b.admin, f"revoke insert on pgps_event.tick from {guest}")
         with refused("42501", "may not publish"):
             link.back.carry(batch)
