@@ -230,3 +230,5 @@ comment on function pgps_internal.linked(text) is 'The neighbour that this sessi
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_open(jsonb, text, text) from public;
 grant execute on function pgps.link_open(jsonb, text, text) to pgps_link, pgps_worker, pgps_admin;
+-- Everybody has it; but a role that nothing in a database depends on would go with the pgps of another database.
+grant usage on schema pgps to pgps_neighbour;
