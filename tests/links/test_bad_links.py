@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgps_worker.health import _metrics
 from pgps_worker.links.pump import Size
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
 from tests.fix_db import wait_until
@@ -11,6 +16,116 @@ from tests.links.rig import Broker, received
 from tests.links.serving import served
 
 Brokers = Callable[[int], list[Broker]]
+# Another link protocol, as a later release would have.
+LATER = """
+    create or replace function pgps.link_identity() returns jsonb language sql as
+    $$ select pgps._call('link_identity', '{}') || '{"protocol": 2, "version": "9.0"}' $$
+"""
+
+
+@pytest.fixture
+def bad(brokers: Brokers, role: Callable[..., str], tmp_path: Path) -> tuple[Broker, Broker, dict[str, str]]:
+    """Broker a, a sound one that it may link to, and connection strings that lead nowhere good."""
+    a, b, later, twin = brokers(4)
+    rows(later.admin, LATER)
+    linker = role("linker", "pgps_link")
+    stranger = role("stranger")
+    # Over TCP: passwords are asked for there.
+    tcp = make_conninfo(b.dsn, host="127.0.0.1", port=b.admin.info.port, user=linker, password="")
+    twin_name = conninfo_to_dict(twin.dsn)["dbname"]
+    return (
+        a,
+        b,
+        {
+            "unreachable": "host=127.0.0.1 port=1 dbname=x connect_timeout=2",
+            "password": make_conninfo(tcp, password="wrong"),
+            "passfile": make_conninfo(tcp, passfile=str(tmp_path / "missing")).replace("password=''", ""),
+            "service": "service=nowhere",
+            "syntax": "host=h dbname",
+            "database": make_conninfo(b.dsn, dbname="nowhere"),
+            "bare": make_conninfo(b.dsn, dbname="postgres"),
+            "rights": make_conninfo(b.dsn, user=stranger, password="test"),
+            "later": later.dsn,
+            "itself": a.dsn,
+            "first": make_conninfo(twin.dsn),
+            "second": make_conninfo(twin.dsn, dbname=str(twin_name), application_name="x"),
+        },
+    )
+
+
+EXPECTED = {
+    # link: state, in the error, in the hint
+    "unreachable": ("waiting", "127.0.0.1", "psql"),
+    "password": ("waiting", "password", "pg_hba.conf"),
+    "passfile": ("waiting", "password", "passfile="),
+    "service": ("waiting", "nowhere", "psql"),
+    "syntax": ("blocked", "malformed", "libpq string"),
+    "database": ("waiting", "nowhere", "psql"),
+    "bare": ("waiting", "pgps", "pgps install"),
+    "rights": ("waiting", "permission denied", "grant pgps_link"),
+    "later": ("blocked", "protocol 2", "pgps upgrade"),
+    "itself": ("blocked", "itself", "pgps.alter_link"),
+}
+
+
+def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carries(
+    bad: tuple[Broker, Broker, dict[str, str]],
+) -> None:
+    a, b, conninfos = bad
+    make_type(a.admin, "tick")
+    make_type(b.admin, "tick", "n integer check (n <> 13)")
+    call(a.admin, "create_link", "good", b.dsn)
+    for name, conninfo in conninfos.items():
+        call(a.admin, "create_link", name, conninfo)
+    with served(a, b) as (vitals, _):
+        query = "select name, state, last_error, hint from pgps.links where name <> 'good'"
+        pending = "select count(*) from pgps.links where state in ('defined', 'connecting')"
+        wait_until(lambda: value(a.admin, pending) == 0, timeout=30, what="all were tried")
+        found = {name: (state, error, hint) for name, state, error, hint in rows(a.admin, query)}
+        for name, (state, error, hint) in EXPECTED.items():
+            assert found[name][0] == state, (name, found[name])
+            assert error in found[name][1], (name, found[name])
+            assert hint in (found[name][2] or ""), (name, found[name])
+        twins = "select state, last_error, hint from pgps.links where name in ('first', 'second') order by 1"
+        wait_until(lambda: [state for state, *_ in rows(a.admin, twins)] == ["blocked", "up"], timeout=20)
+        pair = rows(a.admin, twins)
+        assert "leads to broker" in pair[0][1]
+        assert "pgps.drop_link" in pair[0][2]
+
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        wait_until(lambda: value(a.admin, "select count(*) from pgps_internal.wanted") == 1, timeout=20)
+        publish(a.admin, "tick", 12, 13, 14)
+        waiting = "select depth from pgps.subscriptions where name = 'all'"
+        wait_until(lambda: value(b.admin, waiting) == 2, timeout=20, what="two arrive")
+        assert [n for _, n in received(b, "all")] == [12, 14]
+        assert rows(b.admin, "select subscription, state from pgps.exceptions") == [("link a", "refused")]
+        assert vitals.link("good").out.events == 3
+        assert vitals.link("good").out.bytes > 0
+        check_metrics(_metrics(vitals))
+
+        # Mended, each comes up at once.
+        call(a.admin, "drop_link", "second", cascade=True)
+        call(a.admin, "alter_link", "itself", conninfo=conninfos["unreachable"])
+        said = "select last_error from pgps.links where name = 'itself'"
+        wait_until(lambda: "127.0.0.1" in (value(a.admin, said) or ""), timeout=20)
+
+
+def check_metrics(text: str) -> None:
+    """Each link has its lines, and no text of an error."""
+    for line in (
+        'pgps_link_up{link="good"} 1',
+        'pgps_link_up{link="password"} 0',
+        'pgps_link_state{link="later",state="blocked"} 1',
+        'pgps_link_last_error{link="later",code="0A000"} 1',
+        'pgps_link_events_total{link="good",way="out"} 3',
+        'pgps_link_events_total{link="good",way="in"} 0',
+        'pgps_link_reconnects_total{link="good"} 0',
+        'pgps_link_lag_events{link="good"} 0',
+        'pgps_link_gaps{link="good"} 0',
+        "# TYPE pgps_link_bytes_total counter",
+    ):
+        assert line in text, text
+    assert "127.0.0.1" not in text
 
 
 def test_a_connection_string_that_is_none_is_refused_at_once(brokers: Brokers) -> None:

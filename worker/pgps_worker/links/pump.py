@@ -174,12 +174,18 @@ class Pump:
 
     async def _write_events(self, statement: str) -> None:
         async with self.target.cursor().copy(statement.encode()) as writer:
-            while not isinstance(part := await self._buffer.get(), _End):
-                assert isinstance(part, bytes)
-                self.carried.bytes += len(part)
-                await writer.write(part)
-                await self._buffer.done()
-        await self._buffer.done()
+            ended = False
+            while not ended:
+                part = await self._buffer.get()
+                try:
+                    if isinstance(part, bytes):
+                        self.carried.bytes += len(part)
+                        await writer.write(part)
+                    else:
+                        ended = True
+                finally:
+                    # Also when it is refused: the reader waits until everything has been dealt with.
+                    await self._buffer.done()
 
     async def _wait(self) -> set[str]:
         """Return the channels that were notified, after a heartbeat at the latest."""
