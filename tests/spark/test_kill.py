@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,13 @@ def test_a_driver_that_is_killed_publishes_each_event_once(
         # In the middle of what waits; the last one comes to its end.
         wanted = 30_000 if turn == 2 else before + 2_000 * (turn + 1)
         command = [sys.executable, "-c", _PROGRAM, broker.dsn, subscription, target, str(tmp_path / "checkpoint")]
-        _killed_at(lambda wanted=wanted: rows(broker.admin, count)[0][0] >= wanted, command, tmp_path / f"{turn}.log")
+        _killed_at(partial(_has, broker, count, wanted), command, tmp_path / f"{turn}.log")
     found = rows(broker.admin, f"select n from pgps_queue.{target}_log order by n")
     assert [n for (n,) in found] == list(range(30_000))
+
+
+def _has(broker: Broker, count: str, wanted: int) -> bool:
+    return int(rows(broker.admin, count)[0][0]) >= wanted
 
 
 def _killed_at(reached: Callable[[], bool], command: list[str], log: Path) -> None:
