@@ -41,9 +41,11 @@
 \ir code/routes.sql
 \ir code/horizon.sql
 \ir code/link_messages.sql
+\ir code/link_runs.sql
 \ir code/link_send.sql
 \ir code/link_copy.sql
 \ir code/link_receive.sql
+\ir code/link_take.sql
 \ir code/link_reclaim.sql
 \ir code/retention.sql
 \ir code/links.sql

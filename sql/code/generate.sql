@@ -210,7 +210,7 @@ begin
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
             p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id,
-                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'push_' || v_type.type_id, 'bring_' || v_type.type_id)
+                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'sent_' || v_type.type_id, 'take_' || v_type.type_id, 'push_' || v_type.type_id, 'bring_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop
@@ -220,6 +220,7 @@ begin
     execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_link.%I',
         v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception', v_type.name || '_sent');
     execute format('drop view if exists pgps_queue.%I', v_type.name || '_log');
+    execute format('drop type if exists pgps_internal.wire_%s', v_type.type_id);
 end
 $$;
 comment on function pgps_internal.drop_code(integer) is 'Drops the generated code of an event type';

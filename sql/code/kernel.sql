@@ -15,6 +15,8 @@ begin
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
         when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
         when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
+        when 'link_next' then new.result := pgps_internal.do_link_next(new.caller, new.args);
+        when 'link_take' then new.result := pgps_internal.do_link_take(new.caller, new.args);
         when 'types_for' then new.result := pgps_internal.do_types_for(new.caller, new.args);
         else
             -- A verb is a plain name: what stands here is run as the owner of pgps.

@@ -7,18 +7,10 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
-    v_last bigint;
+    v_last bigint := pgps_internal.lock_batch(v_neighbour, args);
     v_type jsonb;
     v_copies jsonb := '[]';
 begin
-    perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock_shared(1885826169, 0);
-    perform pg_advisory_xact_lock(1885826169, o.origin_id)
-    from (select o.origin_id from pgps_internal.origin o
-        where exists (select from jsonb_array_elements(args -> 'items') i
-            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)
-        order by o.origin_id offset 0) o;
-    v_last := pgps_internal.last_received(v_neighbour.neighbour_id);
     if (args ->> 'after')::bigint < v_last then
         return jsonb_build_object('last', v_last);
     elsif (args ->> 'after')::bigint > v_last then
@@ -37,6 +29,23 @@ begin
 end
 $$;
 comment on function pgps_internal.do_link_begin(name, jsonb) is 'See pgps.link_begin';
+
+create or replace function pgps_internal.lock_batch(neighbour pgps_internal.neighbour, batch jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_read_committed();
+    perform pg_advisory_xact_lock_shared(1885826169, 0);
+    perform pg_advisory_xact_lock(1885826169, o.origin_id)
+    from (select o.origin_id from pgps_internal.origin o
+        where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
+            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)
+        order by o.origin_id offset 0) o;
+    return pgps_internal.last_received((lock_batch.neighbour).neighbour_id);
+end
+$$;
+comment on function pgps_internal.lock_batch(pgps_internal.neighbour, jsonb) is 'Takes the locks of a batch''s origins, and returns the highest number received from its neighbour';
 
 create or replace function pgps_internal.last_received(neighbour_id integer) returns bigint
 language plpgsql stable
@@ -210,27 +219,6 @@ begin
 end
 $$;
 comment on function pgps_internal.slices(jsonb, bigint) is 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
-
-create or replace function pgps_internal.runs_with_ids(runs jsonb, type_id integer, lo bigint, ids bigint[]) returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- Rows come in the order of the runs, so a run is a number of ids in a row.
-    return (
-        select coalesce(jsonb_agg(x.run || jsonb_build_object('lo', x.lo, 'hi', x.hi, 'type_id', runs_with_ids.type_id,
-            'ids', case when x.hi - x.lo + 1 = x.n then int8multirange(int8range(x.lo, x.hi, '[]'))
-                else (select range_agg(int8range(u, u, '[]')) from unnest(runs_with_ids.ids[x.before + 1 : x.before + x.n]) u) end)), '[]')
-        from (
-            select r.run, r.n, r.before, case when runs_with_ids.ids is null then runs_with_ids.lo + r.before else runs_with_ids.ids[r.before + 1] end as lo,
-                case when runs_with_ids.ids is null then runs_with_ids.lo + r.before + r.n - 1 else runs_with_ids.ids[r.before + r.n] end as hi
-            from (select r.value as run, (r.value ->> 'n')::integer as n,
-                    coalesce(sum((r.value ->> 'n')::integer) over (order by r.n rows between unbounded preceding and 1 preceding), 0)::integer as before
-                from jsonb_array_elements(runs_with_ids.runs) with ordinality r(value, n)) r
-        ) x);
-end
-$$;
-comment on function pgps_internal.runs_with_ids(jsonb, integer, bigint, bigint[]) is 'Runs with the ids of their events: of ids, in order, or without gaps from lo on';
 
 create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns int8multirange
 language plpgsql

@@ -163,9 +163,9 @@ comment on function pgps_internal.confirm(pgps_internal.neighbour, pgps_internal
 'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event), reclaim may have what is below';
 
 create or replace function pgps_internal.mark(shipment pgps_internal.shipment) returns text
-language sql immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
-as $$ select extract(epoch from (mark.shipment).created_at)::text $$;
+as $$ begin return extract(epoch from (mark.shipment).created_at)::text; end $$;
 comment on function pgps_internal.mark(pgps_internal.shipment) is 'A check value of a number: a restored broker gives the same number at another time';
 
 create or replace function pgps_internal.check_position(neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text) returns void
@@ -199,6 +199,9 @@ declare
     v_packed bigint;
     v_upto bigint;
     v_items jsonb;
+    v_events bigint;
+    v_mark text;
+    v_types jsonb;
 begin
     if (args ->> 'refresh')::boolean then
         -- Before what is packed is known: a route that goes meanwhile is taken back behind all that came by it.
@@ -220,16 +223,20 @@ begin
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);
     end if;
-    select max(x.lseq) into v_upto
-    from (select o.lseq, sum(o.events) over (order by o.lseq) - o.events as before
-        from (select s.lseq, s.events from pgps_internal.shipment s where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after
-            order by s.lseq limit 1000) o) x
+    select max((x.s).lseq), sum((x.s).events), jsonb_agg(pgps_internal.item(x.s, v_neighbour) order by (x.s).lseq),
+        pgps_internal.mark((array_agg(x.s order by (x.s).lseq desc))[1])
+    into v_upto, v_events, v_items, v_mark
+    from (select o.s, sum((o.s).events) over (order by (o.s).lseq) - (o.s).events as before
+        from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id and h.lseq > v_after
+            order by h.lseq limit 1000) o) x
     where x.before < (args ->> 'max_events')::integer;
-    select jsonb_agg(pgps_internal.item(s, v_neighbour) order by s.lseq) into v_items from pgps_internal.shipment s
-    where s.neighbour_id = v_neighbour.neighbour_id and s.lseq > v_after and s.lseq <= v_upto;
-    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items,
-        'mark', (select pgps_internal.mark(o) from pgps_internal.shipment o where o.neighbour_id = v_neighbour.neighbour_id and o.lseq = v_upto),
-        'types', pgps_internal.parts(v_neighbour, v_after, coalesce(v_upto, v_after)))
+    if v_upto is null then
+        v_types := '[]';
+    elsif v_events <= (args ->> 'with_rows')::bigint then
+        v_types := pgps_internal.small_parts(v_neighbour.neighbour_id, v_after, v_upto);
+    end if;
+    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items, 'mark', v_mark,
+        'types', coalesce(v_types, pgps_internal.parts(v_neighbour, v_after, v_upto)))
         || case when v_neighbour.is_draining then jsonb_build_object('drained', pgps_internal.is_drained(v_neighbour)) else '{}' end;
 end
 $$;
@@ -301,99 +308,24 @@ end
 $$;
 comment on function pgps_internal.wire_columns(regclass) is 'The attributes of an event type as they travel, by name';
 
-create or replace function pgps_internal.runs(neighbour_id integer, after bigint, upto bigint, type_id integer, log regclass) returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_runs jsonb;
-    v_taken text := format('taken as materialized (
-        select o.lseq, l.event_id, l.xid, case when o.body is null then l.event_id else coalesce(l.pgps_origin_event, l.event_id) end as place
-        from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
-        cross join lateral (select x.event_id, x.xid, x.pgps_origin_event from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
-        where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4)', runs.log);
-begin
-    v_runs := pgps_internal.plain_runs(runs.neighbour_id, runs.after, runs.upto, runs.type_id);
-    if v_runs is not null then
-        return v_runs;
-    end if;
-    -- Often an item is of one statement, though others published meanwhile.
-    execute format('with %s, one as (select g.lseq, (array_agg(g.xid))[1] as xid, count(*) as xids, sum(g.n)::bigint as n, min(g.lo) as lo, max(g.hi) as hi
-                from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from taken t group by t.lseq, t.xid) g group by g.lseq)
-        select case when bool_and(o.xids = 1 and c.n = 1) then jsonb_agg(jsonb_build_object(''lseq'', o.lseq, ''n'', o.n) || c.part order by o.lseq) end
-        from one o cross join lateral (select count(*) as n, (array_agg(pgps_internal.part_of(c)))[1] as part from pgps_internal.control c
-            where c.xid = o.xid and c.type_id = $4 and c.hi >= o.lo and c.lo <= o.hi) c', v_taken)
-    using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
-    if v_runs is not null then
-        return v_runs;
-    end if;
-    execute format('with %s,
-        stated as (
-            select t.lseq, t.place, c.control, (c.control).hi as hi
-            from taken t cross join lateral (select c as control from pgps_internal.control c
-                where c.xid = t.xid and c.hi >= t.event_id and c.lo <= t.event_id and c.type_id = $4 order by c.hi limit 1) c
-        ),
-        islands as (
-            select s.*, row_number() over (order by s.lseq, s.place) - row_number() over (partition by s.lseq, s.hi order by s.place) as island from stated s
-        ),
-        grouped as (select i.lseq, min(i.place) as lo, count(*) as n, (array_agg(i.control))[1] as control from islands i group by i.lseq, i.hi, i.island)
-        select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.lo) from grouped g', v_taken)
-    using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
-    return coalesce(v_runs, '[]');
-end
-$$;
-comment on function pgps_internal.runs(integer, bigint, bigint, integer, regclass) is
-'Runs of events, in the order in which they travel, that are of one statement: number of events, and what the statement''s events have in common';
-
-create or replace function pgps_internal.plain_runs(neighbour_id integer, after bigint, upto bigint, type_id integer) returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- The statements of a batch whose events lie where the item's lie: when it is one, the log need not be asked. See pgps_internal.waiting
-    -- for what a batch's transactions are.
-    return (
-        select case when bool_and(c.n = 1) then jsonb_agg(jsonb_build_object('lseq', o.lseq, 'n', o.n) || c.part order by o.lseq) end
-        from (select o.lseq, o.batch_id, lower(s.ids) as lo, upper(s.ids) - 1 as hi, pgps_internal.count_ids(s.ids) as n
-            from pgps_internal.shipment o, unnest(o.slices) s
-            where o.neighbour_id = plain_runs.neighbour_id and o.lseq > plain_runs.after and o.lseq <= plain_runs.upto and s.type_id = plain_runs.type_id) o
-        left join lateral (select b.previous, b.snapshot, b.upto from pgps_internal.batch b where b.batch_id = o.batch_id limit 1) b on true
-        left join lateral (select b.upto from pgps_internal.batch b where b.batch_id = o.batch_id - 1 limit 1) p on true
-        cross join lateral (
-            select case when bool_and((x.c).lo <= o.lo and (x.c).hi >= o.hi) then count(*) else 0 end as n, (array_agg(pgps_internal.part_of(x.c)))[1] as part
-            from (
-                select c from pgps_internal.control c
-                where c.xid >= greatest(pg_snapshot_xmax(b.previous), p.upto) and c.xid <= coalesce(b.upto, pg_snapshot_xmax(b.snapshot))
-                    and c.type_id = plain_runs.type_id and c.hi >= o.lo and c.lo <= o.hi
-                union all
-                select c from pgps_internal.control c
-                where c.xid = any (array(select pg_snapshot_xip(b.previous))) and c.type_id = plain_runs.type_id and c.hi >= o.lo and c.lo <= o.hi
-            ) x(c)
-        ) c);
-end
-$$;
-comment on function pgps_internal.plain_runs(integer, bigint, bigint, integer) is 'See pgps_internal.runs; null when an item may be of several statements';
-
-create or replace function pgps_internal.part_of(control pgps_internal.control) returns jsonb
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$ select jsonb_build_object('published_at', (part_of.control).published_at) || case when (part_of.control).volatile then '{"volatile": true}' else '{}'::jsonb end $$;
-comment on function pgps_internal.part_of(pgps_internal.control) is 'What the events of a statement have in common, as it travels';
-
-create or replace function pgps.link_next(after bigint, max_events integer, refresh boolean = false, mark text = null, confirmed bigint = null) returns jsonb
+drop function if exists pgps.link_next(bigint, integer, boolean, text, bigint);
+create or replace function pgps.link_next(
+    after bigint, max_events integer, refresh boolean = false, mark text = null, confirmed bigint = null, with_rows integer = 0
+) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_next', jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh)
+    select pgps._call('link_next', jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh,
+        'with_rows', link_next.with_rows)
         || case when link_next.mark is not null then jsonb_build_object('mark', link_next.mark) else '{}' end
         || case when link_next.confirmed is not null then jsonb_build_object('confirmed', link_next.confirmed) else '{}' end);
 end;
-comment on function pgps.link_next(bigint, integer, boolean, text, bigint) is
+comment on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) is
 'What is to be sent to the neighbour of this session next. after: the last number the neighbour has, or is being sent. confirmed: the last
 number that it has committed, null = after.
 max_events: about how many events. refresh: look also for what the neighbour should know, and how far nothing matched. mark: at the
-start, the check value that goes with after. Returns after, upto, mark, items (messages, and data of one batch of one origin
+start, the check value that goes with after. with_rows: a batch of up to so many events has them in it, for pgps.link_take, where their type allows. Returns after, upto, mark, items (messages, and data of one batch of one origin
 each), types (what pgps.link_rows gives for them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.link_next(bigint, integer, boolean, text, bigint) from public;
-grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint) to pgps_link, pgps_worker, pgps_admin;
+revoke all on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) from public;
+grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) to pgps_link, pgps_worker, pgps_admin;

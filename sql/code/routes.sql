@@ -262,13 +262,14 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if exists (select from pgps_internal.broker) then
+    -- The first link is defined before this broker has a name for others.
+    if tg_table_name = 'link' or exists (select from pgps_internal.broker) then
         perform pg_notify('pgps_link', '');
     end if;
     return null;
 end
 $$;
-comment on function pgps_internal.note_route() is 'After a change of what neighbours should know: wakes the sessions that send to them';
+comment on function pgps_internal.note_route() is 'After a change of what neighbours should know, or of a link: wakes the sessions that send to them, and the workers that serve links';
 
 do $$
 begin

@@ -42,10 +42,14 @@ class Lane:
     moved: int = 0
     straight: bool = False
     drained: bool = False
+    with_rows: int = 0
+    taken: bool = False
     batches: list[dict[str, Any]] = field(default_factory=list)
 
     def next(self, max_events: int = 1000, *, refresh: bool = True) -> dict[str, Any]:
-        batch: dict[str, Any] = call(self.source, "link_next", self.last, max_events, refresh, self.mark)
+        batch: dict[str, Any] = call(
+            self.source, "link_next", self.last, max_events, refresh, self.mark, self.last, self.with_rows
+        )
         self.drained = batch.get("drained", False)
         return batch
 
@@ -57,6 +61,16 @@ class Lane:
         text = json.dumps(batch)
         at("begin")
         try:
+            if self.with_rows and not staged and all("rows" in wire for wire in batch["types"]):
+                taken = value(self.target, "select pgps.link_take(%s::jsonb)", [text])
+                at("confirm")
+                if "taken" not in taken:
+                    self.last, self.mark = taken["last"], None
+                    return
+                self.last, self.mark, self.taken = batch["upto"], batch["mark"], True
+                self.batches.append(batch)
+                return
+            self.taken = False
             with self.target.transaction():
                 begun = value(self.target, "select pgps.link_begin(%s::jsonb, %s)", [text, staged])
                 if begun["last"] > batch["after"]:

@@ -354,7 +354,7 @@ def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:
         assert outcome == f"event {there} of broker a, by way of: a, b"
 
 
-@pytest.mark.parametrize("function", ["link_next(0, 1)", "link_begin('{}')", "link_apply('{}')"])
+@pytest.mark.parametrize("function", ["link_next(0, 1)", "link_begin('{}')", "link_apply('{}')", "link_take('{}')"])
 def test_a_session_that_has_opened_no_link_carries_nothing(brokers: Brokers, function: str) -> None:
     (a,) = brokers(1)
     with refused("55000", "has not opened a link"):

@@ -27,9 +27,13 @@ __all__ = [
     "open_link",
     "read_lags",
     "rows_of",
+    "take",
 ]
 
 LINK_CHANNEL = "pgps_link"
+
+# As many as pgps.link_next gives at once.
+_MOST_ITEMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,12 @@ class Batch:
     events: int
     types: list[dict[str, Any]]
     drained: bool = False
+    all_there_is: bool = True
+
+    @property
+    def is_small(self) -> bool:
+        """True when its events are in it, or there are none: then one statement takes it."""
+        return all("rows" in wire for wire in self.types)
 
     @property
     def is_empty(self) -> bool:
@@ -117,11 +127,21 @@ async def open_link(connection: Connection, peer: dict[str, Any], duty: str, lin
 
 
 async def next_batch(
-    connection: Connection, after: int, max_events: int, *, confirmed: int, refresh: bool, mark: str | None = None
+    connection: Connection,
+    after: int,
+    max_events: int,
+    *,
+    confirmed: int,
+    refresh: bool,
+    mark: str | None = None,
+    with_rows: int = 0,
 ) -> Batch:
-    """Return what is to be sent behind the number `after`, of which the receiver has committed `confirmed`."""
-    query: LiteralString = "select pgps.link_next(%s, %s, %s, %s, %s)::text"
-    row = await (await connection.execute(query, [after, max_events, refresh, mark, confirmed])).fetchone()
+    """Return what is to be sent behind the number `after`, of which the receiver has committed `confirmed`.
+
+    A batch of up to `with_rows` events has them in it, if it can.
+    """
+    query: LiteralString = "select pgps.link_next(%s, %s, %s, %s, %s, %s)::text"
+    row = await (await connection.execute(query, [after, max_events, refresh, mark, confirmed, with_rows])).fetchone()
     assert row is not None
     text = str(row[0])
     found = json.loads(text)
@@ -129,7 +149,8 @@ async def next_batch(
     events = sum(item.get("events", 0) for item in items)
     messages = sum("body" in item for item in items)
     drained = found.get("drained", False)
-    return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [], drained)
+    complete = events < max_events and len(items) < _MOST_ITEMS
+    return Batch(text, found["after"], found["upto"], messages, events, found["types"] or [], drained, complete)
 
 
 async def begin(connection: Connection, batch: Batch, *, staged: bool) -> Begun:
@@ -142,6 +163,12 @@ async def begin(connection: Connection, batch: Batch, *, staged: bool) -> Begun:
     assert row is not None
     found: dict[str, Any] = row[0]  # type: ignore[assignment]
     return Begun(int(found["last"]), found.get("copies", []), bool(found.get("straight")))
+
+
+async def take(connection: Connection, batch: Batch) -> int | None:
+    """Receive a small batch in a transaction of its own; return what was received last if that is behind it already."""
+    found = await _value(connection, "select pgps.link_take(%s::jsonb)", [batch.text])
+    return None if "taken" in found else int(found["last"])
 
 
 async def apply(connection: Connection) -> None:

@@ -30,6 +30,13 @@ HEARTBEAT = 1.0
 """Seconds between looks at what the other should know, and at the other side, while nothing happens."""
 
 
+_SMALL = 32
+"""Up to so many events travel with what is said about them: that saves their COPY on either side."""
+
+_CONFIRM = 0.05
+"""Seconds until a batch is confirmed behind which nothing came; before that the next one confirms it."""
+
+
 @dataclass(slots=True)
 class Size:
     """How many events to carry at once: as many as take about as long as somebody would wait."""
@@ -92,7 +99,13 @@ class Pump:
             asked = self.size.events
             confirmed = self.last
             batch = await calls.next_batch(
-                self.source, after, asked, confirmed=confirmed, refresh=refresh, mark=self.mark
+                self.source,
+                after,
+                asked,
+                confirmed=confirmed,
+                refresh=refresh,
+                mark=self.mark,
+                with_rows=0 if self._staged else _SMALL,
             )
             self.mark = None
             self.drained = batch.drained
@@ -108,15 +121,19 @@ class Pump:
             # A long backlog must not keep the heart from beating.
             refresh = time.monotonic() - beat > HEARTBEAT
             if batch.is_empty and confirmed == self.last:
-                told = await self._wait()
+                told = await self._wait(HEARTBEAT)
                 refresh = not told or calls.LINK_CHANNEL in told
+            elif batch.all_there_is and not self._again:
+                refresh = calls.LINK_CHANNEL in await self._wait(_CONFIRM) or refresh
         await self._buffer.put(_End(of_all=True))
 
     def _is_over(self) -> bool:
         return self.drained and self.other_way is not None and self.other_way.drained
 
     async def _read_events(self, batch: calls.Batch) -> None:
-        await self._buffer.put(batch)
+        await self._buffer.put(batch, len(batch.text))
+        if batch.is_small:
+            return
         for wire in batch.types:
             async for part in copy.rows(self.source, calls.rows_of(batch, wire)):
                 await self._buffer.put(part, len(part))
@@ -149,6 +166,13 @@ class Pump:
         """Receive one batch, in one transaction."""
         began = time.monotonic()
         try:
+            if batch.is_small and not self._staged:
+                last = await calls.take(self.target, batch)
+                if last is not None:
+                    self.last, self._again = last, True
+                    return
+                self._note(batch, began)
+                return
             begun = await calls.begin(self.target, batch, staged=self._staged)
             if begun.last > batch.after:
                 await self.target.rollback()
@@ -164,6 +188,9 @@ class Pump:
             log.info("batch %s goes the long way: %s", batch.upto, error)
             self._staged = self._again = True
             return
+        self._note(batch, began)
+
+    def _note(self, batch: calls.Batch, began: float) -> None:
         self._staged = False
         self.last = batch.upto
         self.vitals.events_carried += batch.events
@@ -187,13 +214,13 @@ class Pump:
                     # Also when it is refused: the reader waits until everything has been dealt with.
                     await self._buffer.done()
 
-    async def _wait(self) -> set[str]:
-        """Return the channels that were notified, after a heartbeat at the latest."""
+    async def _wait(self, timeout: float) -> set[str]:  # noqa: ASYNC109
+        """Return the channels that were notified, after `timeout` seconds at the latest."""
         told = self._buffered()
         if told:
             return told
         async with self.stop.cuts_short():
-            async for notify in self.source.notifies(timeout=HEARTBEAT, stop_after=1):
+            async for notify in self.source.notifies(timeout=timeout, stop_after=1):
                 told.add(notify.channel)
         return told
 

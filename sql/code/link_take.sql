@@ -1,0 +1,231 @@
+-- Small batches: their events travel in the answer of pgps.link_next, each as the text of a row, and are received in one statement.
+-- See docs/decisions/0014-link-speed.md. Locks: those of pgps.link_begin.
+
+create or replace function pgps_internal.is_plain_text(type regtype) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Types whose text means the same at another broker, once the settings are fixed under which it is written and read. No names of
+    -- objects, no numbers of them. Types that are not built in travel as text anyhow; what is built of them is theirs to have text for.
+    select is_plain_text.type::oid >= 16384 or t.oid = any ('{bool,int2,int4,int8,float4,float8,numeric,text,varchar,bpchar,bytea,date,time,timetz,
+            timestamp,timestamptz,interval,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,money,point,lseg,path,box,polygon,line,circle,
+            int4range,int8range,numrange,tsrange,tstzrange,daterange,int4multirange,int8multirange,nummultirange,tsmultirange,tstzmultirange,datemultirange}'::regtype[])
+        or t.typsubscript = 'array_subscript_handler'::regproc and pgps_internal.is_plain_text(t.typelem::regtype)
+    from pg_type t where t.oid = is_plain_text.type
+$$;
+comment on function pgps_internal.is_plain_text(regtype) is 'True for types whose text has all of a value, and means the same at another broker';
+
+create or replace function pgps_internal.build_small(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (build_small.event_type).type_id;
+    v_wire jsonb := pgps_internal.wire_columns((build_small.event_type).endpoint);
+    v_names text[] := array(select format('%I', c.value ->> 'name') from jsonb_array_elements(v_wire) with ordinality c(value, n) order by c.n);
+    -- Only what is built in cannot be renamed behind this.
+    v_known text := case when v_wire @? '$[*] ? (@.as_text == true)' then 'null' else quote_literal(v_wire) end;
+    v_plain boolean := (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true) from pg_attribute a
+        where a.attrelid = (build_small.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
+    v_settings text := 'set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set datestyle = ''ISO, YMD'' set intervalstyle = postgres
+        set extra_float_digits = 1 set bytea_output = hex set lc_monetary = ''C'' set timezone = ''UTC'' set xmloption = content';
+begin
+    execute format('drop type if exists pgps_internal.wire_%s', v_id);
+    execute format('create type pgps_internal.wire_%s as (pgps_event bigint%s)', v_id,
+        (select coalesce(string_agg(format(', %I %s', c.value ->> 'name', c.value ->> 'type'), '' order by c.n), '') from jsonb_array_elements(v_wire) with ordinality c(value, n)));
+    -- A row is written and read by the types' own functions, never by a cast: that could be somebody's code.
+    perform pgps_internal.create_function(format('pgps_internal.sent_%s(pgps_neighbour integer, pgps_after bigint, pgps_upto bigint) returns jsonb', v_id),
+        format('language plpgsql stable %s as %L', v_settings, case when not v_plain then 'begin return null; end' else format($body$
+        declare
+            v_one record;
+            v_runs jsonb;
+        begin
+            select jsonb_agg(x.pgps_row order by x.lseq, x.event_id) as found, sum(octet_length(x.pgps_row)) as bytes, count(*) as events, min(x.lseq) as lseq,
+                min(x.event_id) as event_id, (array_agg(x.xid))[1] as xid into v_one
+                from (
+                    select o.lseq, l.event_id, l.pgps_row, l.xid
+                    from pgps_internal.shipment o
+                    cross join lateral unnest(o.slices) s
+                    cross join lateral unnest(s.ids) r
+                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
+                        where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
+                    where o.neighbour_id = pgps_neighbour and o.lseq > pgps_after and o.lseq <= pgps_upto and s.type_id = %s
+                ) x;
+            if v_one.bytes > 65536 then
+                return null;
+            end if;
+            if v_one.events = 1 then
+                select jsonb_build_array(jsonb_build_object('lseq', v_one.lseq, 'n', 1) || pgps_internal.part_of(c)) into v_runs
+                from pgps_internal.control c
+                where c.xid = v_one.xid and c.hi >= v_one.event_id and c.lo <= v_one.event_id and c.type_id = %3$s order by c.hi limit 1;
+            end if;
+            return jsonb_build_object('rows', v_one.found, 'runs', v_runs, 'attributes', %4$s::jsonb);
+        end$body$, array_to_string(array(select ', x.' || n from unnest(v_names) n), ''), (build_small.event_type).log, v_id, v_known) end));
+    perform pgps_internal.create_function(format('pgps_internal.take_%s(pgps_rows jsonb, pgps_attributes jsonb) returns bigint[]', v_id),
+        format('language plpgsql %s as %L', v_settings, format($body$
+        declare
+            v_ids bigint[];
+        begin
+            if pgps_attributes is distinct from %5$s::jsonb then
+                return null;
+            end if;
+            with taken as (
+                insert into %1$s (pgps_origin_event%2$s)
+                select (x.w).pgps_event%3$s
+                from (select r.value::pgps_internal.wire_%4$s as w, r.n from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
+                order by x.n
+                returning event_id
+            )
+            select array_agg(t.event_id order by t.event_id) into v_ids from taken t;
+            return v_ids;
+        end$body$, (build_small.event_type).log, array_to_string(array(select ', ' || n from unnest(v_names) n), ''),
+            array_to_string(array(select format(', (x.w).%s', n) from unnest(v_names) n), ''), v_id, v_known)));
+end
+$$;
+comment on function pgps_internal.build_small(pgps_internal.event_type) is
+'What small batches need of an event type: a function that reads rows as text, and one that puts them into the log; their row type';
+
+create or replace function pgps_internal.small_parts(neighbour_id integer, after bigint, upto bigint) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_types integer[];
+    v_rewound boolean;
+    v_type pgps_internal.event_type;
+    v_part jsonb;
+begin
+    select array_agg(distinct s.type_id) filter (where s.type_id is not null), bool_or(o.body is not null and o.upto is not null) into v_types, v_rewound
+    from pgps_internal.shipment o left join lateral unnest(o.slices) s on true
+    where o.neighbour_id = small_parts.neighbour_id and o.lseq > small_parts.after and o.lseq <= small_parts.upto;
+    if v_types is null then
+        return '[]';
+    elsif cardinality(v_types) > 1 or v_rewound then
+        return null;
+    end if;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_types[1];
+    execute format('select pgps_internal.sent_%s($1, $2, $3)', v_type.type_id) using small_parts.neighbour_id, small_parts.after, small_parts.upto into v_part;
+    if v_part is null then
+        return null;
+    end if;
+    if v_part -> 'runs' = 'null' then
+        v_part := v_part || jsonb_build_object('runs', pgps_internal.runs(small_parts.neighbour_id, small_parts.after, small_parts.upto, v_type.type_id, v_type.log));
+    end if;
+    if v_part -> 'attributes' = 'null' then
+        v_part := v_part || jsonb_build_object('attributes', pgps_internal.wire_columns(v_type.endpoint));
+    end if;
+    return jsonb_build_array(v_part || jsonb_build_object('name', v_type.name, 'ordered', false));
+end
+$$;
+comment on function pgps_internal.small_parts(integer, bigint, bigint) is
+'As pgps_internal.parts, with the events themselves; null when they cannot travel so: of several types, rewound, of a type without exact text, or long';
+
+create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_known jsonb := take_rows.wire -> 'attributes';
+    v_count bigint := pgps_internal.count_runs(take_rows.wire -> 'runs');
+    v_ids bigint[];
+begin
+    if not pgps_internal.is_flowing(take_rows.neighbour, take_rows.items) then
+        raise exception 'what came from broker "%" cannot go straight into the log', (take_rows.neighbour).name using errcode = '40001', hint = 'Again with staged.';
+    end if;
+    if v_known @? '$[*] ? (@.as_text == true)' then
+        v_type := pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
+        v_known := null;
+    else
+        select t.* into v_type from pgps_internal.event_type t where t.name = take_rows.wire ->> 'name';
+        perform pgps_internal.require_publisher(take_rows.neighbour, v_type) where v_type.type_id is not null;
+    end if;
+    if v_type.type_id is not null then
+        execute format('select pgps_internal.take_%s($1, $2)', v_type.type_id) using take_rows.wire -> 'rows', v_known into v_ids;
+    end if;
+    if v_ids is null then
+        -- Another type, and this says in what.
+        v_type := pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
+    end if;
+    if coalesce(cardinality(v_ids), 0) <> v_count or v_count = 0 then
+        raise exception '% events of type "%" came, and % were said', coalesce(cardinality(v_ids), 0), v_type.name, v_count
+        using errcode = '55000', hint = 'The link is opened again and sends them anew.';
+    end if;
+    return pgps_internal.runs_with_ids(take_rows.wire -> 'runs', v_type.type_id, v_ids[1],
+        case when v_ids[v_count] - v_ids[1] + 1 <> v_count then v_ids end);
+end
+$$;
+comment on function pgps_internal.take_rows(pgps_internal.neighbour, jsonb, jsonb) is
+'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001 not all would be taken,
+22xxx and 23xxx a value or constraint refuses: the long way sorts it out.';
+
+create or replace function pgps_internal.do_link_take(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
+    v_last bigint := pgps_internal.lock_batch(v_neighbour, args);
+    v_item jsonb;
+    v_slices jsonb := '[]';
+    v_ids int8multirange := '{}';
+    v_heard boolean := false;
+begin
+    if (args ->> 'after')::bigint < v_last then
+        return jsonb_build_object('last', v_last);
+    elsif (args ->> 'after')::bigint is distinct from v_last then
+        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
+        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
+    elsif jsonb_array_length(args -> 'types') > 1 or not coalesce(args -> 'types' -> 0 ? 'rows', true) then
+        raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023', hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
+    elsif args -> 'types' -> 0 is not null then
+        v_slices := pgps_internal.take_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
+    end if;
+    for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
+        if v_item ? 'upto' then
+            v_ids := v_ids + pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark');
+        else
+            perform pgps_internal.hear(v_neighbour, v_item ->> 'kind', v_item -> 'body');
+            v_heard := true;
+        end if;
+    end loop;
+    if args -> 'types' -> 0 is not null then
+        if pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(args #> '{types,0,runs}') then
+            raise exception 'what came from broker "%" cannot go straight into the log', v_neighbour.name using errcode = '40001', hint = 'Again with staged.';
+        end if;
+        perform pgps_internal.note_slices(v_neighbour, args, v_slices, v_ids);
+    end if;
+    -- What flows has left its own number.
+    if v_slices = '[]' and pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
+    end if;
+    if v_heard then
+        perform pg_notify('pgps_link', '');
+    end if;
+    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
+end
+$$;
+comment on function pgps_internal.do_link_take(name, jsonb) is 'See pgps.link_take';
+
+create or replace function pgps.link_take(batch jsonb) returns jsonb
+language sql
+begin atomic
+    select pgps._call('link_take', link_take.batch);
+end;
+comment on function pgps.link_take(jsonb) is
+'Receives a batch whose events are in it (rows in its types, or none at all), as pgps.link_begin and pgps.link_apply do, in one statement that is
+its own transaction. Returns last, and how many events were taken; a last above the batch''s after without taken: it was received before.
+What is refused for what its events are (class 22 or 23) or because something moved (40001) is to be received once more with link_begin and
+staged. Needs pgps.link_open.
+Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in it.';
+
+-- Event types made before.
+do $$
+begin
+    perform pgps_internal.build_small(t) from pgps_internal.event_type t where to_regproc('pgps_internal.take_' || t.type_id) is null;
+end
+$$;
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.link_take(jsonb) from public;
+grant execute on function pgps.link_take(jsonb) to pgps_link, pgps_worker, pgps_admin;
