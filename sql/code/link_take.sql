@@ -76,7 +76,7 @@ begin
                 order by x.n
                 returning event_id
             )
-            select array_agg(t.event_id order by t.event_id) into v_ids from taken t;
+            select coalesce(array_agg(t.event_id order by t.event_id), '{}') into v_ids from taken t;
             return v_ids;
         end$body$, (build_small.event_type).log, array_to_string(array(select ', ' || n from unnest(v_names) n), ''),
             array_to_string(array(select format(', (x.w).%s', n) from unnest(v_names) n), ''), v_id, v_known)));
@@ -144,11 +144,13 @@ begin
         execute format('select pgps_internal.take_%s($1, $2)', v_type.type_id) using take_rows.wire -> 'rows', v_known into v_ids;
     end if;
     if v_ids is null then
-        -- Another type, and this says in what.
-        v_type := pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
+        -- Another type, and this says in what; or told in other words.
+        perform pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
+        raise exception 'event type "%" of broker "%" cannot go straight into the log', take_rows.wire ->> 'name', (take_rows.neighbour).name
+        using errcode = '40001', hint = 'Again with staged.';
     end if;
-    if coalesce(cardinality(v_ids), 0) <> v_count or v_count = 0 then
-        raise exception '% events of type "%" came, and % were said', coalesce(cardinality(v_ids), 0), v_type.name, v_count
+    if cardinality(v_ids) <> v_count or v_count = 0 then
+        raise exception '% events of type "%" came, and % were said', cardinality(v_ids), v_type.name, v_count
         using errcode = '55000', hint = 'The link is opened again and sends them anew.';
     end if;
     return pgps_internal.runs_with_ids(take_rows.wire -> 'runs', v_type.type_id, v_ids[1],

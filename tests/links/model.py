@@ -43,7 +43,9 @@ class Network:
 
     def raise_link(self, pair: Pair) -> None:
         low, high = self.brokers[pair[0]], self.brokers[pair[1]]
-        self.up[pair] = open_link(low, high, f"to_{high.name}")
+        link = self.up[pair] = open_link(low, high, f"to_{high.name}")
+        # Some batches are small ones, some go by COPY.
+        link.out.with_rows, link.back.with_rows = 32 * (pair[0] % 2), 32 * (pair[1] % 2)
 
     def publish(self, broker: Broker, count: int) -> None:
         """Publish so many events, each in its own transaction."""
