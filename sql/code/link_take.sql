@@ -15,6 +15,37 @@ as $$
 $$;
 comment on function pgps_internal.is_plain_text(regtype) is 'True for types whose text has all of a value, and means the same at another broker';
 
+create or replace function pgps_internal.build_take(event_type pgps_internal.event_type, names text[], known text, settings text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (build_take.event_type).type_id;
+begin
+    perform pgps_internal.create_function(format('pgps_internal.take_%s(pgps_rows jsonb, pgps_attributes jsonb) returns bigint[]', v_id),
+        format('language plpgsql %s as %L', build_take.settings, format($body$
+        declare
+            v_ids bigint[];
+        begin
+            if pgps_attributes is distinct from %5$s::jsonb then
+                return null;
+            end if;
+            with taken as (
+                insert into %1$s (pgps_origin_event%2$s)
+                select (x.w).pgps_event%3$s
+                from (select r.value::pgps_internal.wire_%4$s as w, r.n from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
+                order by x.n
+                returning event_id
+            )
+            select coalesce(array_agg(t.event_id order by t.event_id), '{}') into v_ids from taken t;
+            return v_ids;
+        end$body$, (build_take.event_type).log, array_to_string(array(select ', ' || n from unnest(build_take.names) n), ''),
+            array_to_string(array(select format(', (x.w).%s', n) from unnest(build_take.names) n), ''), v_id, build_take.known)));
+end
+$$;
+comment on function pgps_internal.build_take(pgps_internal.event_type, text[], text, text) is
+'The function that puts rows which came as text into the log; it returns their ids, null when the attributes are not those known';
+
 create or replace function pgps_internal.build_small(event_type pgps_internal.event_type) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -30,7 +61,9 @@ declare
     v_settings text := 'set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set datestyle = ''ISO, YMD'' set intervalstyle = postgres
         set extra_float_digits = 1 set bytea_output = hex set lc_monetary = ''C'' set timezone = ''UTC'' set xmloption = content';
 begin
-    execute format('drop type if exists pgps_internal.wire_%s', v_id);
+    if to_regtype('pgps_internal.wire_' || v_id) is not null then
+        execute format('drop type pgps_internal.wire_%s', v_id);
+    end if;
     execute format('create type pgps_internal.wire_%s as (pgps_event bigint%s)', v_id,
         (select coalesce(string_agg(format(', %I %s', c.value ->> 'name', c.value ->> 'type'), '' order by c.n), '') from jsonb_array_elements(v_wire) with ordinality c(value, n)));
     -- A row is written and read by the types' own functions, never by a cast: that could be somebody's code.
@@ -61,25 +94,7 @@ begin
             end if;
             return jsonb_build_object('rows', v_one.found, 'runs', v_runs, 'attributes', %4$s::jsonb);
         end$body$, array_to_string(array(select ', x.' || n from unnest(v_names) n), ''), (build_small.event_type).log, v_id, v_known) end));
-    perform pgps_internal.create_function(format('pgps_internal.take_%s(pgps_rows jsonb, pgps_attributes jsonb) returns bigint[]', v_id),
-        format('language plpgsql %s as %L', v_settings, format($body$
-        declare
-            v_ids bigint[];
-        begin
-            if pgps_attributes is distinct from %5$s::jsonb then
-                return null;
-            end if;
-            with taken as (
-                insert into %1$s (pgps_origin_event%2$s)
-                select (x.w).pgps_event%3$s
-                from (select r.value::pgps_internal.wire_%4$s as w, r.n from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
-                order by x.n
-                returning event_id
-            )
-            select coalesce(array_agg(t.event_id order by t.event_id), '{}') into v_ids from taken t;
-            return v_ids;
-        end$body$, (build_small.event_type).log, array_to_string(array(select ', ' || n from unnest(v_names) n), ''),
-            array_to_string(array(select format(', (x.w).%s', n) from unnest(v_names) n), ''), v_id, v_known)));
+    perform pgps_internal.build_take(build_small.event_type, v_names, v_known, v_settings);
 end
 $$;
 comment on function pgps_internal.build_small(pgps_internal.event_type) is
