@@ -17,6 +17,7 @@
 \ir code/match.sql
 \ir code/isolate.sql
 \ir code/generate.sql
+\ir code/signatures.sql
 \ir code/visible.sql
 \ir code/subscribe.sql
 \ir code/classes.sql
@@ -32,6 +33,7 @@
 \ir code/reclaim.sql
 \ir code/archive.sql
 \ir code/views.sql
+\ir code/catalogue.sql
 \ir code/streams.sql
 \ir code/loads.sql
 \ir code/explain.sql
@@ -39,6 +41,7 @@
 \ir code/neighbours.sql
 \ir code/filters.sql
 \ir code/routes.sql
+\ir code/told.sql
 \ir code/horizon.sql
 \ir code/link_messages.sql
 \ir code/link_runs.sql

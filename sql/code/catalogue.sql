@@ -1,0 +1,148 @@
+-- The catalogue views: event types, queues, subscriptions and so on. Each shows what the reader may see.
+
+create or replace view pgps.event_types as
+select t.name, pg_get_userbyid(t.owner) as owner,
+    (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+            'default', pg_get_expr(d.adbin, d.adrelid)) order by a.attnum)
+        from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+        where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')) as attributes,
+    t.visibility, t.reliability, t.persistent,
+    (select q.auditable from pgps_internal.queue q where q.type_id = t.type_id and q.kind = 'in') as auditable, t.handler,
+    has_table_privilege(current_user, t.endpoint, 'insert') as can_publish, has_table_privilege(current_user, t.endpoint, 'select') as can_subscribe,
+    (select count(*) from pgps_internal.member m where m.type_id = t.type_id) as subscriptions,
+    coalesce(b.total, 0) as published, (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_published_at, t.created_at
+from pgps_internal.event_type t
+left join lateral (select b.total, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.event_types is 'Event types that the reader may publish, subscribe to or administer';
+
+create or replace view pgps.queues as
+select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent, q.auditable, q.retention,
+    case q.kind
+        when 'in' then d.waiting
+        when 'out' then d.out_depth
+        else d.failed end as depth,
+    case q.kind when 'in' then d.oldest when 'exception' then d.oldest_failure else d.oldest_out end as oldest,
+    case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = t.log)::bigint else null end as size_bytes
+from pgps_internal.queue q
+join pgps_internal.event_type t using (type_id)
+cross join lateral (
+    select coalesce(pgps._count_waiting(t.name, current_user),
+            (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w where w.type_id = t.type_id)) as waiting,
+        (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
+        (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
+        (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
+        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled'))
+            + (select count(*) from pgps_internal.rejected r where r.type_id = t.type_id) as failed,
+        least((select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id),
+            (select min(r.failed_at) from pgps_internal.rejected r where r.type_id = t.type_id)) as oldest_failure
+) d
+where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.queues is 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
+
+create or replace view pgps.advertisements as
+select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at, (select p.broker from pgps_internal.progress p) as origin, null::text as via
+from pgps_internal.advertisement a join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage')
+union all
+select t.name, null, null, o.name, n.name
+from pgps_internal.offer f
+join pgps_internal.origin o using (origin_id)
+join pgps_internal.neighbour n using (neighbour_id)
+join pgps_internal.event_type t on t.name = any (f.types)
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.advertisements is 'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via)';
+
+create or replace view pgps.subscriptions as
+select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
+    case when s.callback is null then 'external' else 'internal' end as kind, s.callback as execute, s.priority, s.handler, s.state,
+    'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
+    coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds,
+    -- Most of many subscriptions rest.
+    case when p.moved_at > clock_timestamp() - interval '1 minute' then (
+        select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
+                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)
+        from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
+        where h.moved_at > clock_timestamp() - interval '1 minute') else 0 end::double precision as rate,
+    p.acked_total as delivered, f.attempts, f.retrying, f.failed, s.last_error, s.created_at
+from pgps_internal.subscription s
+join pgps_internal.standing p using (subscription_id)
+cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
+    from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
+cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
+    count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
+where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
+comment on view pgps.subscriptions is
+'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
+A client that waits for events listens on channel.';
+
+create or replace view pgps.rules as
+select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner
+from pgps_internal.rule r join pgps_internal.event_type t using (type_id)
+where pg_has_role(current_user, r.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.rules is 'The reader''s active rules, all for pgps_admin';
+
+create or replace view pgps.policies as
+select t.name as event_type, p.name, pg_get_userbyid(p.role) as role, p.using_expression
+from pgps_internal.policy p join pgps_internal.event_type t using (type_id)
+where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
+
+create or replace view pgps.exceptions as
+select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state, null::jsonb as payload
+from pgps_internal.failure f
+join pgps_internal.subscription s using (subscription_id)
+join pgps_internal.event_type t on t.type_id = f.type_id
+where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
+    and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'))
+union all
+-- What came over a link and this broker's constraints refused, or nobody has any more.
+select t.name, r.origin_event, format('link %s', r.neighbour), r.failed_at, r.attempts, r.sqlstate, r.error,
+    case when r.sqlstate = '58030' then 'gap' else 'refused' end, r.payload
+from pgps_internal.rejected r
+left join pgps_internal.event_type t using (type_id)
+where pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a link (subscription: link
+and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its origin, payload the event;
+state gap, events that nobody has any more, of no event type';
+
+create or replace view pgps.workers as
+select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
+    a.client_addr, a.backend_start as started_at, a.state,
+    exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.granted and l.pid = a.pid) as leader
+from pg_stat_get_activity(null) g
+join pg_stat_activity a on a.pid = g.pid
+where a.application_name ~ '^pgps-worker/' and a.datname = current_database();
+comment on view pgps.workers is 'Connections of running workers; leader: the one that dispatches';
+
+create or replace view pgps.activity as
+select t.name as event_type, coalesce(b.total, 0) as published,
+    (select coalesce(sum(p.acked_total), 0)::bigint from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = t.type_id) m
+        join pgps_internal.standing p using (subscription_id)) as matched,
+    coalesce(b.repeats, 0) as repeats,
+    (select count(*) from pgps_internal.batch_type x where x.type_id = t.type_id) as batches,
+    (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_batch_at,
+    w.waiting, w.oldest_waiting, r.rate
+from pgps_internal.event_type t
+left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
+cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), sum(w.hi - w.lo + 1), 0)::bigint as waiting,
+        min(w.published_at) as oldest_waiting
+    from pgps_internal.undispatched w where w.type_id = t.type_id) w
+cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
+    from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)
+    where x.type_id = t.type_id and y.created_at > clock_timestamp() - interval '1 minute') r
+where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
+    or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.activity is
+'What happens, by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the last minute), waiting for dispatch';
+
+create or replace view pgps.settings as
+select s.name, s.value, s.kind, s.description from pgps_internal.setting s
+where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
+comment on view pgps.settings is 'Settings of the broker; change them with pgps.configure';
+
+grant select on pgps.event_types, pgps.queues, pgps.advertisements, pgps.subscriptions, pgps.rules, pgps.policies,
+    pgps.exceptions, pgps.workers, pgps.activity, pgps.settings to public;

@@ -1,0 +1,182 @@
+-- What a neighbour should know. State-based: what it was told is kept, differences are sent.
+-- Locks: advisory (1885826167, 0), one change of routes at a time, until the transaction ends.
+
+create or replace function pgps_internal.definition_of(event_type pgps_internal.event_type) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object('visibility', (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
+        'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
+        'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place), '[]')
+            from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type, not_null, default_value, place)))
+$$;
+comment on function pgps_internal.definition_of(pgps_internal.event_type) is 'The schema of an event type, as it travels';
+
+create or replace function pgps_internal.should_know(neighbour pgps_internal.neighbour) returns table (kind text, key text, value jsonb)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_id integer := (should_know.neighbour).neighbour_id;
+begin
+    if (should_know.neighbour).is_draining then
+        return query select d.* from pgps_internal.last_words(v_id) d;
+        return;
+    end if;
+    return query
+    with ads as materialized (
+        select o.broker_id, o.epoch, o.name, a.* from pgps_internal.ads_for(should_know.neighbour) a join pgps_internal.origin o using (origin_id)
+        where (should_know.neighbour).direction <> 'in'
+    ),
+    filters as materialized (
+        select f.* from pgps_internal.filters_for(should_know.neighbour) f where (should_know.neighbour).direction <> 'out'
+    )
+    select 'type', t.name, pgps_internal.definition_of(t) from pgps_internal.event_type t
+    where t.name in (select unnest(a.types) from ads a) or t.type_id in (select f.type_id from filters f)
+    union all
+    select 'ad', a.origin_id::text, jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost, 'types', a.types)
+    from ads a
+    union all
+    select 'sub', f.key, '{}' from filters f
+    union all
+    select 'attach', o.origin_id::text, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
+    from pgps_internal.origin o
+    where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id and i.neighbour_id is distinct from v_id)
+    union all
+    -- Origins and filters of the neighbour that are in force here.
+    select 'active', concat(a.origin_id, ' ', w.known_as),
+        jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.known_as)
+    from pgps_internal.attached a
+    join pgps_internal.origin o using (origin_id)
+    join pgps_internal.wanted w using (neighbour_id)
+    where a.neighbour_id = v_id and a.is_live and w.gone_batch is null and (o.is_self
+        or exists (select from pgps_internal.activation c where c.origin_id = a.origin_id and c.key = w.key))
+    union all
+    select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out';
+end
+$$;
+comment on function pgps_internal.should_know(pgps_internal.neighbour) is
+'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force,
+and from where on somebody here may ask it again';
+
+create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (refresh.neighbour).neighbour_id;
+    v_news jsonb;
+begin
+    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.choose_parents();
+    perform pgps_internal.push_filters();
+    perform pgps_internal.activate();
+    perform pgps_internal.settle_origins();
+    perform pgps_internal.go_live(refresh.neighbour);
+    select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value', coalesce(s.value, t.value),
+        'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub' then 'unsub' else 'detach' end end))
+    into v_news
+    from pgps_internal.should_know(refresh.neighbour) s
+    full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
+    where s.value is distinct from t.value and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
+    delete from pgps_internal.told t
+    where t.neighbour_id = v_id and (t.kind = 'active' and not exists (select from pgps_internal.should_know(refresh.neighbour) s where s.kind = t.kind and s.key = t.key)
+        or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
+    insert into pgps_internal.told (neighbour_id, kind, key, value)
+    select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
+    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
+            array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
+        w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
+    from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
+end
+$$;
+comment on function pgps_internal.refresh(pgps_internal.neighbour) is
+'Puts the difference between what a neighbour should know and what it was told into the ledger of shipments; called by the session that sends to it';
+
+create or replace function pgps_internal.is_held(neighbour pgps_internal.neighbour, kind text, key text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    case is_held.kind
+        when 'type', 'active', 'low', 'drain', 'drained' then
+            -- Once told, no harm.
+            return true;
+        when 'ad' then
+            return (is_held.neighbour).is_draining;
+        when 'sub' then
+            return (is_held.neighbour).is_draining or pgps_internal.is_awaited(is_held.neighbour, is_held.key);
+        when 'attach' then
+            -- The old parent is let go when the new one has answered.
+            return exists (
+                select from pgps_internal.origin o
+                where o.origin_id = is_held.key::integer and o.parent <> (is_held.neighbour).neighbour_id
+                    and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)
+                    and not exists (select from pgps_internal.arrival i where i.origin_id = o.origin_id and i.attachment = o.attachment));
+        else
+            return false;
+    end case;
+end
+$$;
+comment on function pgps_internal.is_held(pgps_internal.neighbour, text, text) is
+'True while what a neighbour was told is not taken back, though it need not know it any more: until something else has taken its place';
+
+create or replace function pgps_internal.is_awaited(neighbour pgps_internal.neighbour, key text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select from pgps_internal.filters_for(is_awaited.neighbour) f
+        join pgps_internal.interest i on i.key = f.key
+        join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
+        left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
+        where a.is_confirmed is not true and exists (select from pgps_internal.cover c
+            where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key))
+$$;
+comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
+'True while a filter that this one covers, or that covers it, is to take its place, and the parent has not said that it is in force';
+
+create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_filter pgps_internal.filter;
+    v_origin pgps_internal.origin;
+begin
+    case tell.kind
+        when 'type' then
+            return tell.value || jsonb_build_object('name', tell.key);
+        when 'sub' then
+            select f.* into v_filter from pgps_internal.filter f where f.key = tell.key;
+            return jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types', v_filter.constant_types,
+                'environment', v_filter.environment, 'type', (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
+                'collation', pgps_internal.do_link_identity(current_user, '{}') ->> 'collation');
+        when 'unsub' then
+            return jsonb_build_object('key', tell.key);
+        when 'attach' then
+            select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
+            return tell.value || jsonb_build_object('horizon', coalesce(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+                'keep', array(
+                    -- What is told stands for what it covers.
+                    select t.key from pgps_internal.told t
+                    where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' and exists (
+                        select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id
+                            union select unnest(v_origin.rewind_keep)) k
+                        where k.key = t.key or exists (select from pgps_internal.cover c where c.key = k.key and c.by_key = t.key))));
+        when 'active' then
+            -- What is matched from now on is complete; what was received or matched before may not be.
+            return tell.value || jsonb_build_object('since', greatest(pgps_internal.reached(split_part(tell.key, ' ', 1)::integer),
+                (select a.since from pgps_internal.activation a join pgps_internal.wanted w on w.key = a.key
+                    where a.origin_id = split_part(tell.key, ' ', 1)::integer and w.neighbour_id = tell.neighbour_id
+                        and w.known_as = substr(tell.key, strpos(tell.key, ' ') + 1))));
+        else
+            return tell.value;
+    end case;
+end
+$$;
+comment on function pgps_internal.tell(text, text, jsonb, integer) is 'The text of a message about something a neighbour should know';
+
+revoke all on all functions in schema pgps_internal from public;
