@@ -1,6 +1,6 @@
 -- Loads: several sessions bring events in, one publishes them all in one statement. What a program with many tasks needs, whose tasks are
 -- repeated or run twice: each try brings its rows in under a name of its own, and only the tries that count are published.
--- Locks: advisory (1885826167, hash of the name) while a load is begun, published or given up; its table.
+-- Locks: advisory (1885826172, hash of the name) while a load is begun, published or given up; its table.
 
 create or replace function pgps_internal.do_begin_load(caller name, args jsonb) returns text
 language plpgsql
@@ -20,7 +20,7 @@ begin
     if not exists (select from pgps_internal.advertisement a where a.type_id = v_type.type_id and pg_has_role(caller, a.role::oid, 'usage')) then
         perform pgps_internal.require_advertised(v_type.type_id, quote_ident(caller)::regrole::oid);
     end if;
-    perform pg_advisory_xact_lock(1885826167, hashtext(v_name));
+    perform pg_advisory_xact_lock(1885826172, hashtext(v_name));
     select l.* into v_load from pgps_internal.load l where l.name = v_name;
     if not found then
         v_load.relation := format('pgps_load.%I', 'load_' || nextval('pgps_internal.load_seq'));
@@ -55,7 +55,7 @@ as $$
 declare
     v_load pgps_internal.load;
 begin
-    perform pg_advisory_xact_lock(1885826167, hashtext(args ->> 'load'));
+    perform pg_advisory_xact_lock(1885826172, hashtext(args ->> 'load'));
     delete from pgps_internal.load l where l.name = args ->> 'load' and pg_has_role(caller, l.owner::oid, 'usage') returning * into v_load;
     if not found then
         return to_jsonb(false);

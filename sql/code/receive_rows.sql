@@ -299,6 +299,9 @@ declare
     v_acked jsonb;
 begin
     perform pgps_internal.require_read_committed();
+    if jsonb_typeof(args -> 'subscriptions') is distinct from 'array' then
+        raise exception 'no subscriptions are given' using errcode = '22023', hint = 'Give an array of names.';
+    end if;
     select array_agg(pgps_internal.find_subscription(caller, n.name) order by n.place) into v_subscriptions
     from jsonb_array_elements_text(args -> 'subscriptions') with ordinality n(name, place);
     select s.name into v_internal from unnest(v_subscriptions) s where s.callback is not null limit 1;
@@ -346,7 +349,7 @@ begin atomic
 end;
 comment on function pgps.ack_each(text[]) is
 'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of each.
-Needs to own all of them. Errors: 42704, 42501, 55000 internal.';
+Needs to own all of them. Errors: 22023 null, 42704, 42501, 55000 internal.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack_each(text[]) to public;

@@ -66,9 +66,11 @@ def test_direct_events_are_printed_as_they_are_raised_and_nothing_is_left(
         text=True,
     )
     try:
-        wait_until(
-            lambda: value(admin, "select count(*) from pgps.registrations where mode = 'direct'") == 1, timeout=20
-        )
+        # It is registered before it listens.
+        listens = """
+            select count(*) from pg_stat_activity where datname = current_database() and query like 'listen "pgps\\_direct%%'
+        """
+        wait_until(lambda: value(admin, listens) == 1, timeout=60, what="it listens")
         out = process.stdout
         assert out is not None
         publish(admin, kind, 1, 2)
