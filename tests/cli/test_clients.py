@@ -68,7 +68,8 @@ def test_direct_events_are_printed_as_they_are_raised_and_nothing_is_left(
     try:
         # It is registered before it listens.
         listens = """
-            select count(*) from pg_stat_activity where datname = current_database() and query like 'listen "pgps\\_direct%%'
+            select count(*) from pg_stat_activity
+            where datname = current_database() and query like 'listen "pgps\\_direct%%'
         """
         wait_until(lambda: value(admin, listens) == 1, timeout=60, what="it listens")
         out = process.stdout
