@@ -166,7 +166,9 @@ def _make_nodes(here: psycopg.Connection, there: psycopg.Connection, source: str
 def _start_worker(directory: Path, target: str) -> subprocess.Popen[bytes]:
     (directory / "worker.py").write_text(_WORKER)
     (directory / "worker.ini").write_text(
-        f"[cascade]\njob_name = worker_there\nqueue_name = bench\ntarget = {target}\nloop_delay = 0.05\n"
+        # As a replica: nobody else may write into the queue of a branch.
+        f"[cascade]\njob_name = worker_there\nqueue_name = bench\nloop_delay = 0.05\n"
+        f"target = {target} options=-csession_replication_role=replica\n"
         f"logfile = {directory}/log\npidfile = {directory}/pid\n"
     )
     with (directory / "output").open("wb") as output:
