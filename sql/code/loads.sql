@@ -55,6 +55,9 @@ as $$
 declare
     v_load pgps_internal.load;
 begin
+    if args ->> 'load' is null then
+        raise exception 'no load is given' using errcode = '22023', hint = 'Give the name with which pgps.begin_load began it.';
+    end if;
     perform pg_advisory_xact_lock(1885826172, hashtext(args ->> 'load'));
     delete from pgps_internal.load l where l.name = args ->> 'load' and pg_has_role(caller, l.owner::oid, 'usage') returning * into v_load;
     if not found then
@@ -72,7 +75,7 @@ begin atomic
     select (pgps._call('end_load', jsonb_build_object('load', discard_load.load)) #>> '{}')::boolean;
 end;
 comment on function pgps.discard_load(text) is
-'Drops a load with what was brought in; false when there is none of that name, or it is another role''s. Waits for sessions that still copy into it.';
+'Drops a load with what was brought in; false when there is none of that name, or it is another role''s. Waits for sessions that still copy into it. Errors: 22023 null.';
 
 create or replace function pgps_internal.do_claim(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -101,6 +101,8 @@ def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carrie
         assert rows(b.admin, "select subscription, state from pgps.exceptions") == [("link a", "refused")]
         assert vitals.link("good").out.events == 3
         assert vitals.link("good").out.bytes > 0
+        # Looked at every few seconds.
+        wait_until(lambda: vitals.link("good").lag_events == 0, timeout=30, what="the worker sees that all has arrived")
         check_metrics(_metrics(vitals))
 
         # Mended, each comes up at once.

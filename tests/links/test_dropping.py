@@ -156,6 +156,7 @@ def test_workers_drop_a_link_also_when_one_dies_between_the_two_sides(brokers: B
     # As if the worker had died when b had forgotten a, and a not yet b.
     call(a.admin, "alter_link", "to_b", enabled=True)
     wait_until(lambda: state(a, "to_b")[0] == "up", timeout=20, what="up again")
+    wait_until(lambda: names(b.admin) == ["a"], timeout=20, what="b knows a again")
     call(a.admin, "alter_link", "to_b", enabled=False)
     wait_until(lambda: state(b, "a")[0] == "waiting", timeout=20, what="b is alone")
     rows(a.admin, "update pgps_internal.neighbour set is_draining = true, is_dropped_here = true")
