@@ -123,40 +123,11 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
-    v_item jsonb;
-    v_ids int8multirange := '{}';
-    v_slices jsonb;
-    v_heard boolean := false;
-    v_last bigint := pgps_internal.last_received(v_neighbour.neighbour_id);
     v_base bigint := nullif(current_setting('pgps.link_base', true), '')::bigint;
 begin
-    if (args ->> 'after')::bigint is distinct from v_last then
-        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
-        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
-    end if;
+    perform pgps_internal.require_next(v_neighbour, args, pgps_internal.last_received(v_neighbour.neighbour_id));
     perform pgps_internal.put_in_order(args -> 'types');
-    v_slices := pgps_internal.slices(args -> 'types', v_base);
-    for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
-        if v_item ? 'upto' then
-            v_ids := v_ids + pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark');
-        else
-            perform pgps_internal.hear(v_neighbour, v_item ->> 'kind', v_item -> 'body');
-            v_heard := true;
-        end if;
-    end loop;
-    if v_base is null then
-        perform pgps_internal.publish_stages(v_neighbour, args, v_slices, v_ids);
-    elsif pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(args #> '{types,0,runs}') then
-        raise exception 'what came from broker "%" cannot go straight into the log', v_neighbour.name using errcode = '40001', hint = 'Again with staged.';
-    end if;
-    perform pgps_internal.note_slices(v_neighbour, args, v_slices, v_ids);
-    if pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
-    end if;
-    if v_heard then
-        perform pg_notify('pgps_link', '');
-    end if;
-    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
+    return pgps_internal.take_batch(v_neighbour, args, pgps_internal.slices(args -> 'types', v_base), v_base is null);
 end
 $$;
 comment on function pgps_internal.do_link_apply(name, jsonb) is 'See pgps.link_apply';

@@ -176,6 +176,59 @@ comment on function pgps_internal.take_rows(pgps_internal.neighbour, jsonb, json
 'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001 not all would be taken,
 22xxx and 23xxx a value or constraint refuses: the long way sorts it out.';
 
+create or replace function pgps_internal.require_next(neighbour pgps_internal.neighbour, batch jsonb, last bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (require_next.batch ->> 'after')::bigint is distinct from require_next.last then
+        raise exception 'a batch behind % came from broker "%", and the last received is %', require_next.batch ->> 'after',
+            (require_next.neighbour).name, require_next.last
+        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is 'Raises 55000 unless a batch begins where the last received ends';
+
+create or replace function pgps_internal.take_batch(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_item jsonb;
+    v_ids int8multirange := '{}';
+    v_heard boolean := false;
+begin
+    for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n) order by i.n loop
+        if v_item ? 'upto' then
+            v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices, take_batch.batch ->> 'mark');
+        else
+            perform pgps_internal.hear(take_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
+            v_heard := true;
+        end if;
+    end loop;
+    if take_batch.staged then
+        perform pgps_internal.publish_stages(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids);
+    elsif pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(take_batch.batch #> '{types,0,runs}') then
+        raise exception 'what came from broker "%" cannot go straight into the log', (take_batch.neighbour).name
+        using errcode = '40001', hint = 'Again with staged.';
+    end if;
+    if take_batch.batch -> 'types' -> 0 is not null then
+        perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids);
+    end if;
+    if pgps_internal.last_received((take_batch.neighbour).neighbour_id) < (take_batch.batch ->> 'upto')::bigint then
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark)
+        values ((take_batch.neighbour).neighbour_id, (take_batch.batch ->> 'upto')::bigint, take_batch.batch ->> 'mark');
+    end if;
+    if v_heard then
+        perform pg_notify('pgps_link', '');
+    end if;
+    return jsonb_build_object('last', (take_batch.batch ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
+end
+$$;
+comment on function pgps_internal.take_batch(pgps_internal.neighbour, jsonb, jsonb, boolean) is
+'Acts on the items of a batch in their order, and notes that it was received. slices: where its rows are; staged: in the staging tables, not in the log';
+
 create or replace function pgps_internal.do_link_take(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -183,43 +236,18 @@ as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
     v_last bigint := pgps_internal.lock_batch(v_neighbour, args);
-    v_item jsonb;
     v_slices jsonb := '[]';
-    v_ids int8multirange := '{}';
-    v_heard boolean := false;
 begin
     if (args ->> 'after')::bigint < v_last then
         return jsonb_build_object('last', v_last);
-    elsif (args ->> 'after')::bigint is distinct from v_last then
-        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
-        using errcode = '55000', hint = 'The link is opened again and goes on from there.';
-    elsif jsonb_array_length(args -> 'types') > 1 or not coalesce(args -> 'types' -> 0 ? 'rows', true) then
+    end if;
+    perform pgps_internal.require_next(v_neighbour, args, v_last);
+    if jsonb_array_length(args -> 'types') > 1 or not coalesce(args -> 'types' -> 0 ? 'rows', true) then
         raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023', hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
     elsif args -> 'types' -> 0 is not null then
         v_slices := pgps_internal.take_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
     end if;
-    for v_item in select i.value from jsonb_array_elements(args -> 'items') with ordinality i(value, n) order by i.n loop
-        if v_item ? 'upto' then
-            v_ids := v_ids + pgps_internal.take_item(v_neighbour, v_item, v_slices, args ->> 'mark');
-        else
-            perform pgps_internal.hear(v_neighbour, v_item ->> 'kind', v_item -> 'body');
-            v_heard := true;
-        end if;
-    end loop;
-    if args -> 'types' -> 0 is not null then
-        if pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(args #> '{types,0,runs}') then
-            raise exception 'what came from broker "%" cannot go straight into the log', v_neighbour.name using errcode = '40001', hint = 'Again with staged.';
-        end if;
-        perform pgps_internal.note_slices(v_neighbour, args, v_slices, v_ids);
-    end if;
-    -- What flows has left its own number.
-    if v_slices = '[]' and pgps_internal.last_received(v_neighbour.neighbour_id) < (args ->> 'upto')::bigint then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark) values (v_neighbour.neighbour_id, (args ->> 'upto')::bigint, args ->> 'mark');
-    end if;
-    if v_heard then
-        perform pg_notify('pgps_link', '');
-    end if;
-    return jsonb_build_object('last', (args ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
+    return pgps_internal.take_batch(v_neighbour, args, v_slices, false);
 end
 $$;
 comment on function pgps_internal.do_link_take(name, jsonb) is 'See pgps.link_take';

@@ -306,7 +306,9 @@ _UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n    
 _UNWANTED = "where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)"
 _MISSING = Taken("do_link_begin", "elsif (args ->> 'after')::bigint > v_last then", "elsif false then")
 _MISSING_AT_THE_END = Taken(
-    "do_link_apply", "if (args ->> 'after')::bigint is distinct from v_last then", "if false then"
+    "require_next",
+    "if (require_next.batch ->> 'after')::bigint is distinct from require_next.last then",
+    "if false then",
 )
 
 # For each scene the ways to take its rule out.
@@ -357,7 +359,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (
         last,
         [
-            [Taken("do_link_apply", "if pgps_internal.last_received(v_neighbour.neighbour_id) <", "if 9e9 <")],
+            [Taken("take_batch", "if pgps_internal.last_received((take_batch.neighbour).neighbour_id) <", "if 9e9 <")],
             [Taken("do_link_begin", "if (args ->> 'after')::bigint < v_last then", "if false then"), _MISSING],
         ],
     ),
