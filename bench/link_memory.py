@@ -52,7 +52,8 @@ def _publish_large(chain: Chain, events: int) -> None:
     # Of random digits, so that compression does not take them away.
     chain.first.execute(
         "insert into pgps_event.quote (symbol, price, volume, at)"
-        " select (select string_agg(md5(random()::text || part), '') from generate_series(1, 32768 + 0 * n) part), 1, n, now()"
+        " select (select string_agg(md5(random()::text || part || n), '') from generate_series(1, 32768) part),"
+        " 1, n, now()"
         " from generate_series(1, %s::integer) n",
         [events],
     )
