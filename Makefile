@@ -51,7 +51,7 @@ bench: ## measure, print the table, keep the raw results in bench/
 	@tools/setup.sh bench
 	@$(BIN)/python -m bench $(ARGS)
 
-field: ## measure beside other systems, which are fetched by name; ARGS='--only NAME --runs N --quick --long --document'
+field: ## measure beside other systems, which are fetched by name; ARGS='--only NAME --missing --runs N --quick --long --write'
 	@tools/setup.sh dev,demo
 	@tools/setup.sh bench
 	@$(BIN)/python -m bench.field $(ARGS)

@@ -7,5 +7,5 @@ peers.py        fetch peers by name: Debian packages unpacked into a cache, a ve
 systems/        one module a system: server, topology, clients
 clients/        the programs that publish and subscribe, each with its system's own library
 experiments/    one module an experiment
-document.py     tables for docs/performance.md, figures.py beside bench/ draws nothing: plots.py does
+report.py       tables on the screen, raw results; document.py, plots.py: docs/performance.md from raw results
 """

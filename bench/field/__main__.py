@@ -1,11 +1,17 @@
-"""`python -m bench.field`: run the experiments, print their tables, keep the raw results, write the page."""
+"""`python -m bench.field`: run the experiments, print their tables, keep the raw results, write the page.
+
+Every experiment has a cluster, a time limit and a file of raw results of its own: one that fails is reported, and the
+next one begins. The page is written after each from the newest results of all, so a run may be ended and gone on with.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import TYPE_CHECKING
 
@@ -20,7 +26,8 @@ from bench.house import SETTINGS, House
 from pgps.embedded import EmbeddedCluster
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
+    from types import FrameType
 
     from bench.field.systems.base import System
 
@@ -32,42 +39,96 @@ _SETTINGS = {
     "shared_preload_libraries": "pg_stat_statements",
     "pg_stat_statements.track": "none",
 }
+_COLUMNS = (
+    TextColumn("{task.fields[line]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+    TextColumn("[dim]{task.description}"),
+)  # fmt: skip
+_GRACE = 1.3
+"""An experiment begins nothing new after its minutes; after so many times as long it is ended where it is."""
+
+
+class Overdue(BaseException):
+    """An experiment hangs. Not an Exception: no contender's failure is meant, it goes through them all."""
 
 
 def main() -> int:
     """Run what was asked for; return 1 when an experiment or a system failed."""
     options = _options()
-    if options.write:
-        document.write(report.merged(options.write))
-        return 0
-    # The cluster and the brokers go however the run ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Console(stderr=True)
     if not screen.is_terminal:
         screen = Console(stderr=True, width=160)
+    if options.write is not None:
+        _write(options.write or report.kept(), screen)
+        return 0
+    # The cluster and the brokers go however the run ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     names = options.only or list(EXPERIMENTS)
+    if options.missing:
+        there = report.merged(report.kept())["experiments"] if report.kept() else {}
+        names = [name for name in names if name not in there]
     systems, skipped = _systems(options.systems or [system.name for system in SYSTEMS], names, screen)
-    columns = (
-        TextColumn("{task.fields[line]}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("[dim]{task.description}"),
-    )  # fmt: skip
-    cluster = EmbeddedCluster(f"field-{os.getpid()}", settings=_SETTINGS, keep=False)
-    with Progress(*columns, console=screen) as progress, cluster:
-        runs = options.runs or (1 if options.quick else 5)
-        house = House(cluster, runs, options.quick, progress, progress.add_task("preparing", line=""))
-        house.prepare()
-        field = Field(house, systems, long=options.long)
-        run = report.Run(field, skipped)
-        for name in names:
-            run.results[name] = _run(field, EXPERIMENTS[name], name)
-            # At once: a run that is ended early has measured something, too.
-            run.save(names)
-            run.show(name, screen)
+    began = time.monotonic()
+    failed = [name for name in names if not _part(name, options, systems, skipped, screen)]
+    screen.print(f"{len(names)} experiments in {(time.monotonic() - began) / 60:.0f} minutes")
+    if failed:
+        screen.print(f"not everything came to its end in: {', '.join(failed)}", style="red")
+    return 1 if failed else 0
+
+
+def _part(
+    name: str, options: argparse.Namespace, systems: dict[str, System], skipped: dict[str, str], screen: Console
+) -> bool:
+    """Run one experiment, keep what it found, and write the page anew; False when anything failed."""
+    result = Result()
+    run: report.Run | None = None
+    minutes = EXPERIMENTS[name].MINUTES * (8 if options.long and name == "held" else 1)
+    with Progress(*_COLUMNS, console=screen) as progress:
+        try:
+            with (
+                _ended_after(60 * _GRACE * minutes),
+                EmbeddedCluster(f"field-{name}-{os.getpid()}", settings=_SETTINGS, keep=False) as cluster,
+            ):
+                runs = options.runs or (1 if options.quick else 5)
+                house = House(cluster, runs, options.quick, progress, progress.add_task("preparing", line=name))
+                house.prepare()
+                field = Field(house, systems, long=options.long, deadline=time.monotonic() + 60 * minutes)
+                run = report.Run(name, field, skipped, result)
+                progress.update(house.task, total=EXPERIMENTS[name].steps(field))
+                EXPERIMENTS[name].run(field, result)
+        except (Exception, Overdue) as error:
+            screen.print(traceback.format_exc(), markup=False)
+            result.notes.append(f"failed: {type(error).__name__}: {error}")
+            result.failed = True
+    if run is None:
+        return False
+    run.show(screen)
     Console(width=None if sys.stdout.isatty() else 160).print(run.figures())
-    screen.print(f"raw results: {run.path}")
-    if options.document:
-        document.write(run.document())
-    return 1 if run.failed else 0
+    screen.print(f"raw results: {run.save()}")
+    if not options.quick:
+        _write(report.kept(), screen)
+    return not run.failed
+
+
+def _write(paths: list[str], screen: Console) -> None:
+    try:
+        screen.print(f"written: {document.write(report.merged(paths))}")
+    except Exception:
+        # What was measured is kept; --write does this again.
+        screen.print(traceback.format_exc(), markup=False)
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        raise Overdue(f"it was not over after {seconds / 60:.0f} minutes")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _systems(wanted: list[str], experiments: list[str], screen: Console) -> tuple[dict[str, System], dict[str, str]]:
@@ -78,7 +139,10 @@ def _systems(wanted: list[str], experiments: list[str], screen: Console) -> tupl
     for system in SYSTEMS:
         if system.name in needed and system.name in wanted:
             screen.print(f"[dim]looking for {system.title}[/]")
-            reason = system.missing()
+            try:
+                reason = system.missing()
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
             if reason is None:
                 here[system.name] = system
             else:
@@ -87,30 +151,20 @@ def _systems(wanted: list[str], experiments: list[str], screen: Console) -> tupl
     return here, skipped
 
 
-def _run(field: Field, experiment: ModuleType, name: str) -> Result:
-    field.house.progress.update(field.house.task, line=name, total=experiment.steps(field), completed=0)
-    try:
-        result: Result = experiment.run(field)
-    except Exception as error:
-        field.house.progress.console.print(traceback.format_exc(), markup=False)
-        result = Result(notes=[f"failed: {type(error).__name__}: {error}"], failed=True)
-    return result
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.field", description=__doc__)
     names = ", ".join(EXPERIMENTS)
     parser.add_argument("--only", action="append", choices=EXPERIMENTS, metavar="NAME", help=f"one of {names}")
+    parser.add_argument("--missing", action="store_true", help="only those of which no results are kept")
     parser.add_argument(
         "--systems", type=lambda given: given.split(","), metavar="A,B", help=", ".join(one.name for one in SYSTEMS)
     )
     parser.add_argument("--runs", type=int, help="rounds of each comparison (default 5, quick 1)")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter: to see that it works")
     parser.add_argument("--long", action="store_true", help="ten minutes for each system under a held snapshot")
-    parser.add_argument("--document", action="store_true", help="write docs/performance.md and its plots from this run")
     parser.add_argument(
-        "--write", nargs="+", metavar="FILE",
-        help="measure nothing: write docs/performance.md from raw results; of an experiment in several, the last",
+        "--write", nargs="*", metavar="FILE",
+        help="measure nothing: write docs/performance.md from raw results, the last of each experiment; default: all",
     )  # fmt: skip
     return parser.parse_args()
 

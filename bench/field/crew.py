@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ROOT", "Client", "Crew", "Program", "Published", "Records"]
 
 ROOT = Path(__file__).resolve().parents[2]
-_PATIENCE = 120.0
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.field import plots
-from bench.field.field import short
+from bench.field.field import ordered, short
 
 __all__ = ["write"]
 
@@ -16,17 +16,17 @@ _PAGE = _DOCS / "performance.md"
 _BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 _PREFACE = f"""# Performance
 
-What pgps does beside what one would use instead, on one machine in one run. Every figure is from one run of
-`make field ARGS=--document`, which writes the part between the markers; the raw results are in `bench/results`. In
-every round each subscriber's set of events was compared with the set that was due.
+What pgps does beside what one would use instead, on one machine. `make field` measures it and writes the part between
+the markers from the newest raw results, which are in `bench/results`, a file for each experiment; what is compared was
+measured in one run, in turns. In every round each subscriber's set of events was compared with the set that was due.
 
 {_BEGIN}
 {_END}
 """
 
 
-def write(results: dict[str, Any]) -> None:
-    """Write page and plots; raises RuntimeError for a quick run, whose figures mean nothing."""
+def write(results: dict[str, Any]) -> Path:
+    """Write page and plots, return the page; raises RuntimeError for a quick run, whose figures mean nothing."""
     if results["quick"]:
         raise RuntimeError("a quick run shows that the harness works; its figures are not for the page")
     page = _PAGE.read_text() if _PAGE.exists() else _PREFACE
@@ -35,6 +35,7 @@ def write(results: dict[str, Any]) -> None:
     pictures = plots.draw(results, _DOCS / "images")
     text = "\n\n".join([_machine(results), *(_experiment(name, results, pictures) for name in results["experiments"])])
     _PAGE.write_text(f"{before}{_BEGIN}\n{text}\n{_END}{after}")
+    return _PAGE
 
 
 def _machine(results: dict[str, Any]) -> str:
@@ -80,7 +81,7 @@ def _experiment(name: str, results: dict[str, Any], pictures: dict[str, list[str
 
 
 def _table(title: str, cells: list[dict[str, Any]]) -> str:
-    points = list(dict.fromkeys(cell["x"] for cell in cells))
+    points = ordered(cell["x"] for cell in cells)
     rows = [f"| {title} | " + " | ".join(points) + " |", "|---|" + "---:|" * len(points)]
     for series in dict.fromkeys(cell["series"] for cell in cells):
         found = {cell["x"]: cell for cell in cells if cell["series"] == series}

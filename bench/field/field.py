@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from bench.field.rounds import Contender, compete
+from bench.field.rounds import Contender, Standing, compete
 from bench.figures import Figure, ratios
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bench.field.plan import Plan
-    from bench.field.rounds import Standing
     from bench.field.systems.base import System
     from bench.figures import Target
     from bench.house import House
 
-__all__ = ["Cell", "Field", "Result", "Sheet", "short"]
+__all__ = ["Cell", "Field", "Result", "Sheet", "ordered", "short"]
+
+_Point = TypeVar("_Point")
+_GIVEN_UP = 2
+"""How often a contender may fail in an experiment before the others go on without it."""
 
 
 def short(value: float) -> str:
     """Return a number with three digits, or in thousands."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ordered(points: Iterable[str]) -> list[str]:
+    """Return the points of a table, each once: numbers by size, since the outermost are measured first."""
+    found = list(dict.fromkeys(points))
+    with contextlib.suppress(ValueError):
+        found.sort(key=lambda point: float(point.replace(",", "")))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +100,13 @@ class Result:
 
 @dataclass(slots=True)
 class Field:
-    """The systems that are here, and the house they are measured in."""
+    """The systems that are here, and the house they are measured in, until `deadline` (of time.monotonic)."""
 
     house: House
     systems: dict[str, System]
     long: bool = False
+    deadline: float = float("inf")
+    failures: Counter[str] = field(default_factory=Counter)
 
     def these(self, *names: str) -> list[System]:
         """Return those of the named systems that are here."""
@@ -104,10 +120,29 @@ class Field:
         """Return at how many subscribers, or batches, is measured."""
         return quick if self.house.quick else full
 
+    def paced(self, points: Sequence[_Point], result: Result) -> Iterator[_Point]:
+        """Hand out points while there is time for another one; the first should be those that matter most."""
+        longest = 0.0
+        for number, point in enumerate(points):
+            began = time.monotonic()
+            if number and began + 0.7 * longest > self.deadline:
+                left = ", ".join(str(one) for one in points[number:])
+                result.notes.append(f"Not measured, since its time was up: {left}.")
+                return
+            yield point
+            longest = max(longest, time.monotonic() - began)
+
     def compete(
         self, entries: Iterable[tuple[str, System | None, Plan]], *, seconds: float, rate: float | None = None,
         events: int | None = None,
     ) -> dict[str, Standing]:  # fmt: skip
-        """Run the entries whose system is here, by label."""
-        contenders = [Contender(label, system, plan) for label, system, plan in entries if system is not None]
-        return compete(self.house, contenders, seconds=seconds, rate=rate, events=events)
+        """Run the entries whose system is here and works, by label."""
+        here = [(label, system, plan) for label, system, plan in entries if system is not None]
+        contenders = [Contender(*entry) for entry in here if self.failures[entry[0]] < _GIVEN_UP]
+        standings = compete(
+            self.house, contenders, seconds=seconds, rate=rate, events=events, deadline=self.deadline
+        )  # fmt: skip
+        for label, standing in standings.items():
+            self.failures[label] += standing.error is not None
+        given_up = Standing(error=f"left out: it had failed {_GIVEN_UP} times")
+        return {label: standings.get(label, given_up) for label, _, _ in here}

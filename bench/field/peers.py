@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Missing", "cache", "debian", "debian_version", "npm", "python"]
 
-_TIMEOUT = 600.0
+_TIMEOUT = 300.0
 
 
 class Missing(Exception):

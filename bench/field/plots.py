@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
+from bench.field.field import ordered
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -47,7 +49,7 @@ def _plot(experiment: dict[str, Any], title: str, cells: list[dict[str, Any]], f
 
 def _curves(axes: Any, cells: list[dict[str, Any]]) -> None:
     for number, series in enumerate(dict.fromkeys(cell["series"] for cell in cells)):
-        mine = [cell for cell in cells if cell["series"] == series]
+        mine = sorted((cell for cell in cells if cell["series"] == series), key=lambda cell: float(cell["x"]))
         points = [float(cell["x"]) for cell in mine]
         medians = [statistics.median(cell["samples"]) for cell in mine]
         # The medians' line, and whiskers from the smallest to the largest round.
@@ -69,7 +71,7 @@ def _lines(axes: Any, cells: list[dict[str, Any]]) -> None:
 
 
 def _bars(axes: Any, cells: list[dict[str, Any]]) -> None:
-    points = list(dict.fromkeys(cell["x"] for cell in cells))
+    points = ordered(cell["x"] for cell in cells)
     series = list(dict.fromkeys(cell["series"] for cell in cells))
     width = 0.8 / len(series)
     for number, one in enumerate(series):

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench.field.experiments import EXPERIMENTS
-from bench.field.field import short
+from bench.field.field import ordered, short
 from bench.report import RESULTS, Line
 from bench.report import save as save_raw
 from bench.report import table as figures_table
@@ -25,30 +25,35 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.field.field import Cell, Field, Result, Sheet
+    from bench.field.systems.base import System
 
-__all__ = ["Run", "merged"]
+__all__ = ["Run", "kept", "merged"]
 
 
 @dataclass(slots=True)
 class Run:
-    """A run, as far as it has come."""
+    """One experiment, as far as it has come."""
 
+    name: str
     bench: Field
     skipped: dict[str, str]
-    results: dict[str, Result] = field(default_factory=dict)
-    path: Path | None = None
+    result: Result
     date: str = field(default_factory=lambda: dt.datetime.now(dt.UTC).isoformat(timespec="seconds"))
+    server: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # While the server is there to ask.
+        self.server = self.bench.house.describe()
 
     @property
     def failed(self) -> bool:
         """Whether anything did not come to its end."""
-        return any(
-            result.failed or any(cell.standing.error for cell in result.cells) for result in self.results.values()
-        )
+        return self.result.failed or any(cell.standing.error for cell in self.result.cells)
 
     def document(self) -> dict[str, Any]:
-        """Return everything that was measured so far, with what is needed to judge it."""
+        """Return everything that was measured, with what is needed to judge it."""
         house = self.bench.house
+        needed = [system for name, system in self.bench.systems.items() if name in EXPERIMENTS[self.name].NEEDS]
         return {
             "date": self.date,
             "quick": house.quick,
@@ -62,34 +67,37 @@ class Run:
                 "load_before": house.load_before,
                 "load_after": os.getloadavg()[0],
             },
-            "server": house.describe(),
-            "systems": {system.title: system.version() for system in self.bench.systems.values()},
+            "server": self.server,
+            "systems": {system.title: _version(system) for system in needed},
             "skipped": self.skipped,
             "experiments": {
-                name: {**_record(name, result), "runs": house.runs, "load": house.load_before, "date": self.date}
-                for name, result in self.results.items()
+                self.name: {
+                    **_record(self.name, self.result),
+                    "runs": house.runs,
+                    "load": house.load_before,
+                    "date": self.date,
+                }
             },
         }
 
-    def save(self, names: list[str]) -> None:
-        """Keep the raw results."""
-        if self.path is None:
-            RESULTS.mkdir(exist_ok=True)
-            stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
-            what = names[0] if len(names) == 1 else "some" if len(names) < len(EXPERIMENTS) else "all"
-            self.path = RESULTS / f"{stamp}-field-{what}{'-quick' if self.bench.house.quick else ''}.json"
-        save_raw(self.document(), self.path)
+    def save(self) -> Path:
+        """Keep the raw results; return where."""
+        RESULTS.mkdir(exist_ok=True)
+        stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
+        path = RESULTS / f"{stamp}-field-{self.name}{'-quick' if self.bench.house.quick else ''}.json"
+        save_raw(self.document(), path)
+        return path
 
-    def show(self, name: str, screen: Console) -> None:
-        """Print the tables of an experiment."""
-        result = self.results[name]
-        if EXPERIMENTS[name].PLOT == "lines":
+    def show(self, screen: Console) -> None:
+        """Print the tables."""
+        experiment, result = EXPERIMENTS[self.name], self.result
+        if experiment.PLOT == "lines":
             # A column for each round would fill the screen; the first and the last are compared below.
-            screen.print(EXPERIMENTS[name].TITLE)
-            return
-        for title in dict.fromkeys(cell.table for cell in result.cells):
-            cells = [cell for cell in result.cells if cell.table == title]
-            screen.print(_table(f"{EXPERIMENTS[name].TITLE}: {title}", cells))
+            screen.print(experiment.TITLE)
+        else:
+            for title in dict.fromkeys(cell.table for cell in result.cells):
+                cells = [cell for cell in result.cells if cell.table == title]
+                screen.print(_table(f"{experiment.TITLE}: {title}", cells))
         for sheet in result.sheets:
             screen.print(_sheet(sheet))
         for note in result.notes:
@@ -97,17 +105,20 @@ class Run:
 
     def figures(self) -> Table:
         """Return the comparisons, with their targets."""
-        lines = {
-            name: Line("", result.figures, result.notes[0] if result.failed else None)
-            for name, result in self.results.items()
-            if result.figures or result.failed
-        }
-        return figures_table(lines, "medians of paired rounds")
+        line = Line("", self.result.figures, self.result.notes[-1] if self.result.failed else None)
+        return figures_table({self.name: line}, "medians of paired rounds")
+
+
+def _version(system: System) -> str:
+    try:
+        return system.version()
+    except Exception as error:
+        return f"version unknown: {error}"
 
 
 def _table(title: str, cells: list[Cell]) -> Table:
     """Return medians, a series a row."""
-    points = list(dict.fromkeys(cell.x for cell in cells))
+    points = ordered(cell.x for cell in cells)
     shown = Table(title=title, header_style="bold", title_justify="left")
     shown.add_column("")
     for point in points:
@@ -152,14 +163,28 @@ def _record(name: str, result: Result) -> dict[str, Any]:
     }
 
 
+def kept() -> list[str]:
+    """Return the files of raw results that count: of full runs, oldest first."""
+    return [str(path) for path in sorted(RESULTS.glob("*-field-*.json")) if not path.stem.endswith("-quick")]
+
+
 def merged(paths: list[str]) -> dict[str, Any]:
-    """Read raw results of one or more runs: what several have measured counts as the last has it."""
+    """Read raw results of one or more runs: what several have measured counts as the last that did not fail has it."""
     runs: list[dict[str, Any]] = [json.loads(Path(path).read_text()) for path in paths]
-    whole = runs[-1]
-    for what in ("experiments", "systems", "skipped"):
-        whole[what] = {name: value for run in runs for name, value in run[what].items()}
+    if not runs:
+        raise RuntimeError("there are no raw results of full runs: run make field")
+    experiments: dict[str, dict[str, Any]] = {}
+    source: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for name, one in run["experiments"].items():
+            if name not in experiments or experiments[name]["failed"] or not one["failed"]:
+                experiments[name], source[name] = one, run
+    used = [run for run in runs if any(one is run for one in source.values())]
+    whole = dict(used[-1])
+    for what in ("systems", "skipped"):
+        whole[what] = {title: text for run in used for title, text in run[what].items()}
     whole["skipped"] = {title: why for title, why in whole["skipped"].items() if title not in whole["systems"]}
     # In the order of the page.
-    whole["experiments"] = {name: whole["experiments"][name] for name in EXPERIMENTS if name in whole["experiments"]}
-    whole["quick"] = any(run["quick"] for run in runs)
+    whole["experiments"] = {name: experiments[name] for name in EXPERIMENTS if name in experiments}
+    whole["quick"] = any(run["quick"] for run in used)
     return whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import time
 import traceback
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Contender", "Outcome", "Standing", "calibrate", "compete", "verify"]
 
-_TIMEOUT = 90.0
+_TIMEOUT = 60.0
 _SMALLEST = 20
+_FEWEST = 3
 _CAP = 60_000
 _MOST_DELIVERIES = 400_000
 
@@ -185,30 +187,36 @@ def _disordered(records: Records, first: int, publishers: int) -> int:
 
 def compete(
     house: House, contenders: Sequence[Contender], *, seconds: float, rate: float | None = None,
-    events: int | None = None,
+    events: int | None = None, deadline: float = float("inf"),
 ) -> dict[str, Standing]:  # fmt: skip
     """Run all, in changing order; each round lasts about `seconds` for each of them.
 
     How many events that takes is found out first, in rounds that do not
     count: they are the warm-up, too. With `rate` or `events` given there is
-    nothing to find out.
+    nothing to find out. After `deadline` (of time.monotonic) there are no
+    more than three rounds.
     """
     standings = {one.label: Standing() for one in contenders}
     sizes: dict[str, int] = {}
     try:
         for one in contenders:
-            with _noting(house, standings[one.label]):
+            with _noting(house, one, standings[one.label]):
                 one.open(house)
                 sizes[one.label] = events or _size(house, one, seconds, rate)
         for number in house.pairs():
-            turn = number % len(contenders)
+            if number >= _FEWEST and time.monotonic() > deadline:
+                break
+            turn = number % max(1, len(contenders))
             for one in [*contenders[turn:], *contenders[:turn]]:
                 standing = standings[one.label]
                 if standing.error is None:
                     house.say(f"{one.label}: {sizes[one.label]} events")
-                    with _noting(house, standing):
+                    with _noting(house, one, standing):
                         house.checkpoint()
-                        standing.outcomes.append(one.round(sizes[one.label], rate))
+                        outcome = one.round(sizes[one.label], rate)
+                        standing.outcomes.append(outcome)
+                        if not rate and not events and outcome.seconds > 2 * seconds:
+                            sizes[one.label] = _whole(one.plan, sizes[one.label] * seconds / outcome.seconds)
     finally:
         for one in contenders:
             with contextlib.suppress(Exception):
@@ -229,7 +237,7 @@ def calibrate(house: House, contender: Contender, seconds: float) -> int:
     plan = contender.plan
     share = 1.0 if plan.produce else max(1.0, plan.share())
     most = int(max(_SMALLEST, min(_CAP, _MOST_DELIVERIES / share)))
-    size = max(_SMALLEST, min(most, round(1000 / share)))
+    size = max(_SMALLEST, min(most, round(400 / share)))
     house.say(f"{contender.label}: warming up")
     outcome = contender.round(size)
     if outcome.seconds < 3 * seconds:
@@ -238,19 +246,25 @@ def calibrate(house: House, contender: Contender, seconds: float) -> int:
         again = contender.round(more)
         marginal = (more - size) / max(again.seconds - outcome.seconds, 1e-3)
         pace = again.events / again.seconds if more == size else max(again.events / again.seconds, marginal)
-        size = round(min(pace, again.produced) * seconds)
+        size = min(round(min(pace, again.produced) * seconds), 10 * more)
     else:
         size = round(size / outcome.seconds * seconds)
-    size = max(_SMALLEST, min(most, size))
+    return _whole(plan, min(most, size))
+
+
+def _whole(plan: Plan, size: float) -> int:
+    """Return so many events, or a few more: as many for each publisher."""
     step = max(_SMALLEST, plan.publishers)
-    return -(-size // step) * step
+    return max(1, math.ceil(size / step)) * step
 
 
 @contextlib.contextmanager
-def _noting(house: House, standing: Standing) -> Iterator[None]:
-    """Keep a failure of one contender from ending the others."""
+def _noting(house: House, contender: Contender, standing: Standing) -> Iterator[None]:
+    """Keep a failure of one contender from ending the others, or from going on beside them."""
     try:
         yield
     except Exception as error:
         standing.error = f"{type(error).__name__}: {error}"
         house.progress.console.print(traceback.format_exc(), markup=False)
+        with contextlib.suppress(Exception):
+            contender.close()

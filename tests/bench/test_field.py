@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import sys
+import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +16,14 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.field import document
+from bench.field import document, report
+from bench.field.__main__ import Overdue
+from bench.field.__main__ import main as command
 from bench.field.crew import Published, Records
-from bench.field.field import Field, Result
+from bench.field.experiments import EXPERIMENTS
+from bench.field.field import Field, Result, ordered
 from bench.field.plan import PORTFOLIOS, Plan
-from bench.field.report import Run
+from bench.field.report import Run, merged
 from bench.field.rounds import Contender, Outcome, Standing, compete, verify
 from bench.field.systems.pgps import Pgps
 from bench.field.systems.pgq import Pgq
@@ -120,7 +126,7 @@ def test_the_page_shows_medians_ratios_and_failures(
     result.add("deliveries a second", 10, {"pgps": standing(300, 200, 400), "other": Standing([], "it fell")})
     result.add("deliveries a second", 100, {"pgps": standing(900), "other": standing(300)})
     result.against("100 subscribers", standing(900), standing(300), None)
-    run = Run(Field(house, {"pgps": Pgps()}), {"PgQ": "not here"}, {"guaranteed": result})
+    run = Run("guaranteed", Field(house, {"pgps": Pgps()}), {"PgQ": "not here"}, result)
     results = run.document()
     monkeypatch.setattr(document, "_DOCS", tmp_path)
     monkeypatch.setattr(document, "_PAGE", tmp_path / "performance.md")
@@ -134,5 +140,49 @@ def test_the_page_shows_medians_ratios_and_failures(
     assert "| 100 subscribers |  | 3 x | 3 … 3 |" in page
     assert "**Skipped.** PgQ: not here." in page
     assert (tmp_path / "images" / "field-guaranteed.svg").stat().st_size > 1000
-    document.write(results)
-    assert (tmp_path / "performance.md").read_text() == page
+    assert document.write(results).read_text() == page
+
+
+def test_of_each_experiment_the_newest_results_count_that_did_not_fail(tmp_path: Path) -> None:
+    def kept(number: int, failed: bool, *names: str) -> str:
+        path = tmp_path / f"{number}.json"
+        experiments = {name: {"title": f"{name} {number}", "failed": failed} for name in names}
+        systems = {"pgps": f"pgps {number}"}
+        path.write_text(
+            json.dumps({"quick": False, "systems": systems, "skipped": {"PgQ": "no"}, "experiments": experiments})
+        )
+        return str(path)
+
+    paths = [kept(1, False, "retry", "stored"), kept(2, False, "stored"), kept(3, True, "stored", "held")]
+    whole = merged(paths)
+    assert [one["title"] for one in whole["experiments"].values()] == ["stored 2", "retry 1", "held 3"]
+    assert whole["systems"] == {"pgps": "pgps 3"}
+    with pytest.raises(RuntimeError, match="no raw results"):
+        merged([])
+
+
+def test_points_that_there_is_no_time_for_are_named_and_a_contender_that_fails_twice_is_left_out(house: House) -> None:
+    field, result = Field(house, {}, deadline=time.monotonic()), Result()
+    assert list(field.paced((100, 10, 1), result)) == [100]
+    assert result.notes == ["Not measured, since its time was up: 10, 1."]
+    assert ordered(["100", "1,000", "1"]) == ["1", "100", "1,000"]
+    assert ordered(["1 consumer"]) == ["1 consumer"]
+    entries = [("broken", Broken(), Plan())]
+    errors = [field.compete(entries, seconds=0, events=20)["broken"].error for _ in range(3)]
+    assert errors == ["RuntimeError: no broker", "RuntimeError: no broker", "left out: it had failed 2 times"]
+
+
+def test_an_experiment_that_fails_or_hangs_is_reported_with_what_it_found(
+    embedded_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(field: Field, result: Result) -> None:
+        result.add("events a second", 1, {"pgps": Standing([Outcome(300, 300, 1.0, 1.0)])})
+        raise Overdue("too long")
+
+    monkeypatch.setenv("PGPS_HOME", str(embedded_home))
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(EXPERIMENTS["retry"], "run", half)
+    monkeypatch.setattr(sys, "argv", ["field", "--quick", "--only", "retry", "--systems", "pgps"])
+    assert command() == 1
+    raw = json.loads(next(tmp_path.glob("*-field-retry-quick.json")).read_text())["experiments"]["retry"]
+    assert (raw["failed"], raw["notes"], raw["cells"][0]["samples"]) == (True, ["failed: Overdue: too long"], [300.0])

@@ -3,31 +3,32 @@
 20 producers, one event a transaction. Without a filter every consumer gets every event; with one, those of one symbol
 of ten, which is a tenth. How a system does that is up to its means: pgps and ActiveMQ by the subscription's filter,
 RabbitMQ by a direct exchange on the symbol, PgQ by the condition that its batch cursor takes, pg-boss by a topic of its
-publish/subscribe for each symbol, pgqueuer by a producer that knows the consumers and makes a job for each that wants
-the event. Consumers take up to 100 at a time; in PgQ, what came between two ticks. Here and in the other measurements
-of throughput PgQ ticks every 100 ms and pg-boss polls every 500, the least it allows. What counts is events received
-by all consumers a second, from the first publication to the last of them.
+publish/subscribe for each symbol, pgqueuer, procrastinate and graphile-worker by a producer that knows the consumers
+and makes a job for each that wants the event. Consumers take up to 100 at a time; in PgQ, what came between two ticks;
+workers of procrastinate and graphile-worker run ten jobs at a time, which they take one by one. Here and in the other
+measurements of throughput PgQ ticks every 100 ms and pg-boss polls every 500, the least it allows. What counts is
+events received by all consumers a second, from the first publication to the last of them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.field import Result
 from bench.field.plan import Plan
 from bench.figures import Target
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
     from bench.field.plan import Filters
 
 TITLE = "Fan-out"
-NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "pgboss")
+NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "procrastinate", "pgboss", "graphile")
 PLOT = "bars"
-_POINTS = (1, 10, 100)
+MINUTES = 10.5
+_POINTS = (10, 100, 1)
 _TABLES: dict[Filters, str] = {
-    "none": "deliveries a second, every event to every consumer",
     "symbol": "deliveries a second, a tenth of the events to each consumer",
+    "none": "deliveries a second, every event to every consumer",
 }
 
 
@@ -36,17 +37,15 @@ def steps(field: Field) -> int:
     return 2 * len(field.points(_POINTS, (10,))) * field.house.runs
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
-    for filters, table in _TABLES.items():
-        for consumers in field.points(_POINTS, (10,)):
-            plan = Plan(subscribers=consumers, filters=filters)
-            entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
-            standings = field.compete(entries, seconds=field.seconds(1.5))
-            result.add(table, consumers, standings)
-            for peer, standing in standings.items():
-                if filters == "symbol" and consumers >= 10 and peer != "pgps" and "pgps" in standings:
-                    what = f"fan-out to {consumers} consumers with a filter: against {peer}"
-                    result.against(what, standings["pgps"], standing, Target("at least", 1))
-    return result
+    points = [(consumers, filters) for consumers in field.points(_POINTS, (10,)) for filters in _TABLES]
+    for consumers, filters in field.paced(points, result):
+        plan = Plan(subscribers=consumers, filters=filters)
+        entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
+        standings = field.compete(entries, seconds=field.seconds(1))
+        result.add(_TABLES[filters], consumers, standings)
+        for peer, standing in standings.items():
+            if filters == "symbol" and consumers >= 10 and peer != "pgps" and "pgps" in standings:
+                what = f"fan-out to {consumers} consumers with a filter: against {peer}"
+                result.against(what, standings["pgps"], standing, Target("at least", 1))

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.field import Result
 from bench.field.plan import Plan
 from bench.figures import Target
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
 
 TITLE = "Guaranteed delivery (figure 9)"
 NEEDS = ("pgps", "activemq")
 PLOT = "curves"
-_POINTS = (1, 5, 10, 20, 50, 100)
+MINUTES = 7.0
+_POINTS = (100, 10, 1, 50, 20, 5)
 
 
 def steps(field: Field) -> int:
@@ -28,21 +28,19 @@ def steps(field: Field) -> int:
     return len(field.points(_POINTS, (10,))) * field.house.runs
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
     points = field.points(_POINTS, (10,))
-    for subscribers in points:
+    for subscribers in field.paced(points, result):
         entries = []
         for system in field.these("pgps", "activemq"):
             name = system.title.partition(",")[0]
             entries.append((f"{name}, acknowledging 100", system, Plan(subscribers=subscribers, batch=100)))
             entries.append((f"{name}, acknowledging each", system, Plan(subscribers=subscribers, batch=1)))
-        standings = field.compete(entries, seconds=field.seconds(2.5))
+        standings = field.compete(entries, seconds=field.seconds(1.5))
         result.add("deliveries a second", subscribers, standings)
-    if len(field.these("pgps", "activemq")) == 2:
-        goal = Target("at least", 3) if points[-1] == 100 else None
-        for kind, target in (("acknowledging 100", goal), ("acknowledging each", None)):
-            what = f"{points[-1]} subscribers, guaranteed delivery, {kind}: against ActiveMQ"
-            result.against(what, standings[f"pgps, {kind}"], standings[f"ActiveMQ, {kind}"], target)
-    return result
+        if subscribers == points[0] and len(field.these(*NEEDS)) == 2:
+            goal = Target("at least", 3) if subscribers == 100 else None
+            for kind, target in (("acknowledging 100", goal), ("acknowledging each", None)):
+                what = f"{subscribers} subscribers, guaranteed delivery, {kind}: against ActiveMQ"
+                result.against(what, standings[f"pgps, {kind}"], standings[f"ActiveMQ, {kind}"], target)

@@ -1,7 +1,7 @@
 """Latency at 1, 100 and 1,000 events a second, each system with its default settings.
 
-One consumer; four producers publish at even intervals, one event a transaction, for 8 seconds at one event a second and
-4 at the other rates. A latency is the time from just before the producer's call to the moment the consumer has the
+One consumer; four producers publish at even intervals, one event a transaction, for 5 seconds at one event a second,
+2.5 at 100, 2 at 1,000. A latency is the time from just before the producer's call to the moment the consumer has the
 event, by the machine's clock. Polling intervals, ticks and wake-ups are the systems' defaults.
 """
 
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.field import Result
 from bench.field.plan import Plan
 from bench.figures import Figure, Target, ratios
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
     from bench.field.rounds import Standing
 
 TITLE = "Latency with default settings"
-NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "pgboss")
+NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "procrastinate", "pgboss", "graphile")
 PLOT = "bars"
-RATES = (1, 100, 1000)
+MINUTES = 9.5
+RATES = (100, 1000, 1)
+_SECONDS = {1: 5.0, 100: 2.5, 1000: 2.0}
 
 
 def steps(field: Field) -> int:
@@ -28,11 +29,10 @@ def steps(field: Field) -> int:
     return len(field.points(RATES, (100,))) * field.house.runs
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
-    for rate in field.points(RATES, (100,)):
-        seconds = 1.0 if field.house.quick else 8.0 if rate == 1 else 4.0
+    for rate in field.paced(field.points(RATES, (100,)), result):
+        seconds = 1.0 if field.house.quick else _SECONDS[rate]
         entries = [(system.title, system, Plan(publishers=4, eager=False)) for system in field.these(*NEEDS)]
         standings = field.compete(entries, seconds=seconds, rate=rate)
         result.add("median, ms, by events a second", f"{rate:,}", standings, "median")
@@ -42,7 +42,6 @@ def run(field: Field) -> Result:
                 result.notes.append(f"{label} published only {standing.median('produced'):,.0f} of {rate:,} a second.")
             if label != "pgps" and "pgps" in standings:
                 _compare(result, f"median latency at {rate:,}/s: {label} against pgps", standings["pgps"], standing)
-    return result
 
 
 def _compare(result: Result, what: str, mine: Standing, theirs: Standing) -> None:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.field import Result
 from bench.field.plan import Plan
 from bench.figures import Target
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
 
 TITLE = "Produce"
-NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "pgboss")
+NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "procrastinate", "pgboss", "graphile")
 PLOT = "bars"
-_POINTS = (1, 10, 100)
+MINUTES = 8.5
+_POINTS = (1, 100, 10)
 
 
 def steps(field: Field) -> int:
@@ -29,19 +29,15 @@ def steps(field: Field) -> int:
     return 2 * len(field.points(_POINTS, (10,))) * field.house.runs
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
-    for synchronous in (True, False):
-        setting = "on" if synchronous else "off"
-        for together in field.points(_POINTS, (10,)):
-            plan = Plan(together=together, synchronous=synchronous, produce=True)
-            entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
-            standings = field.compete(entries, seconds=field.seconds(1.5))
-            table = f"events a second, synchronous_commit {setting}, by events in a transaction"
-            result.add(table, together, standings, "produced")
-            if "PgQ" in standings and "pgps" in standings:
-                what = f"produce, {together} a transaction, synchronous_commit {setting}: against PgQ"
-                goal = Target("at least", 1)
-                result.against(what, standings["pgps"], standings["PgQ"], goal, "produced")
-    return result
+    points = field.points(_POINTS, (10,))
+    for together, setting in field.paced([(point, setting) for point in points for setting in ("on", "off")], result):
+        plan = Plan(together=together, synchronous=setting == "on", produce=True)
+        entries = [(system.title, system, plan) for system in field.these(*NEEDS)]
+        standings = field.compete(entries, seconds=field.seconds(1))
+        table = f"events a second, synchronous_commit {setting}, by events in a transaction"
+        result.add(table, together, standings, "produced")
+        if "PgQ" in standings and "pgps" in standings:
+            what = f"produce, {together} a transaction, synchronous_commit {setting}: against PgQ"
+            result.against(what, standings["pgps"], standings["PgQ"], Target("at least", 1), "produced")

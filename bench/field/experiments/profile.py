@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.conninfo import make_conninfo
 
 from bench.field import floor, sampling
-from bench.field.field import Result, Sheet, short
+from bench.field.field import Sheet, short
 from bench.field.plan import Plan
 from bench.field.rounds import Contender, calibrate
 from bench.field.sampling import profiled
@@ -22,13 +22,14 @@ from bench.field.systems.pgps import Pgps
 from pgps.embedded.cluster import SUPERUSER
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
     from bench.field.rounds import Outcome
     from bench.field.sampling import Profile
 
 TITLE = "Where the time goes"
 NEEDS = ("pgps",)
 PLOT = "none"
+MINUTES = 3.5
 _PATHS = {
     "publish, one a transaction": Plan(produce=True),
     "publish, 100 a transaction": Plan(produce=True, together=100),
@@ -50,9 +51,8 @@ def _paths(field: Field) -> dict[str, Plan]:
     return dict(list(_PATHS.items())[:3]) if field.house.quick else _PATHS
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
     limits = floor.measure(field.house)
     result.sheets.append(
         Sheet("The machine", ["", "a second"], [[what, short(value)] for what, value in limits.items()])
@@ -60,21 +60,24 @@ def run(field: Field) -> Result:
     result.raw = {"floor": limits, "paths": {}}
     reached: dict[str, float] = {}
     for path, plan in _paths(field).items():
-        outcome, profile = _profile(field, path, plan)
+        try:
+            outcome, profile = _profile(field, path, plan)
+        except Exception as error:
+            result.notes.append(f"{path}: failed: {type(error).__name__}: {error}")
+            continue
         reached[path] = outcome.produced if plan.produce else outcome.rate
         result.raw["paths"][path] = _record(outcome, profile)
         result.sheets.append(_sheet(path, outcome, profile, plan))
         for _ in field.house.pairs(1):
             pass
     result.sheets.append(_distances(limits, reached))
-    return result
 
 
 def _profile(field: Field, path: str, plan: Plan) -> tuple[Outcome, Profile]:
     contender = Contender(path, Profiled(), plan)
     try:
         contender.open(field.house)
-        size = calibrate(field.house, contender, field.seconds(4))
+        size = calibrate(field.house, contender, field.seconds(2.5))
         admin = make_conninfo(contender.session.dsn, user=SUPERUSER)
         with profiled(admin, APP, {"worker's process": contender.session.pids[0], **contender.crew.pids()}) as profile:
             outcome = contender.round(size)

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench.field.field import Result
 from bench.field.plan import Plan
 from bench.figures import Target
 
 if TYPE_CHECKING:
-    from bench.field.field import Field
+    from bench.field.field import Field, Result
     from bench.field.plan import Consume
 
 TITLE = "Transactional consumption (figure 10)"
 NEEDS = ("pgps", "activemq")
 PLOT = "curves"
-_POINTS = (1, 10, 20, 50, 100)
+MINUTES = 12.0
+_POINTS = (100, 10, 1, 50, 20)
 _CALLBACK, _XA = "pgps, stored function, a batch", "ActiveMQ, XA, one at a time"
 _SERIES: dict[str, tuple[str, Consume, int]] = {
     _CALLBACK: ("pgps", "callback", 100),
@@ -43,21 +43,19 @@ def steps(field: Field) -> int:
     return len(field.points(_POINTS, (5,))) * field.house.runs
 
 
-def run(field: Field) -> Result:
+def run(field: Field, result: Result) -> None:
     """Measure it."""
-    result = Result()
     points = field.points(_POINTS, (5,))
-    for subscribers in points:
+    for subscribers in field.paced(points, result):
         entries = [
             (label, field.systems.get(name), Plan(subscribers=subscribers, consume=consume, batch=batch))
             for label, (name, consume, batch) in _SERIES.items()
         ]
-        standings = field.compete(entries, seconds=field.seconds(2))
+        standings = field.compete(entries, seconds=field.seconds(1.5))
         result.add("rows a second", subscribers, standings)
-    if len(field.these("pgps", "activemq")) == 2:
-        at = f"{points[-1]} subscribers, transactional consumption, against"
-        for label in _SERIES:
-            if label.startswith("ActiveMQ"):
-                goal = Target("at least", 10) if label == _XA and points[-1] >= 20 else None
-                result.against(f"{at} {label}", standings[_CALLBACK], standings[label], goal)
-    return result
+        if subscribers == points[0] and len(field.these(*NEEDS)) == 2:
+            at = f"{subscribers} subscribers, transactional consumption, against"
+            for label in _SERIES:
+                if label.startswith("ActiveMQ"):
+                    goal = Target("at least", 10) if label == _XA and subscribers >= 20 else None
+                    result.against(f"{at} {label}", standings[_CALLBACK], standings[label], goal)
