@@ -51,7 +51,7 @@ RECEIVE = """
 ACK = "select pgps.ack(%(subscription)s, %(up_to)s)"
 ACK_EACH = "select subscription, acked from pgps.ack_each(%(subscriptions)s)"
 NACK = """
-    select pgps.nack(%(subscription)s, %(event_id)s, %(error)s::text,
+    select pgps.nack_events(%(subscription)s, %(event_ids)s::bigint[], %(error)s::text,
         make_interval(secs => %(retry_in)s::double precision))
 """
 

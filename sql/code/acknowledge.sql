@@ -143,50 +143,129 @@ comment on function pgps.ack(text, bigint) is
 not returned is never covered. In the transaction of the application''s own writes it makes consumption exactly once.
 Needs to own the subscription. Errors: 42704, 42501, 55000 not received or acknowledged already, or internal.';
 
+create or replace function pgps_internal.put_back(
+    subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_failed pgps_internal.received[];
+    v_missing bigint;
+begin
+    perform pgps_internal.require_read_committed();
+    if put_back.retry_in < '0' then
+        raise exception 'invalid retry_in %', put_back.retry_in using errcode = '22023', hint = 'Give a positive interval, or null.';
+    end if;
+    v_failed := case (put_back.subscription).handler when 'any' then pgps_internal.release(put_back.subscription, put_back.event_ids)
+        else pgps_internal.received_of(put_back.subscription, put_back.event_ids) end;
+    select e.id into v_missing from unnest(put_back.event_ids) e(id)
+    where not exists (select from unnest(v_failed) f where f.event_id = e.id) order by e.id limit 1;
+    if found then
+        raise exception 'event % has not been received by subscription "%", or is settled already', v_missing, (put_back.subscription).name
+        using errcode = '55000', hint = 'Give the event_id of an event that pgps.receive returned and that is not acknowledged.';
+    elsif v_failed is not null then
+        perform pgps_internal.note_failures(put_back.subscription, v_failed, 'nack', null, put_back.error, coalesce(put_back.retry_in, '0'));
+    end if;
+    return coalesce(cardinality(v_failed), 0);
+end
+$$;
+comment on function pgps_internal.put_back(pgps_internal.subscription, bigint[], text, interval) is
+'Files events that a consumer has refused: all of them, or none. Errors: 22023, 55000.';
+
+create or replace function pgps_internal.release(subscription pgps_internal.subscription, event_ids bigint[]) returns pgps_internal.received[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_holder text := pgps_internal.holder();
+    v_released pgps_internal.received[];
+begin
+    with released as (
+        update pgps_internal.share s set leased_until = null, holder = null
+        where s.subscription_id = (release.subscription).subscription_id and s.event_id = any (release.event_ids) and s.holder = v_holder
+        returning s.event_id, s.type_id, s.attempts
+    )
+    select array_agg((0, r.event_id, r.type_id, r.attempts)::pgps_internal.received) into v_released from released r;
+    return v_released;
+end
+$$;
+comment on function pgps_internal.release(pgps_internal.subscription, bigint[]) is 'Ends the leases that this session has on events, and returns those';
+
+create or replace function pgps_internal.received_of(subscription pgps_internal.subscription, event_ids bigint[]) returns pgps_internal.received[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (received_of.subscription).subscription_id;
+    v_position pgps_internal.position;
+    v_received pgps_internal.received[];
+begin
+    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    v_position := pgps_internal.position_of(v_id);
+    with wanted as materialized (
+        select distinct e.id from unnest(received_of.event_ids) e(id)
+    ),
+    known as materialized (
+        select f.event_id, f.type_id, f.state, f.attempts from pgps_internal.failure f
+        where f.subscription_id = v_id and f.event_id = any (received_of.event_ids)
+    ),
+    received as (
+        select k.event_id, k.type_id, k.attempts + 1 as attempt from known k where k.state = 'leased'
+        union all
+        select e.event_id, d.type_id, 1
+        from pgps_internal.member m
+        join pgps_internal.delivery d on d.class_id = m.class_id
+            and d.batch_id >= greatest(v_position.acked_batch, m.from_batch + 1) and d.batch_id <= v_position.received_batch
+        cross join lateral pgps_internal.event_ids(d) e(event_id)
+        join wanted w on w.id = e.event_id
+        where m.subscription_id = v_id and not e.event_id <@ m.skip
+            and (d.batch_id, e.event_id) > (v_position.acked_batch, v_position.acked_event)
+            and (d.batch_id, e.event_id) <= (v_position.received_batch, v_position.received_event)
+            and not exists (select from known k where k.event_id = e.event_id)
+    )
+    select array_agg((0, r.event_id, r.type_id, r.attempt)::pgps_internal.received) into v_received from received r;
+    return v_received;
+end
+$$;
+comment on function pgps_internal.received_of(pgps_internal.subscription, bigint[]) is
+'Those events that the one consumer of a subscription has received and neither acknowledged nor put back, with how often they were tried';
+
 create or replace function pgps_internal.do_nack(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
-    v_id bigint := v_subscription.subscription_id;
-    v_event bigint := (args ->> 'event_id')::bigint;
-    v_position pgps_internal.position;
-    v_type integer;
-    v_attempts integer;
 begin
-    perform pgps_internal.require_read_committed();
-    if v_event is null then
+    if args ->> 'event_id' is null then
         raise exception 'event_id is null' using errcode = '22023', hint = 'Give the event_id of an event that pgps.receive returned.';
-    elsif (args ->> 'retry_in')::interval < '0' then
-        raise exception 'invalid retry_in %', args ->> 'retry_in' using errcode = '22023', hint = 'Give a positive interval, or null.';
     end if;
-    if v_subscription.handler = 'any' then
-        update pgps_internal.share s set leased_until = null, holder = null
-        where s.subscription_id = v_id and s.event_id = v_event and s.holder = pgps_internal.holder()
-        returning s.type_id, s.attempts into v_type, v_attempts;
-    else
-        perform pg_advisory_xact_lock(1885826165, v_id::integer);
-        v_position := pgps_internal.position_of(v_id);
-        select f.type_id, f.attempts + 1 into v_type, v_attempts from pgps_internal.failure f
-        where f.subscription_id = v_id and f.event_id = v_event and f.state = 'leased';
-        if v_type is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = v_event) then
-            select m.type_id, 1 into v_type, v_attempts
-            from pgps_internal.received_events(v_id, v_position) r
-            join pgps_internal.delivery d using (batch_id) join pgps_internal.member m on m.class_id = d.class_id and m.subscription_id = v_id
-            where r.event_id = v_event and (v_event = any (d.event_ids) or v_event <@ d.ids) limit 1;
-        end if;
-    end if;
-    if v_type is null then
-        raise exception 'event % has not been received by subscription "%", or is settled already', v_event, v_subscription.name
-        using errcode = '55000', hint = 'Give the event_id of an event that pgps.receive returned and that is not acknowledged.';
-    end if;
-    perform pgps_internal.note_failure(v_subscription, v_type, v_event, 'nack', null, args ->> 'error',
-        v_attempts, coalesce((args ->> 'retry_in')::interval, '0'));
+    perform pgps_internal.put_back(v_subscription, array[(args ->> 'event_id')::bigint], args ->> 'error', (args ->> 'retry_in')::interval);
     return null;
 end
 $$;
 comment on function pgps_internal.do_nack(name, jsonb) is 'See pgps.nack';
+
+create or replace function pgps_internal.do_nack_events(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
+    v_ids bigint[];
+begin
+    if jsonb_typeof(args -> 'event_ids') is distinct from 'array' then
+        raise exception 'event_ids is null' using errcode = '22023', hint = 'Give an array of the event_ids that pgps.receive returned.';
+    end if;
+    v_ids := array(select e.id::bigint from jsonb_array_elements_text(args -> 'event_ids') e(id));
+    if array_position(v_ids, null) is not null then
+        raise exception 'event_ids contains null' using errcode = '22023', hint = 'Give an array of the event_ids that pgps.receive returned.';
+    end if;
+    return to_jsonb(pgps_internal.put_back(v_subscription, v_ids, args ->> 'error', (args ->> 'retry_in')::interval));
+end
+$$;
+comment on function pgps_internal.do_nack_events(name, jsonb) is 'See pgps.nack_events';
 
 create or replace function pgps.nack(subscription text, event_id bigint, error text = null, retry_in interval = null) returns void
 language sql
@@ -198,5 +277,16 @@ comment on function pgps.nack(text, bigint, text, interval) is
 'Puts one received event back: it comes again after retry_in (null = at the next receive), and goes to the exception queue with error
 after max_attempts. The others can be acknowledged over it. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received.';
 
+create or replace function pgps.nack_events(subscription text, event_ids bigint[], error text = null, retry_in interval = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('nack_events', jsonb_build_object('subscription', nack_events.subscription, 'event_ids', to_jsonb(nack_events.event_ids),
+        'error', nack_events.error, 'retry_in', nack_events.retry_in)) #>> '{}')::bigint;
+end;
+comment on function pgps.nack_events(text, bigint[], text, interval) is
+'Puts several received events back, as pgps.nack does with one, in one step: all of them or, when one has not been received, none; returns
+how many. An empty array puts nothing back. Needs to own the subscription. Errors: 42704, 42501, 22023 null, 55000 not received.';
+
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.ack(text, bigint), pgps.nack(text, bigint, text, interval) to public;
+grant execute on function pgps.ack(text, bigint), pgps.nack(text, bigint, text, interval),
+    pgps.nack_events(text, bigint[], text, interval) to public;

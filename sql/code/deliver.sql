@@ -34,7 +34,7 @@ end
 $$;
 comment on function pgps_internal.take_due(bigint, integer) is 'Hands out events that were put back and are due again';
 
-create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer) returns pgps_internal.received[]
+create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer, acks boolean) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -56,7 +56,21 @@ begin
             order by n.batch_id, n.event_id)
     into v_next
     from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take.max_events - cardinality(v_due)) n;
-    if v_next is null then
+    if take.acks and cardinality(v_due || v_next) > 0 then
+        if v_next is null then
+            v_next := '{}';
+            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch, v_position.received_event,
+                v_position.acked_total + cardinality(v_due), v_position.outstanding);
+        else
+            v_last := v_next[cardinality(v_next)];
+            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+                v_position.acked_total + cardinality(v_due || v_next));
+        end if;
+        if cardinality(v_due) > 0 then
+            perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
+        end if;
+        return v_due || v_next;
+    elsif v_next is null then
         return v_due;
     end if;
     v_last := v_next[cardinality(v_next)];
@@ -68,10 +82,10 @@ begin
     return v_due || v_next;
 end
 $$;
-comment on function pgps_internal.take(pgps_internal.subscription, integer) is
-'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged';
+comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean) is
+'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged. acks: they are at once';
 
-create or replace function pgps_internal.lease(subscription pgps_internal.subscription, max_events integer) returns pgps_internal.received[]
+create or replace function pgps_internal.lease(subscription pgps_internal.subscription, max_events integer, acks boolean) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -95,11 +109,17 @@ begin
     )
     select array_agg((t.batch_id, t.event_id, t.type_id, t.attempts)::pgps_internal.received order by t.batch_id, t.event_id)
     into v_taken from taken t;
+    if lease.acks and v_taken is not null then
+        delete from pgps_internal.share s using unnest(v_taken) t
+        where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
+        delete from pgps_internal.failure f using unnest(v_taken) t where f.subscription_id = v_id and f.event_id = t.event_id;
+        perform pgps_internal.move(v_id, -1, 0, -1, 0, cardinality(v_taken));
+    end if;
     return coalesce(v_taken, '{}');
 end
 $$;
-comment on function pgps_internal.lease(pgps_internal.subscription, integer) is
-'Hands out events to one of several competing consumers, for a limited time; each to one of them';
+comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean) is
+'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: and acknowledges them';
 
 create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
 returns pgps_internal.message[]
@@ -171,8 +191,8 @@ begin
     end if;
     perform pgps_internal.require_rights(v_subscription);
     loop
-        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max)
-            else pgps_internal.take(v_subscription, v_max) end;
+        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, coalesce(new.acks, false))
+            else pgps_internal.take(v_subscription, v_max, coalesce(new.acks, false)) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
         if v_subscription.name like 'pgps\_registration\_%' then
             new.messages := (select coalesce((select pgps_internal.for_client(r.client_id, new.messages) from pgps_internal.registration r
@@ -184,7 +204,7 @@ begin
     return new;
 end
 $$;
-comment on function pgps_internal.enter_receive() is 'Behind pgps.receive, see pgps_internal.call';
+comment on function pgps_internal.enter_receive() is 'Behind pgps.receive and pgps.take, see pgps_internal.call';
 
 create or replace function pgps_internal.require_rights(subscription pgps_internal.subscription) returns void
 language plpgsql stable
@@ -209,15 +229,16 @@ do $$
 begin
     if to_regclass('pgps._receive_calls') is null then
         create view pgps._receive_calls as
-        select null::text as subscription, null::integer as max_events, null::name as caller, null::pgps_internal.message[] as messages where false;
+        select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
+            null::pgps_internal.message[] as messages where false;
         alter view pgps._receive_calls alter column caller set default current_user;
         create trigger enter instead of insert on pgps._receive_calls
         for each row execute function pgps_internal.enter_receive();
-        grant insert (subscription, max_events), select (messages) on pgps._receive_calls to public;
+        grant insert (subscription, max_events, acks), select (messages) on pgps._receive_calls to public;
     end if;
 end
 $$;
-comment on view pgps._receive_calls is 'The way in of pgps.receive; see pgps_internal.call';
+comment on view pgps._receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
 
 create or replace function pgps.receive(subscription text, max_events integer = 100)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
@@ -239,5 +260,24 @@ On a handler => ''any'' subscription each session gets events of its own, for th
 Acknowledged in the same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
 A paused subscription gives nothing. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
+create or replace function pgps.take(subscription text, max_events integer = 100)
+returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
+language plpgsql rows 100
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with taken as (
+        insert into pgps._receive_calls (subscription, max_events, acks) values (take.subscription, take.max_events, true) returning messages
+    )
+    select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
+    from taken t cross join lateral pg_catalog.unnest(t.messages) m order by m.place;
+end
+$$;
+comment on function pgps.take(text, integer) is
+'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for two thirds of what
+both cost. In the transaction of the application''s own writes consumption is exactly once: if it rolls back, the events come again.
+What has been taken cannot be put back with pgps.nack. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
+
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.receive(text, integer) to public;
+grant execute on function pgps.receive(text, integer), pgps.take(text, integer) to public;

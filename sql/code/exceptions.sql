@@ -1,42 +1,48 @@
 -- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again when due;
 -- leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the rows.
 
-create or replace function pgps_internal.note_failure(
-    subscription pgps_internal.subscription, type_id integer, event_id bigint, step text, sqlstate text, error text,
-    attempts integer, retry_in interval
+create or replace function pgps_internal.note_failures(
+    subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text, retry_in interval
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (note_failure.subscription).subscription_id;
-    v_max integer := case when pgps_internal.is_volatile(note_failure.type_id, note_failure.event_id) then 1
-        else (note_failure.subscription).max_attempts end;
-    v_delay interval := coalesce(note_failure.retry_in, least(pgps_internal.setting('retry_delay_max')::interval,
-        pgps_internal.setting('retry_delay')::interval * power(2, least(note_failure.attempts, 20) - 1)));
+    v_id bigint := (note_failures.subscription).subscription_id;
+    v_first interval := pgps_internal.setting('retry_delay')::interval;
+    v_most interval := pgps_internal.setting('retry_delay_max')::interval;
+    v_volatile bigint[] := '{}';
+    v_type_id integer;
 begin
-    perform pgps_internal.keep_event(note_failure.type_id, note_failure.event_id);
-    insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error, due_at)
-    values (v_id, note_failure.type_id, note_failure.event_id, note_failure.step,
-        case when note_failure.attempts >= v_max then 'failed' else 'retrying' end, note_failure.attempts, note_failure.sqlstate,
-        note_failure.error, clock_timestamp() + v_delay)
-    on conflict on constraint failure_pkey do update
-    set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
-        error = coalesce(excluded.error, f.error), failed_at = clock_timestamp(), due_at = excluded.due_at;
-    if (note_failure.subscription).handler = 'any' and note_failure.attempts >= v_max then
-        delete from pgps_internal.share s where s.subscription_id = v_id and s.event_id = note_failure.event_id;
-    end if;
+    for v_type_id in select distinct f.type_id from unnest(note_failures.failed) f loop
+        v_volatile := v_volatile || pgps_internal.keep_events(v_type_id,
+            array(select f.event_id from unnest(note_failures.failed) f where f.type_id = v_type_id));
+    end loop;
+    with noted as (
+        insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error, due_at)
+        select v_id, n.type_id, n.event_id, note_failures.step,
+            case when n.attempt >= (note_failures.subscription).max_attempts or n.event_id = any (v_volatile) then 'failed' else 'retrying' end,
+            n.attempt, note_failures.sqlstate, note_failures.error,
+            clock_timestamp() + coalesce(note_failures.retry_in, least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
+        from unnest(note_failures.failed) n
+        on conflict on constraint failure_pkey do update
+        set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
+            error = coalesce(excluded.error, f.error), failed_at = clock_timestamp(), due_at = excluded.due_at
+        returning f.event_id, f.state
+    )
+    delete from pgps_internal.share s using noted n
+    where (note_failures.subscription).handler = 'any' and s.subscription_id = v_id and s.event_id = n.event_id and n.state = 'failed';
     update pgps_internal.subscription s
-    set last_error = coalesce(note_failure.error, s.last_error),
+    set last_error = coalesce(note_failures.error, s.last_error),
         -- A callback that is gone or may not be called fails for every event: stop, and keep the events.
-        state = case when note_failure.step = 'callback' and (note_failure.sqlstate = '42883'
-            and not pgps_internal.callback_exists(note_failure.subscription, note_failure.type_id)) then 'suspended' else s.state end
-    where s.subscription_id = v_id and (s.last_error is distinct from note_failure.error or note_failure.step = 'callback');
+        state = case when note_failures.step = 'callback' and (note_failures.sqlstate = '42883'
+            and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id)) then 'suspended' else s.state end
+    where s.subscription_id = v_id and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
 end
 $$;
-comment on function pgps_internal.note_failure(pgps_internal.subscription, integer, bigint, text, text, text, integer, interval) is
-'Files a failed step; retry_in: null = the setting retry_delay, doubling. Non-guaranteed events are not tried again. A subscription
-whose callback does not exist any more is suspended.';
+comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps_internal.received[], text, text, text, interval) is
+'Files events whose step has failed, with how often it was tried; retry_in: null = the setting retry_delay, doubling. Non-guaranteed
+events are not tried again. A subscription whose callback does not exist any more is suspended.';
 
 create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer) returns boolean
 language sql stable
@@ -48,44 +54,37 @@ as $$
 $$;
 comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is 'True while the callback of a subscription is there';
 
-create or replace function pgps_internal.is_volatile(type_id integer, event_id bigint) returns boolean
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_type pgps_internal.event_type;
-    v_volatile boolean;
-begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = is_volatile.type_id;
-    if v_type.reliability = 'non-guaranteed' then
-        return true;
-    end if;
-    execute format('select c.volatile from %s l join pgps_internal.control c on c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2
-        where l.event_id = $1 order by c.hi limit 1', v_type.log) using is_volatile.event_id, is_volatile.type_id into v_volatile;
-    return coalesce(v_volatile, false);
-end
-$$;
-comment on function pgps_internal.is_volatile(integer, bigint) is 'True for an event published as non-guaranteed: at most once';
-
-create or replace function pgps_internal.keep_event(type_id integer, event_id bigint) returns void
+create or replace function pgps_internal.keep_events(type_id integer, event_ids bigint[]) returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
+    v_volatile bigint[];
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_event.type_id;
-    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
-        select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
-            l.pgps_origin_event, %3$s from %4$s l
-        cross join lateral (select c.publisher, c.published_at, c.origin_id from pgps_internal.control c
-            where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c
-        where l.event_id = $1 on conflict do nothing', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
-        pgps_internal.column_list(v_type.endpoint, 'l.'), v_type.log)
-    using keep_event.event_id, keep_event.type_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = keep_events.type_id;
+    execute format('with found as materialized (
+            select l.*, c.publisher as pgps_publisher, c.published_at as pgps_published_at, c.volatile as pgps_volatile,
+                (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as pgps_origin
+            from %4$s l
+            cross join lateral (select c.publisher, c.published_at, c.origin_id, c.volatile from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c
+            where l.event_id = any ($1)
+        ),
+        kept as (
+            insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
+            select f.event_id, f.xid, f.pgps_publisher, f.pgps_published_at, f.pgps_origin, f.pgps_origin_event, %3$s from found f
+            on conflict do nothing
+        )
+        select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
+        pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log)
+    using keep_events.event_ids, keep_events.type_id into v_volatile;
+    return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids else coalesce(v_volatile, '{}') end;
 end
 $$;
-comment on function pgps_internal.keep_event(integer, bigint) is 'Copies an event aside, so that the log''s segment need not wait for one failure';
+comment on function pgps_internal.keep_events(integer, bigint[]) is
+'Copies events of one type aside, so that the log''s segment need not wait for one failure; returns those published as non-guaranteed:
+at most once';
 
 create or replace function pgps_internal.choose_failures(caller name, args jsonb) returns table (subscription_id bigint, event_id bigint)
 language plpgsql

@@ -76,7 +76,7 @@ declare
 begin
     update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
     where c.class_id = note_filter_failure.class_id returning * into v_class;
-    perform pgps_internal.keep_event(v_class.type_id, note_filter_failure.event_id);
+    perform pgps_internal.keep_events(v_class.type_id, array[note_filter_failure.event_id]);
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
     select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)

@@ -14,6 +14,7 @@ begin
     case new.verb
         when 'ack' then new.result := pgps_internal.do_ack(new.caller, new.args);
         when 'nack' then new.result := pgps_internal.do_nack(new.caller, new.args);
+        when 'nack_events' then new.result := pgps_internal.do_nack_events(new.caller, new.args);
         when 'subscribe' then new.result := pgps_internal.do_subscribe(new.caller, new.args);
         when 'link_next' then new.result := pgps_internal.do_link_next(new.caller, new.args);
         when 'link_take' then new.result := pgps_internal.do_link_take(new.caller, new.args);

@@ -132,7 +132,7 @@ begin
     end;
     if cardinality(try_events.taken) = 1 then
         v_one := try_events.taken[1];
-        perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
+        perform pgps_internal.note_failures(try_events.subscription, array[v_one], 'callback', v_state, v_error, null);
         return;
     end if;
     foreach v_one in array try_events.taken loop
@@ -143,7 +143,7 @@ begin
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
-            perform pgps_internal.note_failure(try_events.subscription, v_one.type_id, v_one.event_id, 'callback', v_state, v_error, v_one.attempt, null);
+            perform pgps_internal.note_failures(try_events.subscription, array[v_one], 'callback', v_state, v_error, null);
             exit when exists (select from pgps_internal.subscription s
                 where s.subscription_id = (try_events.subscription).subscription_id and s.state = 'suspended');
         end;
@@ -367,8 +367,7 @@ begin
     if v_next.event_id is null or v_next.event_id <> fail_delivery.event_id then
         return null;
     end if;
-    perform pgps_internal.note_failure(v_subscription, v_next.type_id, v_next.event_id, 'callback', fail_delivery.sqlstate,
-        fail_delivery.error, v_next.attempt, null);
+    perform pgps_internal.note_failures(v_subscription, array[v_next], 'callback', fail_delivery.sqlstate, fail_delivery.error, null);
     if v_next.batch_id > 0 then
         perform pgps_internal.move(v_id, v_next.batch_id, v_next.event_id, v_next.batch_id, v_next.event_id,
             (pgps_internal.position_of(v_id)).acked_total);

@@ -64,6 +64,7 @@ UNKNOWN = [
     ("select * from pgps.receive('nosuch')", "nosuch"),
     ("select pgps.ack('nosuch')", "nosuch"),
     ("select pgps.nack('nosuch', 1)", "nosuch"),
+    ("select pgps.nack_events('nosuch', array[1])", "nosuch"),
     ("select * from pgps.explain('nosuch', 1)", "nosuch"),
     ("select pgps.retry_exception('nosuch')", "nosuch"),
     ("select pgps.discard_exception('{t}', subscription => 'nosuch')", "nosuch"),

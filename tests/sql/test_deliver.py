@@ -111,7 +111,13 @@ def test_an_older_snapshot_cannot_receive_again(
     rows(older, f"set transaction isolation level {isolation}")
     rows(older, "select 1")
     assert take(admin, tick) == [1]
-    for function, args in (("receive", (tick,)), ("ack", (tick,)), ("nack", (tick, 1)), ("dispatch", ())):
+    for function, args in (
+        ("receive", (tick,)),
+        ("ack", (tick,)),
+        ("nack", (tick, 1)),
+        ("nack_events", (tick, [1])),
+        ("dispatch", ()),
+    ):
         with refused("25001", isolation), older.transaction():
             call(older, function, *args)
 
@@ -141,6 +147,67 @@ def test_a_nacked_event_waits_as_long_as_it_was_told(admin: psycopg.Connection, 
         call(admin, "nack", tick, ids(admin, tick)[0], retry_in="-1 s")
     with refused("22023"):
         call(admin, "nack", tick, None)
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_several_events_are_put_back_in_one_step_or_none(admin: psycopg.Connection, name: Name, handler: str) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, max_attempts=2, handler=handler)
+    ready(admin, made, 1, 2, 3, 4)
+    ready(admin, made, 5)
+    given = ids(admin, made)
+    put_back = [given[4], given[1], given[1], given[2]]
+    with refused("55000", str(given[4] + 1)):
+        call(admin, "nack_events", made, [*given, given[4] + 1])
+    assert call(admin, "nack_events", made, put_back, "later") == 3
+    assert call(admin, "ack", made) == 2
+    with refused("55000", str(given[0])):
+        call(admin, "nack_events", made, given[:1])
+    again = rows(admin, "select event_id, attempt from pgps.receive(%s)", [made])
+    assert again == [(given[1], 2), (given[2], 2), (given[4], 2)]
+    assert call(admin, "nack_events", made, given[1:3], "never") == 2, "both have been tried often enough"
+    assert call(admin, "ack", made) == 1
+    assert rows(admin, f"select event_id, attempts, error from pgps_queue.{made}_exception order by 1") == [
+        (given[1], 2, "never"), (given[2], 2, "never"),
+    ]  # fmt: skip
+    assert call(admin, "nack_events", made, []) == 0
+    assert take(admin, made) == []
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_taking_receives_and_acknowledges_in_one_step(
+    admin: psycopg.Connection, connect: Connect, name: Name, handler: str
+) -> None:
+    made = name()
+    make_type(admin, made)
+    call(admin, "subscribe", made, made, handler=handler)
+    ready(admin, made, 1, 2, 3, 4)
+    given = ids(admin, made, 2)
+    taken = "select event_id, attempt from pgps.take(%s, %s)"
+    consumer = connect(autocommit=False)
+    if handler == "all":
+        assert rows(consumer, taken, [made, 2]) == [(each, 2) for each in given], "they had been received before"
+    else:
+        assert [each[0] for each in rows(consumer, taken, [made, 2])] == [given[1] + 1, given[1] + 2], "two are held"
+        call(admin, "ack", made)
+    consumer.rollback()
+    left = given if handler == "all" else [given[1] + 1]
+    call(admin, "nack_events", made, ids(admin, made, len(left))[-1:], "later")
+    assert value(admin, "select count(*) from pgps.take(%s)", [made]) == (4 if handler == "all" else 2)
+    assert rows(admin, taken, [made, 9]) == []
+    assert call(admin, "ack", made) == 0
+    assert rows(admin, "select * from pgps_internal.failure f where f.event_id >= %s", [given[0]]) == []
+    assert value(admin, "select delivered from pgps.subscriptions where name = %s", [made]) == 4
+
+
+def test_putting_back_asks_for_event_ids(admin: psycopg.Connection, tick: str) -> None:
+    ready(admin, tick, 1)
+    for wrong in ("null", "array[null]::bigint[]"):
+        with refused("22023", "event_ids"):
+            rows(admin, f"select pgps.nack_events(%s, {wrong})", [tick])
+    with refused("22023", "-00:00:01"):
+        call(admin, "nack_events", tick, ids(admin, tick), retry_in="-1 s")
 
 
 @pytest.mark.parametrize("handler", ["all", "any"])
@@ -209,7 +276,13 @@ def test_only_the_owner_receives_and_acknowledges(
     admin: psycopg.Connection, connect: Connect, role: Callable[..., str], tick: str
 ) -> None:
     other = connect(role("other"))
-    for function, args in (("receive", (tick,)), ("ack", (tick,)), ("nack", (tick, 1)), ("seek", (tick, "now"))):
+    for function, args in (
+        ("receive", (tick,)),
+        ("ack", (tick,)),
+        ("nack", (tick, 1)),
+        ("nack_events", (tick, [1])),
+        ("seek", (tick, "now")),
+    ):
         with refused("42501", tick):
             call(other, function, *args)
 

@@ -71,28 +71,47 @@ async def _consume(plan: Config, connection: Connection, seen: Seen) -> None:
 
 
 async def _receive(plan: Config, connection: Connection, seen: Seen) -> int:
-    """Receive, do the work and acknowledge in one transaction."""
+    """Take events, which acknowledges them, and do the work in one transaction."""
+    if plan["fail_first"]:
+        return await _refuse(plan, connection, seen)
+    query = "select payload from pgps.take(%s, %s)"
+    if plan["consume"] != "transaction":
+        rows = await (await connection.execute(query, [f"s{seen.index}", plan["batch"]])).fetchall()
+    else:
+        async with connection.transaction():
+            rows = await (await connection.execute(query, [f"s{seen.index}", plan["batch"]])).fetchall()
+            await _store(connection, seen, [payload for (payload,) in rows])
+    for (payload,) in rows:
+        seen.add(payload["n"])
+    return len(rows)
+
+
+async def _refuse(plan: Config, connection: Connection, seen: Seen) -> int:
+    """Receive, put back what comes for the first time, and acknowledge the others."""
     name = f"s{seen.index}"
-    async with connection.pipeline(), connection.transaction():
+    async with connection.transaction():
         cursor = await connection.execute("select event_id, payload from pgps.receive(%s, %s)", [name, plan["batch"]])
         events = await cursor.fetchall()
-        received = len(events)
-        if plan["fail_first"]:
-            refused = [event_id for event_id, payload in events if seen.refuse(payload["n"])]
+        refused = [event_id for event_id, payload in events if seen.refuse(payload["n"])]
+        handled = [payload for event_id, payload in events if event_id not in set(refused)]
+        async with connection.pipeline():
             if refused:
-                await connection.execute(
-                    "select pgps.nack(%s, e, 'refused once', '0 seconds') from unnest(%s::bigint[]) e", [name, refused]
-                )
-                events = [one for one in events if one[0] not in set(refused)]
-        if plan["consume"] == "transaction" and events:
-            rows = [(seen.index, p["n"], p["symbol"], p["price"], p["volume"]) for _, p in events]
-            async with connection.cursor() as store:
-                await store.executemany(_STORE, rows)
-        if events:
-            await connection.execute("select pgps.ack(%s)", [name])
-    for _, payload in events:
+                await connection.execute("select pgps.nack_events(%s, %s, 'refused once')", [name, refused])
+            if plan["consume"] == "transaction":
+                await _store(connection, seen, handled)
+            if handled:
+                await connection.execute("select pgps.ack(%s)", [name])
+    for payload in handled:
         seen.add(payload["n"])
-    return received
+    return len(events)
+
+
+async def _store(connection: Connection, seen: Seen, payloads: list[Any]) -> None:
+    if payloads:
+        async with connection.cursor() as store:
+            await store.executemany(
+                _STORE, [(seen.index, p["n"], p["symbol"], p["price"], p["volume"]) for p in payloads]
+            )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ class AsyncBatch(list[Event[T]]):
         self.subscription = subscription
         self.connection = connection
 
-    async def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
-        """Put one of the events back, as part of the transaction."""
+    async def nack(
+        self, event: Event[T] | list[Event[T]], error: str | None = None, *, retry_in: float | None = None
+    ) -> None:
+        """Put one of the events, or several, back, as part of the transaction."""
         await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
 
 

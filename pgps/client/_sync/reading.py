@@ -30,8 +30,10 @@ class Batch(list[Event[T]]):
         self.subscription = subscription
         self.connection = connection
 
-    def nack(self, event: Event[T], error: str | None = None, *, retry_in: float | None = None) -> None:
-        """Put one of the events back, as part of the transaction."""
+    def nack(
+        self, event: Event[T] | list[Event[T]], error: str | None = None, *, retry_in: float | None = None
+    ) -> None:
+        """Put one of the events, or several, back, as part of the transaction."""
         self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
 
 

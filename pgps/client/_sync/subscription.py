@@ -180,19 +180,20 @@ class Subscription(Generic[T]):
 
     def nack(
         self,
-        event: Event[T] | int,
+        event: Event[T] | int | list[Event[T]],
         error: str | None = None,
         *,
         retry_in: float | None = None,
         connection: AnyConnection | None = None,
     ) -> None:
-        """Put an event back: it comes again after `retry_in` seconds, and goes to the exception queue in the end.
+        """Put an event, or a list of them, back: again after `retry_in` seconds, and to the exception queue in the end.
 
         The others can be acknowledged over it.
         """
+        given = event if isinstance(event, list) else [event]
         params = {
             "subscription": self.name,
-            "event_id": event.event_id if isinstance(event, Event) else event,
+            "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
             "error": error,
             "retry_in": retry_in,
         }
@@ -370,8 +371,7 @@ class Subscription(Generic[T]):
     ) -> None:
         _log.warning("subscription %s: the handler failed with %s", self.name, type(error).__name__)
         told = f"{type(error).__name__}: {error}"
-        for event in events:
-            self.nack(event, told, retry_in=how.retry_in, connection=connection)
+        self.nack(events, told, retry_in=how.retry_in, connection=connection)
 
     def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
         """Acknowledge what is in hand, and take more."""

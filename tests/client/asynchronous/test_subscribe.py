@@ -11,7 +11,7 @@ import pytest
 from pgps import errors
 from pgps.client import AsyncClient, event_class
 from tests.client.asynchronous.rig import dispatch, numbers
-from tests.fix_broker import make_type, publish, rows, value
+from tests.fix_broker import column, make_type, publish, rows
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -95,13 +95,15 @@ async def test_an_event_put_back_comes_again_and_the_others_do_not(
             dispatch(admin)
             events = await subscription.receive()
             await subscription.nack(events[1], "not now")
+            await subscription.nack(events[2:], "nor this")
             await subscription.ack()
             again = await subscription.receive()
-            assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2)]
+            assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2), (3, 2)]
             async with subscription.transaction() as batch:
-                await batch.nack(batch[0], "never")
+                await batch.nack(batch, "never")
             assert await subscription.receive() == []
-            assert value(admin, "select error from pgps.exceptions where event_type = %s", [kind]) == "never"
+            told = column(admin, "select error from pgps.exceptions where event_type = %s", [kind])
+            assert told == ["never", "never"]
 
 
 async def test_a_pattern_gives_events_of_several_types_in_their_order(

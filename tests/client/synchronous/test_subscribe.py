@@ -12,7 +12,7 @@ import pytest
 from pgps import errors
 from pgps.client import Client, event_class
 from tests.client.synchronous.rig import dispatch, numbers
-from tests.fix_broker import make_type, publish, rows, value
+from tests.fix_broker import column, make_type, publish, rows
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -92,13 +92,15 @@ def test_an_event_put_back_comes_again_and_the_others_do_not(dsn: str, admin: ps
             dispatch(admin)
             events = subscription.receive()
             subscription.nack(events[1], "not now")
+            subscription.nack(events[2:], "nor this")
             subscription.ack()
             again = subscription.receive()
-            assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2)]
+            assert [(event.payload["n"], event.attempt) for event in again] == [(2, 2), (3, 2)]
             with subscription.transaction() as batch:
-                batch.nack(batch[0], "never")
+                batch.nack(batch, "never")
             assert subscription.receive() == []
-            assert value(admin, "select error from pgps.exceptions where event_type = %s", [kind]) == "never"
+            told = column(admin, "select error from pgps.exceptions where event_type = %s", [kind])
+            assert told == ["never", "never"]
 
 
 def test_a_pattern_gives_events_of_several_types_in_their_order(
