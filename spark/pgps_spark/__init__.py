@@ -1,7 +1,8 @@
 """Spark for pgps: publish DataFrames, read queues and subscriptions, run pipelines.
 
 `session()` makes a Spark session that can talk to brokers, `register(spark)` makes one of yours do so;
-`publish(df, event_type)` and `publish_stream(df, event_type)` publish. Nothing here needs Java until it is called.
+`publish(df, event_type)` and `publish_stream(df, event_type)` publish;
+`start(writer)` starts a stream. Nothing here needs Java until it is called.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pgps_spark.connection import jdbc_options
     from pgps_spark.publishing import Published, publish, publish_stream
+    from pgps_spark.queries import start
     from pgps_spark.sessions import register, session
 
-__all__ = ["Published", "jdbc_options", "publish", "publish_stream", "register", "session"]
+__all__ = ["Published", "jdbc_options", "publish", "publish_stream", "register", "session", "start"]
 
 _WHERE = {
     "Published": "publishing",
@@ -23,6 +25,7 @@ _WHERE = {
     "publish_stream": "publishing",
     "register": "sessions",
     "session": "sessions",
+    "start": "queries",
 }
 
 

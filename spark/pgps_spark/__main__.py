@@ -17,9 +17,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False, no_
 
 Configuration = Annotated[Path, typer.Argument(help="The pipeline's configuration, a TOML file.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Jobs to run, in this order; all, as they stand, without.")]
-Master = Annotated[
-    str | None, typer.Option(help="Where to run: local[2], spark://…, yarn, sc://… for Spark Connect [local[*]].")
-]
+Master = Annotated[str | None, typer.Option(help="Where to run: local[2], spark://…, yarn [local[*]].")]
 Memory = Annotated[str | None, typer.Option(help="Memory of the driver, as Spark writes it: 2g.")]
 Json = Annotated[bool, typer.Option("--json", help="A line of JSON for each job on standard output.")]
 

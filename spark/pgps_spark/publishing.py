@@ -27,6 +27,7 @@ from pgps_spark.connection import connect, jdbc_options, resolved
 from pgps_spark.copying import copied_in
 from pgps_spark.errors import database_errors, unwrapped
 from pgps_spark.progress import progress as shown_progress
+from pgps_spark.sessions import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -226,6 +227,9 @@ def publish_stream(df: DataFrame, event_type: str, *, dsn: str | None = None) ->
     dsn = resolved(dsn)
     with connect(dsn) as connection:
         check(df.schema, find_event_type(connection, event_type))
+    if is_connect(df):
+        # There foreachBatch runs at the server, and does not learn which query it serves; the data source does.
+        return df.writeStream.format("pgps").options(dsn=dsn, eventType=event_type)
     return df.writeStream.foreachBatch(_publisher(event_type, dsn))
 
 

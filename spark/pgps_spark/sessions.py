@@ -16,7 +16,7 @@ from pgps.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["driver_jar", "java_version", "register", "require_java", "require_spark", "session"]
+__all__ = ["driver_jar", "is_connect", "java_version", "register", "require_java", "require_spark", "session"]
 
 OLDEST_JAVA = 17
 _JARS = ("/usr/share/java", "/usr/share/pgsql", "/usr/local/share/java", "/opt/java")
@@ -106,8 +106,7 @@ def session(
         if master is None and not _submitted():
             builder = builder.master("local[*]")
         if (master or "local").startswith("local"):
-            # Else tasks run in whatever `python3` is, which may not have pgps.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            _use_this_python()
     for key, value in wanted.items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
@@ -115,9 +114,27 @@ def session(
     return made
 
 
+def _use_this_python() -> None:
+    """Let tasks run in this Python; else it is whatever `python3` is, which may not have pgps."""
+    if "PYSPARK_PYTHON" in os.environ:
+        return
+    wrapper = Path(__file__).with_name("python.sh")
+    if "SPARK_HOME" in os.environ or not os.access(wrapper, os.X_OK):
+        # Its PySpark may be another one than ours.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ["PGPS_SPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = str(wrapper)
+
+
 def _submitted() -> bool:
     """Say whether spark-submit has started the JVM, with jars and master as it was told."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def is_connect(thing: object) -> bool:
+    """Say whether a session or a DataFrame is one of Spark Connect, whose JVM is elsewhere."""
+    return type(thing).__module__.startswith("pyspark.sql.connect.")
 
 
 def register(spark: SparkSession) -> None:

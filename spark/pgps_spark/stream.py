@@ -7,6 +7,7 @@ all before it is committed: that is when it is acknowledged.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pgps.errors import BrokerError, ConnectionLost, WrongState
-from pgps_spark.columns import columns_of
+from pgps_spark.columns import columns_of, schema_of
 from pgps_spark.connection import connect
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
+from pgps_spark.publications import SHARED, XID, Publications
 from pgps_spark.queues import as_wanted
 from pgps_spark.relations import ADDED, log_view
 from pgps_spark.slices import Slice, cut
@@ -131,23 +133,43 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read some slices."""
         assert isinstance(partition, Slices)
         schema = arrow_schema(self._schema)
-        with connect(self._dsn, patience=self._patience) as connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(connect(self._dsn, patience=self._patience))
+            # Another one, since the first is in the middle of a copy.
+            asking = stack.enter_context(connect(self._dsn, patience=self._patience)) if self._shared() else None
             for each in partition.slices:
-                yield from self._read(connection, each, schema)
+                yield from self._read(connection, asking, each, schema)
 
-    def _read(self, connection: psycopg.Connection, each: Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def _shared(self) -> set[str]:
+        return {*SHARED} & {*self._schema.fieldNames()}
+
+    def _read(
+        self, connection: psycopg.Connection, asking: psycopg.Connection | None, each: Slice, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         view = log_view(each.event_type)
         with database_errors():
             known = [*columns_of(connection, view), *ADDED]
-        columns = as_wanted(known, self._schema)
-        constants: dict[str, sql.Composable] = {
-            "batch_id": sql.Literal(each.batch),
-            "event_type": sql.Literal(each.event_type),
-        }
-        chosen = sql.SQL(", ").join(constants.get(column.name) or column.selected() for column in columns)
+        added = {"batch_id": each.batch, "event_type": each.event_type}
+        # Events that were put back (batch 0) may be out of the log: what they have in common stands with each.
+        publications = None if asking is None or each.batch == 0 else Publications(asking, each.event_type, view)
+        apart = {*added, *(() if publications is None else SHARED)}
+        columns = [column for column in as_wanted(known, self._schema) if column.name not in apart]
+        # There is always one to read.
+        if all(column.name != "event_id" for column in columns):
+            columns += [column for column in known if column.name == "event_id"]
+        chosen = [column.selected() for column in columns]
+        if publications is not None:
+            columns.append(XID)
+            chosen.append(sql.Identifier("xid"))
+        part = arrow_schema(schema_of(columns))
+        kinds = {name: schema.field(name).type for name in self._shared()}
         for condition in each.conditions():
-            query = sql.SQL("select {} from {} where {} order by event_id").format(chosen, sql.SQL(view), condition)
-            yield from copied_out(connection, query, columns, schema)
+            query = sql.SQL("select {} from {} where {} order by event_id").format(
+                sql.SQL(", ").join(chosen), sql.SQL(view), condition
+            )
+            for batch in copied_out(connection, query, columns, part):
+                found = {} if publications is None else publications.of(batch, kinds)
+                yield _assembled(batch, {**added, **found}, schema)
 
     # -- the session ------------------------------------------------------------------------------------------------
 
@@ -214,6 +236,20 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, start: Offset) -> None:
         """Raise WrongState when somebody has read on meanwhile: what lies behind may be gone."""
         self._ask("select pgps.end_of_stream(%s, %s, %s, 1)", *self._position(start))
+
+
+def _assembled(batch: pa.RecordBatch, others: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of a schema: those that were read, arrays, and values that are the same for all."""
+    arrays = []
+    for field in schema:
+        other = others.get(field.name)
+        if other is None:
+            arrays.append(batch.column(field.name))
+        elif isinstance(other, pa.Array):
+            arrays.append(other)
+        else:
+            arrays.append(pa.repeat(pa.scalar(other, field.type), batch.num_rows))
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _place(offset: Offset) -> tuple[int, int]:

@@ -33,6 +33,15 @@ $$;
 comment on function pgps_internal.build_log_view(pgps_internal.event_type) is
 'Creates pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of streams';
 
+create or replace view pgps.publications with (security_barrier) as
+select t.name as event_type, c.xid, c.lo as first_event, c.hi as last_event, c.published_at, pg_get_userbyid(c.publisher) as publisher,
+    coalesce((select o.name from pgps_internal.origin o where o.origin_id = c.origin_id), (select p.broker from pgps_internal.progress p)) as origin
+from pgps_internal.control c join pgps_internal.event_type t using (type_id)
+where has_table_privilege(current_user, t.endpoint, 'select') and not t.has_policy;
+comment on view pgps.publications is
+'What the events of one publishing statement have in common, while the broker holds them: those with this xid from first_event to last_event. For readers
+of many events, who look it up once for each statement; not of event types with policies, of which a reader may not see all';
+
 create or replace function pgps_internal.find_stream(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -286,5 +295,6 @@ comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
 Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, 25001.';
 
 revoke all on all functions in schema pgps_internal from public;
+grant select on pgps.publications to public;
 grant execute on function pgps.open_stream(text), pgps.end_of_stream(text, bigint, bigint, bigint),
     pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]), pgps.ack_stream(text, bigint, bigint, bigint[]) to public;

@@ -1,4 +1,4 @@
-"""The driver, its JVM and all its Python processes are killed in the middle, again and again."""
+"""Drivers, their JVM and all their Python processes are killed in the middle, again and again; and executors alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,13 +18,16 @@ from tests.fix_db import wait_until
 from tests.fix_worker import Workers
 from tests.spark.conftest import Broker
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.slow
 
 # A stream from one event type to another; more tries, since its processes start slowly beside a test run.
 _PROGRAM = """
 import sys
 from pgps_spark import publish_stream, session
-from pgps_spark.pipeline.run import to_end
+from pgps_spark.queries import to_end
 dsn, subscription, target, checkpoint = sys.argv[1:]
 spark = session("kill", master="local[2]", driver_memory="512m", spark__ui__enabled="false")
 events = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", subscription)
@@ -50,6 +54,90 @@ def test_a_driver_that_is_killed_publishes_each_event_once(
         _killed_at(partial(_has, broker, count, wanted), command, tmp_path / f"{turn}.log")
     found = rows(broker.admin, f"select n from pgps_queue.{target}_log order by n")
     assert [n for (n,) in found] == list(range(30_000))
+
+
+# The first task to have given some rows kills its executor, whose tasks are tried again; a slow one is copied
+# while it runs.
+_EXECUTORS = """
+import os, signal, sys, time
+from pathlib import Path
+from pyspark import TaskContext
+from pgps_spark import publish, session
+dsn, event_type, directory = sys.argv[1:]
+spark = session(
+    "executors", master="local-cluster[2,1,1024]", driver_memory="512m", spark__ui__enabled="false",
+    spark__speculation="true", spark__speculation__interval="200ms", spark__speculation__quantile="0.5",
+    spark__speculation__minTaskRuntime="500ms",
+)
+def taken(name):
+    try:
+        os.close(os.open(f"{directory}/{name}", os.O_CREAT | os.O_EXCL))
+        return True
+    except FileExistsError:
+        return False
+def executor(pid):
+    while "java" not in Path(f"/proc/{pid}/comm").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+def work(batches):
+    for batch in batches:
+        yield batch
+        context = TaskContext.get()
+        if taken("killed"):
+            os.kill(executor(os.getpid()), signal.SIGKILL)
+        # Slow, so that it is copied; what is left of it when the copy was faster is not published.
+        if context.partitionId() == 3 and context.attemptNumber() == 0 and taken("slow"):
+            time.sleep(20)
+# In another order, and other partitions, whenever it is computed.
+df = spark.range(0, 40000, 1, 4).selectExpr("cast(id as int) n", "uuid() text").repartition(4, "text")
+print(publish(df.mapInArrow(work, df.schema), event_type, dsn=dsn, job="executors").events)
+"""
+
+_PIPELINE = """
+[pipeline]
+dsn = "{dsn}"
+directory = "{directory}/state"
+[jobs.keep]
+kind = "archive"
+event_type = "{event_type}"
+subscription = "{subscription}"
+directory = "{directory}/archive"
+max_events = 1000
+"""
+
+
+def test_executors_that_are_killed_and_copied_publish_each_event_once(broker: Broker, tmp_path: Path) -> None:
+    event_type = broker.type()
+    command = [sys.executable, "-c", _EXECUTORS, broker.dsn, event_type, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout.strip() == "40000", done.stderr[-3000:]
+    assert {path.name for path in tmp_path.iterdir()} >= {"killed", "slow"}
+    found = rows(broker.admin, f"select n from pgps_queue.{event_type}_log order by n")
+    assert [n for (n,) in found] == list(range(40_000))
+
+
+def test_an_archive_that_is_killed_has_each_event_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    event_type = broker.type(auditable=True)
+    subscription = broker.subscribe(event_type)
+    rows(broker.connection, f"insert into pgps_event.{event_type} (n) select g from generate_series(1, 20000) g")
+    broker.dispatch()
+    path = tmp_path / "pipeline.toml"
+    path.write_text(
+        _PIPELINE.format(dsn=broker.dsn, directory=tmp_path, event_type=event_type, subscription=subscription)
+    )
+    command = [sys.executable, "-m", "pgps_spark", "run", str(path), "--master", "local[2]", "--driver-memory", "512m"]
+    archive = tmp_path / "archive" / event_type
+    # In the middle of what waits, twice; then when small files are put together.
+    for turn, reached in enumerate((_batches(archive, 3), _batches(archive, 10), (archive / "in/_together").exists)):
+        _killed_at(reached, command, tmp_path / f"{turn}.log")
+    subprocess.run(command, capture_output=True, check=True, timeout=300)
+    found = [row.n for row in spark.read.parquet(f"{archive}/in").collect()]
+    assert sorted(found) == list(range(1, 20_001))
+    assert spark.read.parquet(f"{archive}/out").where(f"subscription = '{subscription}'").count() == 20_000
+
+
+def _batches(archive: Path, number: int) -> Callable[[], bool]:
+    return lambda: len(list(archive.glob("in/date=*/batch=*"))) >= number
 
 
 def _has(broker: Broker, count: str, wanted: int) -> bool:

@@ -7,6 +7,7 @@ import datetime as dt
 import math
 import statistics
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from tests.fix_broker import call, rows
 from tests.spark.conftest import Broker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ATTRIBUTES = "symbol text not null, day date not null, close numeric not null check (close > 0), volume bigint not null"
 FINDING = "subject text, at timestamptz, value float8, score float8, events integer"
@@ -29,6 +30,8 @@ STATISTICS = (
 )
 DAYS = 30
 SLIDE = 7
+# A day that is none, a price that the type's constraint refuses, a name that is missing and a number that is none.
+BAD = (["IBM", "2013-02-31", "1", "1"], ["IBM", "2013-03-01", "-5", "1"], ["", "2013-03-01", "5", "many"])
 
 
 @pytest.fixture(scope="module")
@@ -79,117 +82,158 @@ def _expected_weeks(quotes: list[Quote]) -> dict[tuple[str, float], tuple[int, f
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Market:
+    """A pipeline over an event type, with its findings, weekly figures and subscriptions."""
+
+    quote: str
+    finding: str
+    weekly: str
+    watched: str
+    kept: str
+    some: str
+    directory: Path
+
+    @property
+    def files(self) -> Path:
+        return self.directory / "files"
+
+    def jobs(self, dsn: str) -> dict[str, config.Job]:
+        path = self.directory / "pipeline.toml"
+        path.write_text(
+            f"""
+            [pipeline]
+            dsn = "{dsn}"
+            directory = "{self.directory}/state"
+            [jobs.quotes]
+            kind = "ingest"
+            event_type = "{self.quote}"
+            source = "{self.files}"
+            max_rejects = 5
+            [jobs.quotes.columns]
+            symbol = "Ticker"
+            day = "Date"
+            close = "Close"
+            volume = "Volume"
+            [jobs.watch]
+            kind = "analyse"
+            subscription = "{self.watched}"
+            key = "symbol"
+            value = "close"
+            time = "day"
+            window = "{DAYS} days"
+            findings = "{self.finding}"
+            statistics = "{self.weekly}"
+            slide = "{SLIDE} days"
+            [jobs.keep]
+            kind = "archive"
+            event_type = "{self.quote}"
+            subscription = "{self.kept}"
+            directory = "{self.directory}/archive"
+            max_events = 2500
+            [jobs.report]
+            kind = "report"
+            directory = "{self.directory}/archive"
+            output = "{self.directory}/report"
+            """
+        )
+        return config.load(path).jobs
+
+    def matched(self, quotes: list[Quote]) -> dict[str, int]:
+        """Return how many of the quotes each subscription gets."""
+        dear = sum(q.symbol == "IBM" and q.close > 100 for q in quotes)
+        everything = dict.fromkeys((self.watched, self.kept, f"all_{self.quote}"), len(quotes))
+        return {**everything, self.some: dear}
+
+
+@pytest.fixture
+def market(broker: Broker, tmp_path: Path) -> Market:
+    quote, finding, weekly = broker.type(ATTRIBUTES, auditable=True), broker.type(FINDING), broker.type(STATISTICS)
+    some = broker.subscribe(quote, filter="symbol = 'IBM' and close > 100", max_attempts=1)
+    made = Market(quote, finding, weekly, broker.subscribe(quote), broker.subscribe(quote), some, tmp_path)
+    made.files.mkdir()
+    return made
+
+
 def test_the_pipeline_does_what_plain_python_does(
-    spark: SparkSession, broker: Broker, quotes: list[Quote], tmp_path: Path
+    spark: SparkSession, broker: Broker, market: Market, quotes: list[Quote]
 ) -> None:
     from pgps_spark.pipeline.run import run_job
 
-    t, finding, weekly = broker.type(ATTRIBUTES, auditable=True), broker.type(FINDING), broker.type(STATISTICS)
-    watched, kept, everything = broker.subscribe(t), broker.subscribe(t), f"all_{t}"
-    some = broker.subscribe(t, filter="symbol = 'IBM' and close > 100", max_attempts=1)
-    files = tmp_path / "files"
-    files.mkdir()
+    jobs = market.jobs(broker.dsn)
     cut = len(quotes) // 2
-    bad = [["IBM", "2013-02-31", "1", "1"], ["IBM", "2013-03-01", "-5", "1"], ["", "2013-03-01", "5", "many"]]
-    (tmp_path / "pipeline.toml").write_text(
-        f"""
-        [pipeline]
-        dsn = "{broker.dsn}"
-        directory = "{tmp_path}/state"
-        [jobs.quotes]
-        kind = "ingest"
-        event_type = "{t}"
-        source = "{files}"
-        max_rejects = 5
-        [jobs.quotes.columns]
-        symbol = "Ticker"
-        day = "Date"
-        close = "Close"
-        volume = "Volume"
-        [jobs.watch]
-        kind = "analyse"
-        subscription = "{watched}"
-        key = "symbol"
-        value = "close"
-        time = "day"
-        window = "{DAYS} days"
-        findings = "{finding}"
-        statistics = "{weekly}"
-        slide = "{SLIDE} days"
-        [jobs.keep]
-        kind = "archive"
-        event_type = "{t}"
-        subscription = "{kept}"
-        directory = "{tmp_path}/archive"
-        max_events = 2500
-        [jobs.report]
-        kind = "report"
-        directory = "{tmp_path}/archive"
-        output = "{tmp_path}/report"
-        """
-    )
-    jobs = config.load(tmp_path / "pipeline.toml").jobs
-    for part, more in ((quotes[:cut], bad), (quotes[cut:], [])):
-        _write(files / f"{part[0].day}.csv", part, *more)
+    for part, more in ((quotes[:cut], BAD), (quotes[cut:], [])):
+        _write(market.files / f"{part[0].day}.csv", part, *more)
         run_job(spark, jobs["quotes"])
         broker.dispatch()
         run_job(spark, jobs["watch"])
         run_job(spark, jobs["keep"])
+    _each_file_is_ingested_once(spark, broker, market, quotes)
+    _findings_and_figures_are_published(broker, market, quotes)
+    # Deliver some and fail one, so that there is something to tell of.
+    failed = rows(broker.connection, "select event_id from pgps.receive(%s, 100)", [market.some])[0][0]
+    call(broker.connection, "nack", market.some, failed, "no such account")
+    call(broker.connection, "ack", market.some)
+    run_job(spark, jobs["keep"])
+    _each_event_is_archived_once(spark, market, quotes)
+    run_job(spark, jobs["report"])
+    _the_report_counts_what_there_is(market, quotes)
 
-    # Ingested: each file once, and what is no event is told with its reason.
-    assert Counter(rows(broker.admin, f"select symbol, day, close, volume from pgps_queue.{t}_in")) == Counter(
-        (q.symbol, q.day, q.close, q.volume) for q in quotes
-    )
-    reasons = sorted(row.reason for row in spark.read.parquet(f"{tmp_path}/state/rejects/quotes").collect())
+
+def _each_file_is_ingested_once(spark: SparkSession, broker: Broker, market: Market, quotes: list[Quote]) -> None:
+    found = rows(broker.admin, f"select symbol, day, close, volume from pgps_queue.{market.quote}_in")
+    assert Counter(found) == Counter((q.symbol, q.day, q.close, q.volume) for q in quotes)
+    # What is no event is told with its reason.
+    rejects = spark.read.parquet(f"{market.directory}/state/rejects/quotes").collect()
+    reasons = sorted(row.reason for row in rejects)
     assert [reason.partition(":")[0].partition(" violates")[0] for reason in reasons] == [
         "day", f'new row for relation "{reasons[1].split(chr(34))[1]}"', "symbol is missing; volume",
     ]  # fmt: skip
 
-    # Analysed, and the findings published.
+
+def _findings_and_figures_are_published(broker: Broker, market: Market, quotes: list[Quote]) -> None:
     broker.dispatch()
-    found = rows(broker.admin, f"select subject, at, score from pgps_queue.{finding}_log order by event_id")
+    found = rows(broker.admin, f"select subject, at, score from pgps_queue.{market.finding}_log order by event_id")
     expected = _expected_findings(quotes)
     assert expected
     assert sorted((s, at.date()) for s, at, _ in found) == sorted((s, day) for s, day, _ in expected)
     scores = {(s, at.date()): score for s, at, score in found}
     assert all(math.isclose(scores[s, day], score, rel_tol=1e-9) for s, day, score in expected)
     weeks = rows(
-        broker.admin, f"select subject, extract(epoch from at)::float8, events, mean from pgps_queue.{weekly}_log"
+        broker.admin,
+        f"select subject, extract(epoch from at)::float8, events, mean from pgps_queue.{market.weekly}_log",
     )
     wanted = _expected_weeks(quotes)
     assert {(s, at): events for s, at, events, _ in weeks} == {key: events for key, (events, _) in wanted.items()}
     assert all(math.isclose(mean, wanted[s, at][1], rel_tol=1e-9) for s, at, _, mean in weeks)
 
-    # Deliver some and fail one, so that there is something to tell of.
-    failed = rows(broker.connection, "select event_id from pgps.receive(%s, 100)", [some])[0][0]
-    call(broker.connection, "nack", some, failed, "no such account")
-    call(broker.connection, "ack", some)
-    run_job(spark, jobs["keep"])
-    archived = spark.read.parquet(f"{tmp_path}/archive/{t}/in")
+
+def _each_event_is_archived_once(spark: SparkSession, market: Market, quotes: list[Quote]) -> None:
+    place = market.directory / "archive" / market.quote
+    archived = spark.read.parquet(f"{place}/in")
     assert archived.count() == archived.select("event_id").distinct().count() == len(quotes)
     assert Counter(tuple(row) for row in archived.select("symbol", "day", "close", "volume").collect()) == Counter(
         (q.symbol, q.day, q.close, q.volume) for q in quotes
     )
-    assert len(list((tmp_path / "archive" / t / "in").glob("date=*/batch=*"))) == 1
-    out = spark.read.parquet(f"{tmp_path}/archive/{t}/out")
-    dear = sum(q.symbol == "IBM" and q.close > 100 for q in quotes)
+    # And put together: one directory for the day.
+    days = {path.parent for path in place.glob("in/date=*/batch=*")}
+    assert len(list(place.glob("in/date=*/batch=*"))) == len(days)
+    out = spark.read.parquet(f"{place}/out")
     assert out.count() == out.select("event_id", "subscription").distinct().count()
-    assert {row["subscription"]: row["count"] for row in out.groupBy("subscription").count().collect()} == {
-        watched: len(quotes), kept: len(quotes), everything: len(quotes), some: dear,
-    }  # fmt: skip
+    counted = out.groupBy("subscription").count().collect()
+    assert {row["subscription"]: row["count"] for row in counted} == market.matched(quotes)
 
-    # Reported.
-    run_job(spark, jobs["report"])
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert "no such account" in page
-    with (tmp_path / "report" / "matches.csv").open() as source:
-        assert {row["subscription"]: int(row["events"]) for row in csv.DictReader(source)} == {
-            watched: len(quotes), kept: len(quotes), everything: len(quotes), some: dear,
-        }  # fmt: skip
-    with (tmp_path / "report" / "throughput.csv").open() as source:
+
+def _the_report_counts_what_there_is(market: Market, quotes: list[Quote]) -> None:
+    report = market.directory / "report"
+    assert "no such account" in (report / "report.html").read_text()
+    with (report / "matches.csv").open() as source:
+        found = {row["subscription"]: int(row["events"]) for row in csv.DictReader(source)}
+    assert found == market.matched(quotes)
+    with (report / "throughput.csv").open() as source:
         assert sum(int(row["events"]) for row in csv.DictReader(source)) == len(quotes)
     for picture in ("throughput", "latency", "matches", "exceptions"):
-        assert (tmp_path / "report" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+        assert (report / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_too_many_rejects_publish_nothing(
@@ -242,3 +286,43 @@ def test_a_configuration_that_is_wrong_says_where(text: str, said: str, tmp_path
     assert said in caught.value.message
     with pytest.raises(ConfigError):
         config.load(tmp_path / "none.toml")
+
+
+def test_an_archive_that_dies_anywhere_has_each_event_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgps_spark.pipeline import archive
+    from pgps_spark.pipeline.files import Files
+    from pgps_spark.pipeline.run import run_job
+
+    t = broker.type("n integer not null", auditable=True)
+    job = config.Archive(
+        name="keep", dsn=broker.dsn, checkpoint=f"{tmp_path}/checkpoint", event_type=t, max_events=1500,
+        subscription=broker.subscribe(t), directory=f"{tmp_path}/archive",
+    )  # fmt: skip
+    publish_all = f"insert into pgps_event.{t} (n) select g from generate_series(%s::int, %s) g"
+    rows(broker.connection, publish_all, [1, 3000])
+    broker.dispatch()
+    write, remove = archive._write, Files.remove
+
+    def dies_after_writing(df: DataFrame, batch: int, *, directory: str) -> None:
+        write(df, batch, directory=directory)
+        if batch == 1:
+            raise RuntimeError("killed")
+
+    def dies_while_removing(files: Files, path: str) -> None:
+        remove(files, path)
+        if "/date=" in path:
+            raise RuntimeError("killed")
+
+    for place, name, dying in ((archive, "_write", dies_after_writing), (Files, "remove", dies_while_removing)):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, dying)
+            with pytest.raises(Exception, match="killed"):
+                run_job(spark, job)
+    rows(broker.connection, publish_all, [3001, 3010])
+    broker.dispatch()
+    run_job(spark, job)
+    for queue, columns in (("in", ["n"]), ("out", ["event_id", "subscription"])):
+        found = spark.read.parquet(f"{tmp_path}/archive/{t}/{queue}").select(*columns).collect()
+        assert len(found) == len(set(found)) == 3010 * (1 if queue == "in" else 2), queue

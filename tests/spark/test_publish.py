@@ -23,7 +23,7 @@ from pgps.errors import (
     WrongState,
 )
 from pgps_spark import publish, publish_stream
-from pgps_spark.pipeline.run import to_end
+from pgps_spark.queries import to_end
 from tests.fix_broker import call, quoted, rows
 from tests.spark.conftest import Broker
 

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pgps.errors import ConfigError
 from pgps_spark import publish, sessions
 from pgps_spark.errors import told
-from pgps_spark.pipeline.run import to_end
+from pgps_spark.queries import to_end
 from pgps_spark.slices import Slice, cut
+from pgps_spark.source import PgpsDataSource
+from pgps_spark.stream import SubscriptionReader
 from tests.fix_broker import call, rows
+from tests.fix_db import Connect
 from tests.spark.conftest import Broker
 
 if TYPE_CHECKING:
@@ -173,6 +177,39 @@ def test_a_pattern_is_read_as_json(spark: SparkSession, broker: Broker, tmp_path
         call(broker.connection, "unsubscribe", s)
         call(broker.admin, "drop_event_type", other, cascade=True)
     assert sorted(chain.from_iterable(found)) == ['{"n": 1, "text": null}', '{"word": "hello"}']
+
+
+@pytest.mark.parametrize("policy", [False, True])
+def test_an_event_comes_with_the_time_and_publisher_of_its_statement(
+    broker: Broker, connect: Connect, *, policy: bool
+) -> None:
+    t = broker.type()
+    s = broker.subscribe(t)
+    if policy:
+        call(broker.admin, "create_policy", t, broker.make("policy"), broker.role, "n > 2")
+    insert = f"insert into pgps_event.{t} (n) select g from generate_series(%s::int, %s) g"
+    one, two = connect(broker.role, autocommit=False), connect(autocommit=False)
+    call(two, "advertise", t)
+    # Two transactions that take turns.
+    for turn in range(0, 40, 4):
+        rows(one, insert, [turn, turn + 1])
+        rows(two, insert, [turn + 2, turn + 3])
+    one.commit()
+    two.commit()
+    broker.dispatch()
+    source = PgpsDataSource({"dsn": broker.dsn, "subscription": s, "columns": "n,publisher,published_at,origin"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, SubscriptionReader)
+    try:
+        begin = reader.initialOffset()
+        (part,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+        found = [tuple(row.values()) for batch in reader.read(part) for row in batch.to_pylist()]
+    finally:
+        reader.stop()
+    known = f"select n, publisher::text, published_at, origin from pgps_queue.{t}_log where n > %s order by event_id"
+    assert len(found) == (37 if policy else 40)
+    assert found == rows(broker.admin, known, [2 if policy else -1])
+    assert {row[1] for row in found} == {broker.role, two.info.user}
 
 
 def test_slices_are_cut_into_equal_parts_in_order() -> None:

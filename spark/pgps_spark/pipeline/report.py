@@ -11,7 +11,7 @@ from pgps.errors import ConfigError
 from pgps_spark.pipeline.archive import clean
 from pgps_spark.pipeline.config import Report
 from pgps_spark.pipeline.files import Files
-from pgps_spark.pipeline.plots import Table, plots
+from pgps_spark.pipeline.plots import SPANS, Table, plots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["finish", "tables"]
 
 _PARTS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
-_SPANS = (
-    (0.01, "10 milliseconds"), (0.1, "a tenth of a second"), (1, "the second"), (10, "10 seconds"), (60, "the minute"),
-    (600, "10 minutes"), (3600, "the hour"), (21_600, "6 hours"), (86_400, "the day"), (864_000, "10 days"),
-)  # fmt: skip
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2733; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #d5dde5; }
@@ -118,7 +114,7 @@ def _throughput(events: DataFrame) -> Table:
 
     first, last = events.agg(f.min("published_at"), f.max("published_at")).collect()[0]
     whole = (last - first).total_seconds()
-    length, name = next((each for each in _SPANS if whole / each[0] <= 60), _SPANS[-1])
+    name, length = next((each for each in SPANS.items() if whole / each[1] <= 60), list(SPANS.items())[-1])
     at = f.timestamp_seconds(f.floor(f.col("published_at").cast("double") / length) * length).alias("at")
     rows = events.groupBy(at, "event_type").count().orderBy("at", "event_type").collect()
     shown = [[row["at"].isoformat(sep=" "), row.event_type, row["count"]] for row in rows]
