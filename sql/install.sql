@@ -61,6 +61,8 @@
 \ir code/occurrences.sql
 \ir code/client_events.sql
 \ir code/direct.sql
+\ir code/carried.sql
+\ir code/cancel.sql
 \ir code/requests.sql
 \ir code/replies.sql
 \ir code/confirm.sql

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GROUP", "Registration", "State"]
+from pgps.client.events import loads
+
+__all__ = ["GROUP", "Registration", "State", "bare", "carried", "covers", "precision"]
 
 GROUP = 1000
 """Tuples and rows are fetched in groups of this size."""
@@ -25,6 +27,11 @@ _OCCURRENCE = """
 RECEIVE_EVENT = _OCCURRENCE + "receive_event(%(client)s, %(event_name)s, %(checkpoint)s, %(session)s)"
 RE_RECEIVE_EVENT = _OCCURRENCE + "re_receive_event(%(client)s, %(session)s)"
 COMMIT_EVENT = "select pgps.commit_event(%(client)s, %(checkpoint)s, %(session)s)"
+EVENT_COMPLETED = """
+    select last_committed_event is not distinct from %(id)s or last_received_event is distinct from %(id)s
+    from pgps.clients where channel = %(channel)s
+"""
+REPLY_COMPLETED = "select last_committed_request >= %(id)s from pgps.clients where channel = %(channel)s"
 TUPLES = "select event_id, payload::text from pgps.fetch_tuples(%(client)s, %(after)s, %(max)s, %(session)s)"
 FETCH_DIRECT = """
     select note, event_id, payload::text, event_type, event_name, published_at, publisher::text,
@@ -32,6 +39,7 @@ FETCH_DIRECT = """
     from pgps.fetch_direct(%(client)s, %(notes)s, %(after)s, %(max)s, %(session)s)
 """
 SEND = "select pgps.send_request(%(client)s, %(request)s, %(id)s, %(session)s)"
+CANCEL = "select pgps.cancel_request(%(client)s, %(id)s, %(session)s)"
 _REPLY = """
     select request_id, status, columns, row_count, sqlstate, error, detail, hint, sent_at, replied_at, attempts
     from pgps."""
@@ -39,6 +47,35 @@ RECEIVE_REPLY = _REPLY + "receive_reply(%(client)s, %(checkpoint)s, %(session)s)
 RE_RECEIVE_REPLY = _REPLY + "re_receive_reply(%(client)s, %(session)s)"
 COMMIT_RECEIVE = "select pgps.commit_receive(%(client)s, %(checkpoint)s, %(session)s)"
 REPLY_ROWS = "select row_number, payload::text from pgps.fetch_reply(%(client)s, %(after)s, %(max)s, %(session)s)"
+
+
+def bare(note: str) -> str:
+    """Return a note of direct events without what it carries."""
+    return note.partition(" [")[0]
+
+
+def carried(note: str) -> list[Any] | None:
+    """Return what a note carries: event type, published_at, publisher, xid, origin, raiser, tuples; None if nothing."""
+    _, bracket, rest = note.partition(" [")
+    if not bracket:
+        return None
+    statement: list[Any] = loads("[" + rest)
+    return statement
+
+
+def covers(event_name: str, event_type: str) -> bool:
+    """Tell whether a name or `prefix*`, as a program gave it, stands for an event type."""
+    if event_name.endswith("*"):
+        return event_type.startswith((event_name[:-1], event_name[:-1].lower()))
+    quoted = event_name[:1] == '"'
+    return (
+        event_type == event_name[1:-1].replace('""', '"') if quoted else event_type in (event_name, event_name.lower())
+    )
+
+
+def precision(event_name: str) -> tuple[bool, int]:
+    """Order names by how particular they are."""
+    return not event_name.endswith("*"), len(event_name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ attempts: how often what came last has been pushed in vain; channels: what to LI
 
 create or replace view pgps.requests as
 select c.name as client, r.request_id, pg_get_userbyid(r.role) as role, r.sent_at, coalesce(p.status, 'waiting') as state,
-    (select count(*) from pgps_internal.request_attempt a where a.request_no = r.request_no) as attempts, p.replied_at, p.row_count, p.sqlstate, p.error
+    (select count(*) from pgps_internal.request_attempt a where a.request_no = r.request_no and a.holder <> '') as attempts, p.replied_at, p.row_count, p.sqlstate, p.error
 from pgps_internal.request r
 join pgps_internal.client c using (client_id)
 left join pgps_internal.reply p on p.request_no = r.request_no

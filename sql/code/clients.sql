@@ -22,6 +22,36 @@ $$;
 comment on function pgps_internal.find_client(name, text) is
 'The client of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
 
+create or replace function pgps_internal.find_administered_client(caller name, name text) returns pgps_internal.client
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_client pgps_internal.client;
+begin
+    select c.* into v_client from pgps_internal.client c
+    where c.name = pgps_internal.fold(find_administered_client.name) and pg_has_role(find_administered_client.caller, 'pgps_admin', 'usage');
+    return case when found then v_client else pgps_internal.find_client(find_administered_client.caller, find_administered_client.name) end;
+end
+$$;
+comment on function pgps_internal.find_administered_client(name, text) is
+'The client of that name, as find_client, but an administrator may have anybody''s';
+
+create or replace function pgps_internal.limit_of(args jsonb, what text) returns integer
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_max integer := coalesce((limit_of.args ->> 'max')::integer, 1000);
+begin
+    if v_max <= 0 then
+        raise exception 'invalid % %', limit_of.what, v_max using errcode = '22023', hint = 'Give a positive number.';
+    end if;
+    return v_max;
+end
+$$;
+comment on function pgps_internal.limit_of(jsonb, text) is 'How much a call wants at most, null: 1,000. 22023 unless it is positive; what: the argument''s name, for the message';
+
 create or replace function pgps_internal.is_reachable(client pgps_internal.client) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -112,7 +142,10 @@ begin
     end if;
     update pgps_internal.client c
     set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
-        connected_at = clock_timestamp(), disconnected = false
+        connected_at = clock_timestamp(), disconnected = false, connected_as = quote_ident(caller)::regrole,
+        -- A program that goes on listens already; nobody else is to.
+        secret = case when v_session is not null and c.connected_as = quote_ident(caller)::regrole then c.secret
+            else replace(gen_random_uuid()::text, '-', '') end
     where c.client_id = v_before.client_id returning * into v_client;
     perform set_config('pgps.client', v_client.client_id::text, false),
         set_config('pgps.session_' || v_client.client_id, v_client.session::text, false);
@@ -183,14 +216,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_client pgps_internal.client;
+    v_client pgps_internal.client := pgps_internal.find_administered_client(caller, args ->> 'client');
     v_types integer[];
 begin
-    select c.* into v_client from pgps_internal.client c
-    where c.name = pgps_internal.fold(args ->> 'client') and pg_has_role(caller, 'pgps_admin', 'usage');
-    if not found then
-        v_client := pgps_internal.find_client(caller, args ->> 'client');
-    end if;
     perform pg_advisory_xact_lock(1885826171, v_client.client_id::integer);
     v_types := array(select distinct t.type_id from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
         where r.client_id = v_client.client_id);

@@ -162,7 +162,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
-    v_max integer := coalesce((args ->> 'max')::integer, 1000);
+    v_max integer := pgps_internal.limit_of(args, 'max_events');
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
     v_broker text := pgps_internal.broker();
     v_note text;
@@ -172,12 +172,9 @@ declare
     v_part pgps_internal.handed[];
     v_handed pgps_internal.handed[] := '{}';
 begin
-    if v_max <= 0 then
-        raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number.';
-    end if;
     for v_note in select n.note from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place) order by n.place loop
         v_place := v_place + 1;
-        v_parts := regexp_match(v_note, '^(\d{1,9}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?$');
+        v_parts := regexp_match(v_note, '^(\d{1,9}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?(?: \[.*)?$');
         if v_parts is null then
             raise exception 'invalid note "%"', v_note using errcode = '22023', hint = 'Give the payload of a notification as it came.';
         end if;

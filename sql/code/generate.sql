@@ -183,6 +183,7 @@ begin
             end if;
             return v_messages;
         end$body$, v_attributes, v_type.log, v_type.name || '_kept', v_type.type_id)));
+    perform pgps_internal.build_carry(v_type, v_attributes);
     perform pgps_internal.build_views(v_type);
     perform pgps_internal.build_link(v_type);
     perform pgps_internal.build_receive(v_type);
@@ -210,7 +211,7 @@ begin
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
             p.proname in ('cut_' || v_type.type_id, 'rows_' || v_type.type_id, 'events_' || v_type.type_id, 'unfold_' || v_type.type_id,
-                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'sent_' || v_type.type_id, 'take_' || v_type.type_id, 'push_' || v_type.type_id, 'bring_' || v_type.type_id)
+                'slice_' || v_type.type_id, 'statement_' || v_type.type_id, 'sent_' || v_type.type_id, 'take_' || v_type.type_id, 'push_' || v_type.type_id, 'carry_' || v_type.type_id, 'bring_' || v_type.type_id)
             or p.proname ~ format('^(visible_%s_|callback_\d+_%s$)', v_type.type_id, v_type.type_id)
             or p.proname in (select 'match_' || g.signature_id from pgps_internal.signature g where g.type_id = v_type.type_id))
     loop

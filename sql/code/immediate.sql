@@ -5,12 +5,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_conninfo text := pgps_internal.setting('loopback');
+    v_conninfo text;
     v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
     v_open text[];
 begin
     execute format('select %I.dblink_get_connections()', v_schema) into v_open;
     if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
+        v_conninfo := pgps_internal.setting('loopback');
         if v_conninfo = '' then
             v_conninfo := format('host=%L port=%s dbname=%L user=%L application_name=pgps-loopback',
                 trim(split_part(current_setting('unix_socket_directories'), ',', 1)), current_setting('port'), current_database(), current_user);
@@ -64,13 +65,17 @@ create or replace function pgps_internal.publish_as(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_type pgps_internal.event_type;
+    v_carries boolean;
 begin
-    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true);
-    perform set_config('pgps.visibility', 'deferred', true);
-    perform set_config('pgps.act_as', publish_as.publisher, true);
-    perform set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true);
-    perform set_config('pgps.handler', coalesce(publish_as.handler, ''), true), set_config('pgps.client', coalesce(publish_as.client, ''), true);
-    if coalesce(publish_as.reliability, (select t.reliability from pgps_internal.event_type t where t.name = publish_as.event_type)) = 'non-guaranteed' then
+    select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
+    v_carries := pgps_internal.may_carry(v_type, publish_as.handler);
+    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true), set_config('pgps.visibility', 'deferred', true),
+        set_config('pgps.act_as', publish_as.publisher, true), set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true),
+        set_config('pgps.handler', coalesce(publish_as.handler, ''), true), set_config('pgps.client', coalesce(publish_as.client, ''), true),
+        set_config('pgps.carried', case when v_carries then 'on' else '' end, true);
+    if coalesce(publish_as.reliability, v_type.reliability) = 'non-guaranteed' then
         -- At most once, and soon: nobody waits for the disk.
         perform set_config('synchronous_commit', 'off', true);
     end if;
@@ -79,6 +84,9 @@ begin
     else
         perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
             format('pgps_event.%I', publish_as.event_type));
+    end if;
+    if v_carries then
+        perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
     end if;
     return currval('pgps_internal.event_id_seq');
 end

@@ -357,13 +357,10 @@ declare
     v_mark pgps_internal.client_mark := pgps_internal.last_mark(v_client.client_id);
     v_subscription pgps_internal.subscription;
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
-    v_max integer := coalesce((args ->> 'max')::integer, 1000);
+    v_max integer := pgps_internal.limit_of(args, 'max_tuples');
     v_taken pgps_internal.received[];
     v_messages pgps_internal.message[];
 begin
-    if v_max <= 0 then
-        raise exception 'invalid max_tuples %', v_max using errcode = '22023', hint = 'Give a positive number.';
-    end if;
     select s.* into v_subscription from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
     where r.registration_id = v_mark.registration_id;
     if not found or to_regproc('pgps_internal.slice_' || v_mark.type_id) is null then

@@ -33,6 +33,7 @@ begin
                 current_setting('pgps.reliability', true) is not distinct from 'non-guaranteed', clock_timestamp(),
                 case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
+                        and coalesce(current_setting('pgps.carried', true), '') = ''
                         and coalesce(nullif(current_setting('pgps.handler', true), ''), %5$L) <> 'any'
                         and pg_notify('pgps_direct_%1$s', concat_ws(' ', %1$s, o.lo + 1,
                             pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), pg_current_xact_id()))::text <> '' then null

@@ -203,6 +203,9 @@ as $$
         where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and r.state = 'valid'
             and coalesce(r.registration_id = channels_of.registration_id, true)
             and has_table_privilege((channels_of.client).owner::oid, e.endpoint, 'select')
+        union
+        select 'pgps_carried_' || (channels_of.client).secret from pgps_internal.registration r
+        where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and coalesce(r.registration_id = channels_of.registration_id, true)
         order by 1)
 $$;
 comment on function pgps_internal.channels_of(pgps_internal.client, bigint) is
@@ -246,7 +249,8 @@ begin atomic
         'session', client_channels.session))));
 end;
 comment on function pgps.client_channels(text, bigint) is
-'What a client is to LISTEN to now: a channel of its own, one for each type it is registered for directly, one for each queued registration.
+'What a client is to LISTEN to now: a channel of its own; if it has direct registrations, one that nobody else knows, and one for each of their types;
+one for each queued registration.
 Ask again when "registrations" comes on its own channel. Errors: 42704, 42501, 08003.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -79,11 +79,8 @@ as $$
 declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
-    v_max integer := coalesce((args ->> 'max')::integer, 1000);
+    v_max integer := pgps_internal.limit_of(args, 'max_rows');
 begin
-    if v_max <= 0 then
-        raise exception 'invalid max_rows %', v_max using errcode = '22023', hint = 'Give a positive number.';
-    end if;
     return array(
         select u.payload
         from pgps_internal.reply p

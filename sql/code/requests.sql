@@ -159,6 +159,25 @@ end
 $$;
 comment on function pgps.pending_requests() is 'How many clients have a request that nobody executes. Needs pgps_worker or pgps_admin.';
 
+create or replace function pgps_internal.give_up(request pgps_internal.request) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if pgps_internal.is_marked((give_up.request).request_no) then
+        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57014', 'the request was cancelled', null, null);
+        return true;
+    -- A session that has ended without a reply has died of it: that is known only from outside of its transaction.
+    elsif pgps_internal.deaths((give_up.request).request_no) >= pgps_internal.setting('request_attempts')::integer then
+        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57P02', 'the session that executed it ended each time', null,
+            'See the server''s log.');
+        return true;
+    end if;
+    return false;
+end
+$$;
+comment on function pgps_internal.give_up(pgps_internal.request) is 'Answers a request that is not to be executed, or not again; false for any other';
+
 create or replace function pgps.claim_request() returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
 language plpgsql security definer rows 1
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
@@ -166,21 +185,23 @@ as $$
 #variable_conflict use_column
 declare
     v_request pgps_internal.request;
+    v_answered boolean;
 begin
-    for v_request in select w.* from pgps_internal.waiting_requests() w loop
-        perform from pgps_internal.client_turn t where t.client_id = v_request.client_id for update skip locked;
-        continue when not found;
-        -- A session that has ended without a reply has died of it: that is known only from outside of its transaction.
-        if pgps_internal.deaths(v_request.request_no) >= pgps_internal.setting('request_attempts')::integer then
-            perform pgps_internal.note_reply(v_request, 'failed', null, null, '57P02', 'the session that executed it ended each time', null,
-                'See the server''s log.');
-            continue;
-        end if;
-        insert into pgps_internal.request_attempt (request_no, holder) values (v_request.request_no, pgps_internal.holder());
-        return query select v_request.request_no, c.name, v_request.request_id,
-            (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint
-        from pgps_internal.client c where c.client_id = v_request.client_id;
-        return;
+    loop
+        v_answered := false;
+        for v_request in select w.* from pgps_internal.waiting_requests() w loop
+            perform from pgps_internal.client_turn t where t.client_id = v_request.client_id for update skip locked;
+            continue when not found;
+            v_answered := pgps_internal.give_up(v_request) or v_answered;
+            continue when v_answered;
+            insert into pgps_internal.request_attempt (request_no, holder) values (v_request.request_no, pgps_internal.holder());
+            return query select v_request.request_no, c.name, v_request.request_id,
+                (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint
+            from pgps_internal.client c where c.client_id = v_request.client_id;
+            return;
+        end loop;
+        -- Whose request was answered so has another one, maybe.
+        exit when not v_answered;
     end loop;
 end
 $$;
@@ -193,7 +214,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select count(*)::integer from pgps_internal.request_attempt a
-    where a.request_no = deaths.request_no
+    where a.request_no = deaths.request_no and a.holder <> ''
         and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start)) from pg_stat_get_activity(null) s)
 $$;
 comment on function pgps_internal.deaths(bigint) is 'How many sessions began to execute a request and have ended';
@@ -208,7 +229,7 @@ begin
     insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, row_count, sqlstate, error, detail, hint, attempts)
     values ((note_reply.request).request_no, (note_reply.request).client_id, (note_reply.request).request_id, note_reply.status, note_reply.columns,
         note_reply.row_count, note_reply.sqlstate, note_reply.error, nullif(note_reply.detail, ''), nullif(note_reply.hint, ''),
-        (select count(distinct a.holder) from pgps_internal.request_attempt a where a.request_no = (note_reply.request).request_no));
+        (select count(distinct a.holder) from pgps_internal.request_attempt a where a.request_no = (note_reply.request).request_no and a.holder <> ''));
     perform pg_notify('pgps_client_' || (note_reply.request).client_id, 'reply');
 end
 $$;
@@ -336,12 +357,17 @@ begin
     if v_request.request_no is null then
         return false;
     end if;
-    perform pgps_internal.note_reply(v_request, 'failed', null, null, fail_request.sqlstate, fail_request.error, null, null);
+    if pgps_internal.is_marked(fail_request.request_no) then
+        perform pgps_internal.note_reply(v_request, 'failed', null, null, '57014', 'the request was cancelled', null, null);
+        return true;
+    end if;
+    perform pgps_internal.note_reply(v_request, 'failed', null, null, fail_request.sqlstate, fail_request.error, null,
+        case fail_request.sqlstate when '57014' then 'Send it in parts, or have an administrator allow more: select pgps.configure(''request_timeout'', ''1 hour'').' end);
     return true;
 end
 $$;
 comment on function pgps.fail_request(bigint, text, text) is
-'Gives a request that was cancelled an error for a reply; false when it has one already. Needs pgps_worker or pgps_admin.';
+'Gives a request that was cancelled, by a time limit or by pgps.cancel_request, an error for a reply; false when it has one already. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;

@@ -33,6 +33,9 @@ create table pgps_internal.client (
     pid integer,
     address inet,
     connected_at timestamptz,
+    -- Who may hear what is pushed to the session: the role that connected it, by a channel that nobody else knows.
+    connected_as regrole,
+    secret text,
     disconnected boolean,
     created_at timestamptz not null default clock_timestamp()
 );

@@ -15,6 +15,7 @@ from pgps import errors
 from pgps.client import AsyncClient, Client, Event, Handling
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_db import Connect, wait_until
+from tests.fix_worker import Workers
 
 Name = Callable[..., str]
 
@@ -98,6 +99,47 @@ def test_a_checkpoint_of_100_mb_and_a_reply_of_a_million_rows(own_database: str,
             me.commit_receive(checkpoint=state + b"!")
     with Client(own_database) as client, client.identify("c") as me:
         assert me.state.reply_checkpoint == state
+
+
+def test_a_request_that_never_ends_is_ended_by_its_time_or_by_its_client_and_nobody_waits_for_it(
+    own_database: str, connect: Connect, workers: Workers
+) -> None:
+    admin = connect(dsn=own_database)
+    rows(admin, "create table done (n integer)")
+    call(admin, "configure", "request_timeout", "0.5 seconds")
+    workers(own_database)
+    endless = "insert into done values (1); select pg_sleep(1000)"
+    running = "select count(*) from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"
+    with Client(own_database, reconnect_timeout=1) as client, client.identify("c") as me:
+        me.send(endless)
+        assert me.receive_reply() is None, "not yet"
+        with pytest.raises(errors.WrongState, match="request 1 is pending"):
+            me.disconnect()
+        late = me.receive_reply(timeout=20)
+        assert late is not None
+        with pytest.raises(errors.RequestFailed, match=r"took longer than 0\.5 s") as failed:
+            list(late)
+        assert (failed.value.sqlstate, failed.value.request_id) == ("57014", 1)
+        assert "request_timeout" in str(failed.value.hint)
+
+        call(admin, "configure", "request_timeout", "1 hour")
+        ids = [me.send(endless), me.send(endless), me.send("select 6 * 7 as answer")]
+        wait_until(lambda: value(admin, running) == 1)
+        assert [me.cancel(number) for number in ids[:2]] == [True, True], "one that runs, one that waits"
+        for number in ids[:2]:
+            cancelled = me.receive_reply(timeout=20)
+            assert cancelled is not None
+            assert (cancelled.request_id, cancelled.status, cancelled.sqlstate) == (number, "failed", "57014")
+            assert cancelled.error == "the request was cancelled"
+        answer = me.receive_reply(timeout=20)
+        assert answer is not None
+        assert list(answer) == [{"answer": 42}]
+        assert not me.cancel(ids[2]), "it has its reply"
+        with pytest.raises(errors.UnknownName, match="has sent no request 99"):
+            me.cancel(99)
+        me.commit_receive()
+        me.disconnect()
+    assert value(admin, "select count(*) from done") == 0, "what it had done is rolled back"
 
 
 def test_a_subscription_of_a_dropped_type_says_so(dsn: str, admin: psycopg.Connection, name: Name) -> None:

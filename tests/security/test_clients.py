@@ -88,7 +88,7 @@ def test_forged_calls_about_clients_end_in_an_error_of_their_own(mallory: Mallor
 def test_what_only_a_worker_may_call_is_refused_to_others(mallory: Mallory) -> None:
     for function in (
         "claim_request()", "run_request(1)", "fail_request(1, 'x', 'x')", "release_request(1)", "pending_requests()",
-        "raise_confirming()", "retry_direct()",
+        "cancel_running_requests()", "raise_confirming()", "retry_direct()",
     ):  # fmt: skip
         with refused("42501"):
             rows(mallory.connection, f"select pgps.{function}")
@@ -99,6 +99,9 @@ def test_what_belongs_to_others_is_not_shown(mallory: Mallory, name: Name) -> No
     client.register(quoted(mallory.event_type))
     client.call("send_request", "select 1")
     execute(mallory.admin)
+    for named in ({}, {"session": client.session}):
+        with refused("42501", "belongs to role"):
+            call(mallory.connection, "cancel_request", client.name, 1, **named)
     for view in ("clients", "registrations", "requests"):
         assert rows(mallory.connection, f"select * from pgps.{view}") == []
     rows(mallory.admin, f"revoke select on {endpoint(mallory.event_type)} from public")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -104,7 +106,7 @@ def test_an_immediate_type_pushes_its_sets_at_once(
     session.rollback()
 
 
-# -- notes
+# -- notes, and events that travel with them
 
 
 def test_a_statement_sends_one_note_and_none_when_nobody_is_registered(
@@ -146,6 +148,88 @@ def test_who_hears_a_note_fetches_with_his_own_rights(
             value(mallory.connection, query, [mallory.name, [senseless or "null"]])
     assert value(mallory.connection, query, [mallory.name, ["999999999 1 9"]]) == 0
     assert client.pushed() == [1]
+
+
+def carried(client: Client) -> list[int]:
+    """Return attribute n of the events that came with their notes, without asking the server."""
+    found: list[int] = []
+    for note in client.notes():
+        _, bracket, statement = note.partition(" [")
+        if bracket:
+            *_, tuples = json.loads("[" + statement)
+            found += [payload["n"] for _, payload in tuples]
+    return found
+
+
+def test_an_immediate_event_travels_with_its_note_and_only_to_who_may_see_it(
+    admin: psycopg.Connection,
+    connect: Connect,
+    role: Callable[..., str],
+    tick: str,
+    clients: Callable[..., list[Client]],
+    name: Name,
+) -> None:
+    (client,) = clients(tick, "direct")
+    alice, group = role("alice"), role("group")
+    rows(admin, f"grant {group} to {alice}")
+    of_group = Client(connect(group), name("client"))
+    of_group.register(tick, "direct")
+    member = Client(connect(alice), of_group.name, take_over=True)
+    member.listen()
+    anybody = connect(role("mallory"))
+    for channel in {*client.call("client_channels"), *member.call("client_channels")}:
+        if not channel.startswith("pgps_carried_"):
+            rows(anybody, f"listen {channel}")
+    assert "carried" not in str(rows(anybody, "table pgps.clients")) + str(rows(anybody, "table pgps.registrations"))
+    raise_event(admin, tick, 1, visibility="immediate")
+    assert (carried(client), carried(member)) == ([1], [1])
+    assert list(anybody.notifies(timeout=0.05)) == [], "the channels are secrets"
+    raise_event(admin, tick, 2, visibility="immediate")
+    assert (client.pushed(), member.pushed()) == ([2], [2]), "a program that does not know fetches, as ever"
+    rows(admin, f"revoke select on {endpoint(tick)} from public")
+    raise_event(admin, tick, 3, visibility="immediate")
+    assert (carried(client), member.notes()) == ([3], [])
+    rows(admin, f"grant select on {endpoint(tick)} to {group}")
+    rows(admin, f"revoke {group} from {alice}")
+    raise_event(admin, tick, 4, visibility="immediate")
+    assert (carried(client), member.notes()) == ([4], []), "who connected it is in the group no more"
+
+
+def test_the_secret_of_a_session_is_another_for_who_comes_next(
+    connect: Connect, tick: str, admin: psycopg.Connection, name: Name
+) -> None:
+    first = Client(connect(), name("client"))
+    first.register(tick, "direct")
+    resumed = Client(connect(), first.name, resume=first.session)
+    assert resumed.call("client_channels") == first.call("client_channels", session=resumed.session)
+    resumed.listen()
+    second = Client(connect(), first.name, take_over=True)
+    second.listen()
+    raise_event(admin, tick, 1, visibility="immediate")
+    assert (carried(first), carried(resumed), carried(second)) == ([], [], [1])
+
+
+@pytest.mark.parametrize("why", ["size", "number", "policy", "crowd", "handler"])
+def test_what_cannot_travel_is_a_note(
+    admin: psycopg.Connection, tick: str, clients: Callable[..., list[Client]], why: str
+) -> None:
+    made = clients(tick, *["direct"] * (9 if why == "crowd" else 1))
+    me = value(admin, "select current_user")
+    if why == "policy":
+        call(admin, "create_policy", tick, "mine", me, "n >= 0")
+    payload: list[dict[str, Any]] = [{"n": n} for n in range(200 if why == "number" else 1)]
+    if why == "size":
+        call(admin, "alter_event_type", tick, add_attribute="text text")
+        payload[0]["text"] = "x" * 8000
+    rows(admin, "select pgps.use_client(%s, %s)", [made[0].name, made[0].session])
+    handler = "raiser" if why == "handler" else "all"
+    call(admin, "publish", tick, json.dumps(payload), visibility="immediate", handler=handler)
+    rows(admin, "select pgps.use_client(null)")
+    for client in made:
+        (note,) = client.notes()
+        assert all(part.isdigit() for part in note.split())
+        query = "select count(*) from pgps.fetch_direct(%s, %s)"
+        assert value(client.connection, query, [client.name, [note]]) == len(payload)
 
 
 def test_what_notes_stand_for_is_fetched_in_slices(

@@ -56,6 +56,33 @@ def test_a_request_sent_again_is_one_request(client: Client, worker: psycopg.Con
         client.call("send_request", None)
 
 
+def test_a_request_that_was_cancelled_is_answered_in_its_turn_and_has_no_effect(
+    client: Client, worker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    rows(worker, "create table public.done (n integer)")
+    for n in range(1, 5):
+        client.call("send_request", f"insert into public.done values ({n})")
+    with client.connection.transaction(force_rollback=True):
+        assert client.call("cancel_request", 1)
+    assert [client.call("cancel_request", n) for n in (2, 2)] == [True, True]
+    admin = connect(dsn=own_database)
+    assert call(admin, "cancel_request", client.name, 3), "an administrator may"
+    assert execute(worker) == ["done", "done"]
+    found = [client.reply() for _ in range(4)]
+    assert [f and (f["request_id"], f["sqlstate"], f["attempts"]) for f in found] == [
+        (1, None, 1), (2, "57014", 0), (3, "57014", 0), (4, None, 1),
+    ]  # fmt: skip
+    assert column(worker, "select n from public.done order by n") == [1, 4]
+    assert not client.call("cancel_request", 4)
+    for number in (5, None):
+        with refused("42704", "has sent no request"):
+            client.call("cancel_request", number)
+    other = Client(connect(dsn=own_database), client.name, take_over=True)
+    with refused("08003"):
+        client.call("cancel_request", 4, session=client.session)
+    assert not other.call("cancel_request", 4)
+
+
 def test_any_statement_can_be_a_request(client: Client, worker: psycopg.Connection) -> None:
     requests = [
         "create table public.made (n integer, t text)",

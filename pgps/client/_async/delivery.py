@@ -23,6 +23,8 @@ _log = logging.getLogger("pgps.client")
 _LOOK = 60.0
 _NOTES = 100
 """Notes fetched at once."""
+_CARRIED = 1000
+"""Events that came with their notes are held up to here; those of notes behind are fetched."""
 
 
 class AsyncDelivery:
@@ -63,8 +65,9 @@ class AsyncDelivery:
         if payload is None or payload == "registrations":
             self._look_again = True
         elif payload != "reply" and self._tasks:
-            if len(self._notes) < self._max_local:
-                self._notes.append(payload)
+            held = len(self._notes)
+            if held < self._max_local:
+                self._notes.append(payload if held < _CARRIED else _names.bare(payload))
             else:
                 self.dropped += 1
         self._arrived.set()
@@ -89,12 +92,24 @@ class AsyncDelivery:
                     if len(identity._local) >= self._max_local:
                         await runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
                         continue
-                    notes = [self._notes.popleft() for _ in range(min(len(self._notes), _NOTES))]
-                    async for occurrence in self._pushed(notes):
+                    carried = _names.carried(self._notes[0])
+                    if carried is not None:
+                        self._notes.popleft()
+                        await self._hand_out(AsyncOccurrence.carried(identity, carried))
+                        continue
+                    async for occurrence in self._pushed(self._take_notes()):
                         await self._hand_out(occurrence)
 
+    def _take_notes(self) -> list[str]:
+        notes: list[str] = []
+        while self._notes and len(notes) < _NOTES and self._notes[0] == _names.bare(self._notes[0]):
+            notes.append(self._notes.popleft())
+        return notes
+
     async def _hand_out(self, occurrence: AsyncOccurrence) -> None:
-        registration = self._identity._registrations.get(occurrence.event_name)
+        registration = self._identity._direct(occurrence.event_type)
+        if registration is not None:
+            occurrence.event_name = registration.event_name
         if registration is None or registration.handler is None:
             self._identity._local.append(occurrence)
             self._identity._signal.set()

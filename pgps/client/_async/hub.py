@@ -135,9 +135,8 @@ class AsyncHub:
                 with mapped():
                     connection.pgconn.consume_input()
                     while notification := connection.pgconn.notifies():
-                        self._notified(
-                            Notify(notification.relname.decode(), notification.extra.decode(), notification.be_pid)
-                        )
+                        payload = notification.extra.decode(connection.info.encoding)
+                        self._notified(Notify(notification.relname.decode(), payload, notification.be_pid))
                 if not self._closed:
                     waiter.again()
 

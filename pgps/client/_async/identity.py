@@ -79,6 +79,11 @@ class AsyncIdentity:
         return self.state
 
     @property
+    def is_connected(self) -> bool:
+        """Whether this program is the client, as far as it knows: no more, once another has taken over."""
+        return self._session is not None and not self._closed and self.error is None
+
+    @property
     def dropped(self) -> int:
         """How many direct notifications came when there was no room for them."""
         return self._delivery.dropped
@@ -195,6 +200,15 @@ class AsyncIdentity:
         self._delivery.start()
         return self
 
+    def _direct(self, event_type: str) -> Registration | None:
+        """Return the most particular registration of this session that gets events of a type directly."""
+        found = (
+            one
+            for one in self._registrations.values()
+            if one.mode == "direct" and _names.covers(one.event_name, event_type)
+        )
+        return max(found, key=lambda one: _names.precision(one.event_name), default=None)
+
     def _registered(self, event_name: str) -> Registration:
         found = self._registrations.get(event_name)
         if found is None:
@@ -300,6 +314,14 @@ class AsyncIdentity:
         rows = await self._rows(_names.SEND, params, connection, again=request_id is not None)
         return int(rows[0][0])
 
+    async def cancel(self, request_id: int) -> bool:
+        """End a request that waits or runs: its reply, in its turn, is an error 57014. False when it has a reply.
+
+        Raises UnknownName.
+        """
+        rows = await self._rows(_names.CANCEL, {"id": request_id})
+        return bool(rows[0][0])
+
     async def receive_reply(self, *, checkpoint: bytes | None = None, timeout: float | None = 0.0) -> AsyncReply | None:
         """Return the next reply, None when none came in `timeout` seconds; completes the one before."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -354,6 +376,9 @@ class AsyncIdentity:
                     if self._session == session:
                         self._end(taken)
                     raise
+
+    async def _is_completed(self, query: str, number: int) -> bool:
+        return bool((await self._rows(query, {"id": number, "channel": self.state.channel}))[0][0])
 
     async def _received(self, query: str, params: dict[str, Any], again: str, last: int | None) -> list[Any]:
         """Receive; if the answer is lost, see what it was: to receive once more would complete what nobody has seen."""

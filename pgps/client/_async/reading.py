@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pgps.client import _calls
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from pgps.client._async.client import AsyncClient
     from pgps.client._async.subscription import AsyncSubscription
 
-__all__ = ["AsyncBatch", "AsyncReading", "FailedError", "of_application"]
+__all__ = ["AsyncBatch", "AsyncReading"]
 
 T = TypeVar("T")
 
@@ -34,22 +32,6 @@ class AsyncBatch(list[Event[T]]):
     ) -> None:
         """Put one of the events, or several, back, as part of the transaction."""
         await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
-
-
-class FailedError(Exception):
-    """A handler has failed, not the broker."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-@contextlib.contextmanager
-def of_application() -> Iterator[None]:
-    """Tell what the application raises from what the broker does."""
-    try:
-        yield
-    except Exception as error:
-        raise FailedError(error) from error
 
 
 class AsyncReading(Generic[T]):

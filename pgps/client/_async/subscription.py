@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pgps.client import _calls
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
-from pgps.client._async.reading import AsyncBatch, AsyncReading, FailedError, of_application
+from pgps.client._async.handling import AsyncHandler
+from pgps.client._async.reading import AsyncBatch, AsyncReading
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
 from pgps.client._wire import mapped
 from pgps.client.events import Event, Handling
@@ -51,7 +52,6 @@ class AsyncSubscription(Generic[T]):
         self._next = 0
         self._is_open = False
         self._stopping = False
-        self._owes = False
         self._task: runtime.Task | None = None
         self._reading: AsyncReading[T] | None = None
 
@@ -261,21 +261,19 @@ class AsyncSubscription(Generic[T]):
         `how` is `Handling`: at least once, an event at a time, when None. A
         handler that raises puts its event back (see `nack`), the others go on.
         """
-        how = how or Handling()
         await self.open()
-        answered = time.monotonic()
+        handling = AsyncHandler(self, handler, how or Handling())
         try:
-            await self._run(handler, how, timeout, answered)
+            await self._run(handling, timeout)
         finally:
-            if self._owes:
-                self._owes = False
-                await self.ack()
+            await handling.settle()
 
-    async def _run(self, handler: Callable[..., Any], how: Handling, timeout: float | None, answered: float) -> None:
+    async def _run(self, handling: AsyncHandler[T], timeout: float | None) -> None:
+        answered = time.monotonic()
         while not self._stopping:
             try:
                 with mapped():
-                    count = await self._turn(handler, how, timeout)
+                    count = await handling.turn(timeout)
             except (ConnectionLost, TryAgain) as lost:
                 # What was in hand comes again.
                 patience = self._client.reconnect_timeout
@@ -286,14 +284,6 @@ class AsyncSubscription(Generic[T]):
             answered = time.monotonic()
             if not count and timeout is not None:
                 return
-
-    async def _turn(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
-        if how.transactional:
-            return await self._handle_in_transaction(handler, how, timeout)
-        owes, self._owes = self._owes, False
-        events = await self._receive(how.max_events, timeout, acks=owes)
-        await self._handle(handler, how, events)
-        return len(events)
 
     async def start(self, handler: Callable[..., Any], *, how: Handling | None = None) -> AsyncSubscription[T]:
         """Run a handler beside the program until the subscription is closed; what ends it early is in `error`."""
@@ -317,67 +307,6 @@ class AsyncSubscription(Generic[T]):
             await self._task.join()
         if self.error is not None:
             raise self.error
-
-    async def _handle(self, handler: Callable[..., Any], how: Handling, events: list[Event[T]]) -> None:
-        """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
-        if how.timeout is not None or how.batch:
-
-            async def limited(part: Any) -> None:
-                await self._call(handler, how, part if how.batch else [part], None)
-
-            called: Callable[..., Any] = limited
-        else:
-            called = handler
-        parts: list[Any] = [events] if how.batch and events else events
-        done = 0
-        while done < len(parts):
-            try:
-                done = await runtime.call_each(called, parts, done, self._is_stopping)
-                break
-            except runtime.FailedAt as failed:
-                await self._put_back(events if how.batch else [parts[failed.place]], failed.error, how, None)
-                done = failed.place + 1
-        if done == len(parts):
-            self._owes = done > 0  # acknowledged with the next receive
-        elif done:
-            await self.ack(events[done - 1])
-
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    async def _handle_in_transaction(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
-        """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""
-        try:
-            async with self.transaction(how.max_events, timeout=timeout) as batch:
-                for part in [batch] if how.batch and batch else [[event] for event in batch]:
-                    with of_application():
-                        await self._call(handler, how, part, batch.connection)
-                return len(batch)
-        except FailedError:
-            pass
-        async with self.transaction(how.max_events, timeout=0.0) as batch:
-            for event in batch:
-                try:
-                    async with batch.connection.transaction():
-                        with of_application():
-                            await self._call(handler, how, [event], batch.connection)
-                except FailedError as failed:
-                    await self._put_back([event], failed.error, how, batch.connection)
-            return len(batch)
-
-    async def _call(
-        self, handler: Callable[..., Any], how: Handling, part: list[Event[T]], connection: AnyConnection | None
-    ) -> None:
-        what: Any = part if how.batch else part[0]
-        async with runtime.limited(how.timeout, f"the handler of subscription {self.name}"):
-            await runtime.call(handler, *([what] if connection is None else [what, connection]))
-
-    async def _put_back(
-        self, events: list[Event[T]], error: Exception, how: Handling, connection: AnyConnection | None
-    ) -> None:
-        _log.warning("subscription %s: the handler failed with %s", self.name, type(error).__name__)
-        told = f"{type(error).__name__}: {error}"
-        await self.nack(events, told, retry_in=how.retry_in, connection=connection)
 
     async def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
         """Acknowledge what is in hand, and take more."""

@@ -24,6 +24,8 @@ _log = logging.getLogger("pgps.client")
 _LOOK = 60.0
 _NOTES = 100
 """Notes fetched at once."""
+_CARRIED = 1000
+"""Events that came with their notes are held up to here; those of notes behind are fetched."""
 
 
 class Delivery:
@@ -64,8 +66,9 @@ class Delivery:
         if payload is None or payload == "registrations":
             self._look_again = True
         elif payload != "reply" and self._tasks:
-            if len(self._notes) < self._max_local:
-                self._notes.append(payload)
+            held = len(self._notes)
+            if held < self._max_local:
+                self._notes.append(payload if held < _CARRIED else _names.bare(payload))
             else:
                 self.dropped += 1
         self._arrived.set()
@@ -90,12 +93,24 @@ class Delivery:
                     if len(identity._local) >= self._max_local:
                         runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
                         continue
-                    notes = [self._notes.popleft() for _ in range(min(len(self._notes), _NOTES))]
-                    for occurrence in self._pushed(notes):
+                    carried = _names.carried(self._notes[0])
+                    if carried is not None:
+                        self._notes.popleft()
+                        self._hand_out(Occurrence.carried(identity, carried))
+                        continue
+                    for occurrence in self._pushed(self._take_notes()):
                         self._hand_out(occurrence)
 
+    def _take_notes(self) -> list[str]:
+        notes: list[str] = []
+        while self._notes and len(notes) < _NOTES and self._notes[0] == _names.bare(self._notes[0]):
+            notes.append(self._notes.popleft())
+        return notes
+
     def _hand_out(self, occurrence: Occurrence) -> None:
-        registration = self._identity._registrations.get(occurrence.event_name)
+        registration = self._identity._direct(occurrence.event_type)
+        if registration is not None:
+            occurrence.event_name = registration.event_name
         if registration is None or registration.handler is None:
             self._identity._local.append(occurrence)
             self._identity._signal.set()

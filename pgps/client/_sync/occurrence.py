@@ -59,9 +59,24 @@ class Occurrence:
         made._note = note
         return made
 
+    @classmethod
+    def carried(cls, identity: Identity, statement: list[Any]) -> Occurrence:
+        """Make a direct one from what came with its note."""
+        event_type, published_at, publisher, xid, origin, raiser, tuples = statement
+        at = dt.datetime.fromisoformat(published_at)
+        first, last, count = tuples[0][0], tuples[-1][0], len(tuples)
+        made = cls(identity, (first, last, event_type, event_type, at, publisher, xid, origin, raiser, 1, count))
+        made.is_queued = False
+        made._first = tuples
+        return made
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for group in self.groups():
             yield from group
+
+    def is_completed(self) -> bool:
+        """Tell whether it was completed: by `commit_event`, or since another was received. A direct one never is."""
+        return self.is_queued and self._identity._is_completed(_names.EVENT_COMPLETED, self.event_id)
 
     def first(self) -> dict[str, Any]:
         """Return the first tuple."""
@@ -127,6 +142,10 @@ class Reply:
                 after = rows[-1][0]
             if len(rows) < size:
                 return
+
+    def is_completed(self) -> bool:
+        """Tell whether it was completed: by `commit_receive`, or since another one was received."""
+        return self._identity._is_completed(_names.REPLY_COMPLETED, self.request_id)
 
     def raise_error(self) -> None:
         """Raise RequestFailed unless the request succeeded."""

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pgps.client import _calls
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from pgps.client._sync.client import Client
     from pgps.client._sync.subscription import Subscription
 
-__all__ = ["Batch", "FailedError", "Reading", "of_application"]
+__all__ = ["Batch", "Reading"]
 
 T = TypeVar("T")
 
@@ -35,22 +33,6 @@ class Batch(list[Event[T]]):
     ) -> None:
         """Put one of the events, or several, back, as part of the transaction."""
         self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
-
-
-class FailedError(Exception):
-    """A handler has failed, not the broker."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-@contextlib.contextmanager
-def of_application() -> Iterator[None]:
-    """Tell what the application raises from what the broker does."""
-    try:
-        yield
-    except Exception as error:
-        raise FailedError(error) from error
 
 
 class Reading(Generic[T]):

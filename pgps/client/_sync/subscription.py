@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pgps.client import _calls
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
-from pgps.client._sync.reading import Batch, FailedError, Reading, of_application
+from pgps.client._sync.handling import Handler
+from pgps.client._sync.reading import Batch, Reading
 from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._wire import mapped
 from pgps.client.events import Event, Handling
@@ -52,7 +53,6 @@ class Subscription(Generic[T]):
         self._next = 0
         self._is_open = False
         self._stopping = False
-        self._owes = False
         self._task: runtime.Task | None = None
         self._reading: Reading[T] | None = None
 
@@ -256,21 +256,19 @@ class Subscription(Generic[T]):
         `how` is `Handling`: at least once, an event at a time, when None. A
         handler that raises puts its event back (see `nack`), the others go on.
         """
-        how = how or Handling()
         self.open()
-        answered = time.monotonic()
+        handling = Handler(self, handler, how or Handling())
         try:
-            self._run(handler, how, timeout, answered)
+            self._run(handling, timeout)
         finally:
-            if self._owes:
-                self._owes = False
-                self.ack()
+            handling.settle()
 
-    def _run(self, handler: Callable[..., Any], how: Handling, timeout: float | None, answered: float) -> None:
+    def _run(self, handling: Handler[T], timeout: float | None) -> None:
+        answered = time.monotonic()
         while not self._stopping:
             try:
                 with mapped():
-                    count = self._turn(handler, how, timeout)
+                    count = handling.turn(timeout)
             except (ConnectionLost, TryAgain) as lost:
                 # What was in hand comes again.
                 patience = self._client.reconnect_timeout
@@ -281,14 +279,6 @@ class Subscription(Generic[T]):
             answered = time.monotonic()
             if not count and timeout is not None:
                 return
-
-    def _turn(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
-        if how.transactional:
-            return self._handle_in_transaction(handler, how, timeout)
-        owes, self._owes = self._owes, False
-        events = self._receive(how.max_events, timeout, acks=owes)
-        self._handle(handler, how, events)
-        return len(events)
 
     def start(self, handler: Callable[..., Any], *, how: Handling | None = None) -> Subscription[T]:
         """Run a handler beside the program until the subscription is closed; what ends it early is in `error`."""
@@ -312,66 +302,6 @@ class Subscription(Generic[T]):
             self._task.join()
         if self.error is not None:
             raise self.error
-
-    def _handle(self, handler: Callable[..., Any], how: Handling, events: list[Event[T]]) -> None:
-        """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
-        if how.timeout is not None or how.batch:
-
-            def limited(part: Any) -> None:
-                self._call(handler, how, part if how.batch else [part], None)
-
-            called: Callable[..., Any] = limited
-        else:
-            called = handler
-        parts: list[Any] = [events] if how.batch and events else events
-        done = 0
-        while done < len(parts):
-            try:
-                done = runtime.call_each(called, parts, done, self._is_stopping)
-                break
-            except runtime.FailedAt as failed:
-                self._put_back(events if how.batch else [parts[failed.place]], failed.error, how, None)
-                done = failed.place + 1
-        if done == len(parts):
-            self._owes = done > 0  # acknowledged with the next receive
-        elif done:
-            self.ack(events[done - 1])
-
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _handle_in_transaction(self, handler: Callable[..., Any], how: Handling, timeout: float | None) -> int:
-        """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""
-        try:
-            with self.transaction(how.max_events, timeout=timeout) as batch:
-                for part in [batch] if how.batch and batch else [[event] for event in batch]:
-                    with of_application():
-                        self._call(handler, how, part, batch.connection)
-                return len(batch)
-        except FailedError:
-            pass
-        with self.transaction(how.max_events, timeout=0.0) as batch:
-            for event in batch:
-                try:
-                    with batch.connection.transaction(), of_application():
-                        self._call(handler, how, [event], batch.connection)
-                except FailedError as failed:
-                    self._put_back([event], failed.error, how, batch.connection)
-            return len(batch)
-
-    def _call(
-        self, handler: Callable[..., Any], how: Handling, part: list[Event[T]], connection: AnyConnection | None
-    ) -> None:
-        what: Any = part if how.batch else part[0]
-        with runtime.limited(how.timeout, f"the handler of subscription {self.name}"):
-            runtime.call(handler, *([what] if connection is None else [what, connection]))
-
-    def _put_back(
-        self, events: list[Event[T]], error: Exception, how: Handling, connection: AnyConnection | None
-    ) -> None:
-        _log.warning("subscription %s: the handler failed with %s", self.name, type(error).__name__)
-        told = f"{type(error).__name__}: {error}"
-        self.nack(events, told, retry_in=how.retry_in, connection=connection)
 
     def _fill(self, timeout: float | None, max_events: int | None = None) -> None:
         """Acknowledge what is in hand, and take more."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -116,9 +118,12 @@ async def test_a_restarted_client_finds_its_event_and_its_checkpoint(
         assert me.state.event_checkpoint == b"one is done"
         assert me.state.last_received_event != me.state.last_committed_event
         again = await me.re_receive_event()
+        assert again is not None
         assert await payloads(again) == [2]
         async with client.transaction() as connection:
-            assert await me.commit_event(checkpoint=b"two", connection=connection) == (again and again.event_id)
+            assert await me.commit_event(checkpoint=b"two", connection=connection) == again.event_id
+            assert not await again.is_completed(), "not yet: the application's transaction decides"
+        assert await again.is_completed()
         assert await me.receive_event() is None
         await me.disconnect()
     async with AsyncClient(dsn) as client, client.identify(who) as me:
@@ -206,11 +211,35 @@ async def test_a_prefix_and_the_clause_raiser(
         assert await other.get_event(timeout=0.1) is None
         later = name(f"{prefix}_c")
         make_type(admin, later)
-        await until(lambda: len(me._channels) == 3)
+        await until(lambda: len(me._channels) == 4)
         publish(admin, later, 3)
         assert await payloads(await me.get_event(timeout=5.0)) == [3]
     for who in (one, two):
         call(admin, "drop_client", who)
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+async def test_a_direct_event_is_the_same_whether_it_was_fetched_or_came_with_its_note(
+    dsn: str, admin: psycopg.Connection, name: Name, visibility: str
+) -> None:
+    kind = name()
+    call(admin, "create_event_type", kind, "n integer, price numeric, at timestamptz, note text", visibility=visibility)
+    call(admin, "advertise", kind)
+    at = dt.datetime(2024, 5, 17, 12, 30, tzinfo=dt.UTC)
+    sent = [{"n": n, "price": Decimal("0.10"), "at": at, "note": "naïve ☃"} for n in (1, 2)]
+    async with AsyncClient(dsn) as client, client.identify(name("c")) as me:
+        await me.register(kind.upper(), mode="direct")
+        await me.register(f"{kind[:-1]}*", mode="direct")
+        await me.start()
+        await client.publish(kind, sent)
+        event = await me.get_event(kind.upper(), timeout=5)
+        assert event is not None
+        assert [payload async for payload in event] == sent
+        ((publisher, now),) = rows(admin, "select current_user, clock_timestamp()")
+        assert (event.event_type, event.publisher, event.raiser) == (kind, publisher, me.name)
+        assert (event.count, event.last_event_id, event.is_queued) == (2, event.event_id + 1, False)
+        assert now - dt.timedelta(minutes=1) < event.published_at < now
+        assert event.xid == rows(admin, f"select max(xid)::text::bigint from pgps_queue.{kind}_in")[0][0]
 
 
 async def test_two_programs_cannot_be_the_same_client(dsn: str, admin: psycopg.Connection, name: Name) -> None:
@@ -226,6 +255,7 @@ async def test_two_programs_cannot_be_the_same_client(dsn: str, admin: psycopg.C
             assert theirs.state.session > mine.state.session
             with pytest.raises(errors.SessionTaken):
                 await mine.receive_event()
+            assert (mine.is_connected, theirs.is_connected) == (False, True)
             assert await theirs.receive_event() is None
     with pytest.raises(errors.BadArgument):
         await mine.get_event("nothing")
@@ -279,7 +309,9 @@ async def test_requests_are_answered_while_the_client_is_away_and_replies_are_wa
         reply = await me.receive_reply(timeout=20.0)
         assert reply is not None
         assert (reply.request_id, reply.status, reply.row_count) == (5, "done", 3)
+        assert not await reply.is_completed()
         await me.commit_receive(checkpoint=b"x" * 10_000)
+        assert await reply.is_completed()
         first = await me.send("select n, 'x' as x from generate_series(1, 2500) n")
         await me.send("select 1 / 0")
         serve(admin)

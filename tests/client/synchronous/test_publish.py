@@ -7,9 +7,11 @@ import datetime as dt
 import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from pgps import errors
 from pgps.client import Client, event_type
@@ -197,3 +199,15 @@ def test_wrong_credentials_show_at_once(dsn: str) -> None:
     client.close()
     with pytest.raises(errors.ClientClosed):
         client.publish("x", {"n": 1})
+
+
+def test_it_connects_by_a_service_file_and_insists_on_ssl_as_libpq_does(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = conninfo_to_dict(dsn)
+    (tmp_path / "services").write_text("[mine]\n" + "".join(f"{key}={text}\n" for key, text in given.items()))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    with Client("service=mine") as client:
+        assert client.execute("select current_database()") == [(given["dbname"],)]
+    with pytest.raises(errors.ConnectionLost, match="SSL"):
+        Client("service=mine", host="127.0.0.1", sslmode="require").connect()

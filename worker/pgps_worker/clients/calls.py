@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Claimed",
     "Confirmed",
+    "cancel_running",
     "claim_request",
     "fail_request",
     "pending_requests",
@@ -59,6 +60,11 @@ async def raise_confirming(connection: Connection) -> Confirmed:
 async def pending_requests(connection: Connection) -> int:
     """Return how many clients have a request that nobody executes."""
     return int((await _row(connection, "select pgps.pending_requests()"))[0])
+
+
+async def cancel_running(connection: Connection) -> int:
+    """Cancel what was cancelled by its client while it ran, here or elsewhere; return how many."""
+    return int((await _row(connection, "select pgps.cancel_running_requests()"))[0])
 
 
 async def claim_request(connection: Connection) -> Claimed | None:

@@ -48,6 +48,7 @@ class Requests:
             self.vitals.up(self.name)
             try:
                 while not self.stop.requested:
+                    await calls.cancel_running(connection)
                     pending = await calls.pending_requests(connection)
                     for _ in range(min(pending, self.config.concurrency - len(self._running))):
                         self._begin()

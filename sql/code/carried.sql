@@ -1,0 +1,77 @@
+-- Direct events that travel in the notification, so that nothing has to be fetched: of immediate statements, which are raised on the loopback
+-- connection, where their tuples can be read again. Anybody may LISTEN, so they go to a channel of each client's session which only its program
+-- is told, by client_channels. What is too large, for too many, or under policies is a note, as it is for deferred events (direct.sql). Locks: none.
+
+create or replace function pgps_internal.may_carry(event_type pgps_internal.event_type, handler text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return not (may_carry.event_type).has_policy and has_table_privilege('pgps_worker', (may_carry.event_type).log, 'trigger')
+        and coalesce(nullif(may_carry.handler, ''), (may_carry.event_type).handler) = 'all';
+end
+$$;
+comment on function pgps_internal.may_carry(pgps_internal.event_type, text) is
+'True when every client that is registered directly may have the same: then what is raised with this handler clause may travel in the notification';
+
+create or replace function pgps_internal.carry(event_type pgps_internal.event_type, last_id bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_statement pgps_internal.control;
+    v_channels text[];
+    v_note text;
+    v_tuples text;
+    v_told bigint;
+begin
+    -- Others may have drawn numbers before the statement ended.
+    select c.* into v_statement from pgps_internal.control c
+    where c.xid = pg_current_xact_id() and c.hi >= carry.last_id and c.type_id = (carry.event_type).type_id
+        and (c.hi / 65536) % 4 in (carry.last_id / 65536 % 4, (carry.last_id / 65536 + 1) % 4);
+    v_note := concat_ws(' ', (carry.event_type).type_id, v_statement.lo, v_statement.hi, v_statement.xid);
+    -- Each takes its part of the queue of notifications: a few do, for a crowd there is the note.
+    v_channels := array(
+        select distinct 'pgps_carried_' || c.secret
+        from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id) join pgps_internal.client c using (client_id)
+        where t.type_id = (carry.event_type).type_id and r.mode = 'direct' and r.state = 'valid' and c.holder is not null
+            and has_table_privilege(c.owner::oid, (carry.event_type).endpoint, 'select') and pg_has_role(c.connected_as::oid, c.owner::oid, 'usage')
+        limit 9);
+    if v_channels = '{}' then
+        return;
+    elsif cardinality(v_channels) <= 8 and v_statement.hi - v_statement.lo < 100 then
+        execute 'select pgps_internal.carry_' || (carry.event_type).type_id || '($1)' using v_statement into v_tuples;
+        -- PostgreSQL's limit is 8,000.
+        if octet_length(v_note) + octet_length(v_tuples) < 7999 then
+            select count(pg_notify(c, concat_ws(' ', v_note, v_tuples))::text) into v_told from unnest(v_channels) c;
+            return;
+        end if;
+    end if;
+    perform pg_notify('pgps_direct_' || (carry.event_type).type_id, v_note);
+end
+$$;
+comment on function pgps_internal.carry(pgps_internal.event_type, bigint) is
+'Sends what this transaction has published in the statement with the event last_id to the clients registered directly whose owners may see it';
+
+create or replace function pgps_internal.build_carry(event_type pgps_internal.event_type, attributes text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.create_function(format(
+        'pgps_internal.carry_%s(pgps_statement pgps_internal.control) returns text', (build_carry.event_type).type_id),
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$,
+        format($body$
+        begin
+            return json_build_array(%1$L, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), pgps_statement.xid::text::bigint,
+                pgps_internal.broker(), case when pgps_statement.client_id is not null then pgps_internal.raiser_of(pgps_statement.client_id) end,
+                (select json_agg(json_build_array(l.event_id, (select row_to_json(pgps_row) from (select %2$s) pgps_row)) order by l.event_id)
+                    from %3$s l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi and l.xid = pgps_statement.xid
+                        and (l.event_id / 65536) %% 4 in (pgps_statement.lo / 65536 %% 4, pgps_statement.hi / 65536 %% 4)))::text;
+        end$body$, (build_carry.event_type).name, build_carry.attributes, (build_carry.event_type).log)));
+end
+$$;
+comment on function pgps_internal.build_carry(pgps_internal.event_type, text) is
+'Generates what a notification carries of a type: JSON of one statement (event type, published_at, publisher, xid, origin, raiser, tuples [event id, payload])';
+
+revoke all on all functions in schema pgps_internal from public;
