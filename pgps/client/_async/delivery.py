@@ -80,7 +80,8 @@ class AsyncDelivery:
     async def _follow_notes(self) -> None:
         identity = self._identity
         while not identity._closed:
-            await self._arrived.wait(_LOOK)
+            if not await self._arrived.wait(_LOOK):
+                self._look_again = True  # rights that came later than a type are told by nobody
             self._arrived.clear()
             with self._surviving():
                 if self._look_again:

@@ -81,7 +81,8 @@ class Delivery:
     def _follow_notes(self) -> None:
         identity = self._identity
         while not identity._closed:
-            self._arrived.wait(_LOOK)
+            if not self._arrived.wait(_LOOK):
+                self._look_again = True  # rights that came later than a type are told by nobody
             self._arrived.clear()
             with self._surviving():
                 if self._look_again:
