@@ -72,10 +72,10 @@ class Publisher:
         names = None if any(manner.values()) else _wire.same_keys(records)
         if names is not None:
             shape = self._shape(event_type, connection)
-            statement = shape.insert(names, many=len(records) > 1, numbered=first is not None)
-            if statement is not None:
+            known = shape.insertable(names, many=len(records) > 1)
+            if known is not None:
                 try:
-                    return self._insert(connection, statement, records, names, first)
+                    return self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
                     self._forget(event_type)  # its attributes are others now
                     raise
@@ -84,15 +84,20 @@ class Publisher:
     def _insert(
         self,
         connection: AnyConnection,
-        statement: str,
+        shape: _wire.Shape,
+        attributes: list[_wire.Attribute],
         records: Sequence[Record],
-        names: tuple[str, ...],
         first: int | None,
     ) -> int:
+        params: list[Any]
         if len(records) == 1:
-            params = [records[0][name] for name in names] + ([] if first is None else [self._producer, first])
+            statement = shape.insert_one(attributes, numbered=first is not None)
+            params = [records[0][one.name] for one in attributes]
+            params += [] if first is None else [self._producer, first]
         else:
-            params = ([] if first is None else [self._producer, first - 1]) + _wire.columns(records, names)
+            arrays, kinds = _wire.columns(records, [one.name for one in attributes])
+            statement = shape.insert_many(attributes, kinds, numbered=first is not None)
+            params = arrays if first is None else [self._producer, first - 1, *arrays]
         with (
             connection.cursor(row_factory=tuple_row) as inserted,
             connection.cursor(row_factory=tuple_row) as last,

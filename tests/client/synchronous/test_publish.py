@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import ipaddress
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pgps import errors
 from pgps.client import Client, event_type
 from tests.client.synchronous.rig import dispatch, numbers
-from tests.fix_broker import make_type, value
+from tests.fix_broker import make_type, rows, value
 
 pytestmark = pytest.mark.anyio
 Name = Callable[..., str]
@@ -46,6 +48,43 @@ def test_one_event_and_many_arrive_with_their_values(dsn: str, admin: psycopg.Co
         got = subscription.receive()
     assert [event.payload for event in got] == [sent[0], *sent]
     assert [event.event_id for event in got] == [first, first + 1, last]
+
+
+def test_events_are_the_same_whether_published_one_by_one_or_together(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    zone = dt.timezone(dt.timedelta(hours=-5))
+    values: dict[str, list[object]] = {
+        "smallint": [-1, 32767],
+        "bigint": [1, 2**62],
+        "numeric": [decimal.Decimal("0." + "1234567890" * 4), decimal.Decimal("NaN")],
+        "numeric(6,2)": [1, 1234],
+        "real": [0.5, -1.0],
+        "double precision": [0.1 + 0.2, float("inf")],
+        "boolean": [True, False],
+        "text": ['naïve ☃, {"quoted"}\\', ""],
+        "varchar(3)": ["abc", "d"],
+        "date": ["2024-02-29", "infinity"],
+        "bytea": [b"\0\xff", b""],
+        "uuid": [uuid.UUID(int=7), uuid.UUID(int=2**127)],
+        "time": [dt.time(1, 2, 3, 4), dt.time(23, 59)],
+        "timestamp": [dt.datetime(2024, 2, 29, 1), dt.datetime(1, 1, 1)],  # noqa: DTZ001
+        "timestamptz": [dt.datetime(2024, 2, 29, 1, tzinfo=dt.UTC), dt.datetime(2024, 2, 29, 1, tzinfo=zone)],
+        "interval": [dt.timedelta(days=-1, seconds=5), dt.timedelta(microseconds=1)],
+        "inet": [ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("10.0.0.0/8")],
+    }
+    kind = name()
+    make_type(admin, kind, ", ".join(f"a{n} {of}" for n, of in enumerate(values)))
+    sent = [{f"a{n}": pair[place] for n, pair in enumerate(values.values())} for place in (0, 1)]
+    sent.append(dict.fromkeys(sent[0]))
+    with Client(dsn) as client:
+        client.publish(kind, sent)
+        for one in sent:
+            client.publish(kind, one)
+    got = rows(
+        admin, f"select to_jsonb(l) from (select {', '.join(sent[0])} from pgps_queue.{kind}_in order by event_id) l"
+    )
+    assert got[:3] == got[3:]
 
 
 def test_attributes_left_out_take_their_defaults_and_kinds_may_be_mixed(
