@@ -275,8 +275,8 @@ begin
 end
 $$;
 comment on function pgps.take(text, integer) is
-'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for two thirds of what
-both cost. In the transaction of the application''s own writes consumption is exactly once: if it rolls back, the events come again.
+'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for three quarters of
+what both cost. In the transaction of the application''s own writes consumption is exactly once: if it rolls back, the events come again.
 What has been taken cannot be put back with pgps.nack. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
 revoke all on all functions in schema pgps_internal from public;

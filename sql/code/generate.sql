@@ -162,7 +162,24 @@ begin
         format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
         declare
             v_messages pgps_internal.message[];
+            v_first bigint := pgps_taken[1].event_id / 65536 %% 4;
+            v_last bigint := pgps_taken[cardinality(pgps_taken)].event_id / 65536 %% 4;
         begin
+            -- Mostly all are in one segment of the log, and their statements in the same one of the control queue. To set up the scans
+            -- of the others took more than finding the events.
+            select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
+                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
+                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
+                c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
+            from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
+            join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 in (v_first, v_last)
+            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s and (c.hi / 65536) %% 4 in (v_first, v_last)
+                order by c.hi limit 1) c
+            where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
+            if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
+                return v_messages;
+            end if;
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
                 pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,

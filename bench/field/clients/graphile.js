@@ -43,7 +43,7 @@ main(async (config, seen) => {
         send: (quotes) => send(pool, utils, plan, quotes),
         begin: async () => {
             runners = await Promise.all(seen.map((one, i) => run({
-                pgPool: pools[i + 1] ?? open(3),
+                pgPool: pools[i + 1] ?? open(2),
                 logger,
                 noHandleSignals: true,
                 // One at a time is the default.

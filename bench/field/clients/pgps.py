@@ -13,6 +13,10 @@ from bench.field.clients.base import Config, Publish, Seen, event, main
 
 _POLL = 5.0
 _INSERT = b"insert into pgps_event.quote (n, symbol, price, volume) values (%s, %s, %s, %s)"
+_INSERT_MANY = b"""
+insert into pgps_event.quote (n, symbol, price, volume)
+select * from unnest(%s::bigint[], %s::text[], %s::numeric[], %s::bigint[])
+"""
 _STORE = b"insert into handled (subscriber, n, symbol, price, volume) values (%s, %s, %s, %s, %s)"
 
 Connection = psycopg.AsyncConnection[Any]
@@ -20,7 +24,7 @@ Connection = psycopg.AsyncConnection[Any]
 
 @contextlib.asynccontextmanager
 async def publishers(config: Config) -> AsyncIterator[list[Publish]]:
-    """Give each publisher a connection; events of one transaction go out in pipeline mode."""
+    """Give each publisher a connection; events of one transaction are one statement."""
     async with contextlib.AsyncExitStack() as stack:
         yield [_publisher(config, await _connect(stack, config)) for _ in config["indexes"]]
 
@@ -31,8 +35,7 @@ def _publisher(config: Config, connection: Connection) -> Publish:
         if len(rows) == 1:
             await connection.execute(_INSERT, rows[0])
         else:
-            async with connection.transaction(), connection.cursor() as cursor:
-                await cursor.executemany(_INSERT, rows)
+            await connection.execute(_INSERT_MANY, [list(column) for column in zip(*rows, strict=True)])
 
     return publish
 

@@ -15,6 +15,10 @@ from bench.field.clients.base import Config, Publish, Seen, event, main
 _LOOP_DELAY = {True: 0.05, False: 1.0}
 """How long it sleeps when there is no batch: eager, or the framework's default."""
 _INSERT = b"select pgq.insert_event('quote', 'quote', %s, %s, null, null, null)"
+_INSERT_MANY = b"""
+select pgq.insert_event('quote', 'quote', u.data, u.symbol, null, null, null)
+from unnest(%s::text[], %s::text[]) u(data, symbol)
+"""
 _STORE = b"insert into handled (subscriber, n, symbol, price, volume) values (%s, %s, %s, %s, %s)"
 
 Connection = psycopg.AsyncConnection[Any]
@@ -33,8 +37,7 @@ def _publisher(config: Config, connection: Connection) -> Publish:
         if len(rows) == 1:
             await connection.execute(_INSERT, rows[0])
         else:
-            async with connection.transaction(), connection.cursor() as cursor:
-                await cursor.executemany(_INSERT, rows)
+            await connection.execute(_INSERT_MANY, [list(column) for column in zip(*rows, strict=True)])
 
     return publish
 

@@ -21,6 +21,10 @@ from bench.field.clients.base import Config, Publish, Seen, event, main
 _EXCHANGE = "quotes"
 _POLL = 0.01
 _INSERT = b"insert into outbox (n, symbol, price, volume) values (%s, %s, %s, %s)"
+_INSERT_MANY = b"""
+insert into outbox (n, symbol, price, volume)
+select * from unnest(%s::bigint[], %s::text[], %s::numeric[], %s::bigint[])
+"""
 _TAKE = """
 with taken as (
     delete from outbox where id in (select id from outbox order by id limit 500)
@@ -47,8 +51,7 @@ def _publisher(config: Config, connection: psycopg.AsyncConnection[Any]) -> Publ
         if len(rows) == 1:
             await connection.execute(_INSERT, rows[0])
         else:
-            async with connection.transaction(), connection.cursor() as cursor:
-                await cursor.executemany(_INSERT, rows)
+            await connection.execute(_INSERT_MANY, [list(column) for column in zip(*rows, strict=True)])
 
     return publish
 

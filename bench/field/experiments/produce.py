@@ -1,9 +1,10 @@
 """Produce: 20 producers, nobody receives.
 
-Each system's own client publishes StockQuotes as fast as it can, 1, 10 and 100 in a transaction (or in one call, where
-that is what the system has), with synchronous_commit on and off. One durable subscription exists; workers, relays
-and tickers run. With RabbitMQ, producing is inserting into the outbox; ActiveMQ's store obeys the database's setting
-of synchronous_commit, too. What counts is events a second. `make bench` has the same for pgps and PgQ without a client
+Each system's own client publishes StockQuotes as fast as it can, 1, 10 and 100 in a transaction, with
+synchronous_commit on and off: several are one call where the client library has one, and one statement over arrays in
+pgps, PgQ and the outbox; with ActiveMQ a session that commits. One durable subscription exists; workers, relays and
+tickers run. With RabbitMQ, producing is inserting into the outbox; ActiveMQ's store obeys the database's setting of
+synchronous_commit, too. What counts is events a second. `make bench` has the same for pgps and PgQ without a client
 library: pgbench, line "single".
 """
 

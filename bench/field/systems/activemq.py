@@ -59,7 +59,7 @@ class ActiveMQ(System):
                 known.tcp["user"], known.tcp["password"],
             ]  # fmt: skip
             with daemon(command, lambda: listens(port), home=place) as pid:
-                program = Program([*_java("-Xmx1500m"), "Jms"], _config(port, jdbc, known.tcp))
+                program = Program([*_java("-Xmx1g"), "Jms"], _config(port, jdbc, known.tcp))
                 yield Session(program, known.app, [pid])
 
 
