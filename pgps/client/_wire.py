@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import decimal
+import gc
 import json
 import select
 import uuid
@@ -31,6 +32,7 @@ __all__ = [
     "mapped",
     "same_keys",
     "shape_of",
+    "uncollected",
 ]
 
 SHAPE = """
@@ -202,6 +204,22 @@ def mapped() -> Iterator[None]:
         yield
     except psycopg.Error as error:
         raise from_database(error) from error
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Put off the garbage collector for a moment: looking at young rows again and again took 1.3 of 6.9 us an event.
+
+    For blocks that make many objects, and no cycles, without waiting for anything.
+    """
+    if not gc.isenabled():  # the application's own affair
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def is_alive(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

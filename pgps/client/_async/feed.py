@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 from pgps.client import _calls
 from pgps.client._async import runtime
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import mapped, uncollected
 from pgps.errors import BrokerError, ConnectionLost
 
 __all__ = ["AsyncFeed", "Rows", "received"]
@@ -53,7 +53,9 @@ async def received(connection: AnyConnection, event_type: str, subscriptions: li
     query = sql.SQL("select * from {}(%s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query, [subscriptions, max_events], prepare=False)
-        rows = await cursor.fetchall()  # in a pipeline there is no description before
+        first = await cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
+        with uncollected():
+            rows = [] if first is None else [first, *await cursor.fetchall()]
         return Rows(tuple(column.name for column in cursor.description or ())[OWN:], rows)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pgps.client import _calls
 from pgps.client._async.feed import AsyncFeed, received
 from pgps.client._async.session import AnyConnection, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import mapped, uncollected
 from pgps.client.events import Event, Reader, RowReader, loads
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class AsyncReading(Generic[T]):
         if self._rows is None or self._rows.names != found.names:
             shape = None if self._cls is None else await self._client.shape(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
-        return self._rows.events(found.rows)
+        with uncollected():
+            return self._rows.events(found.rows)
 
     async def _take_of_pattern(
         self, connection: AnyConnection | None, max_events: int, *, acks: bool

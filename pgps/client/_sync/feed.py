@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 from pgps.client import _calls
 from pgps.client._sync import runtime
 from pgps.client._sync.session import AnyConnection, Session, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import mapped, uncollected
 from pgps.errors import BrokerError, ConnectionLost
 
 __all__ = ["Feed", "Rows", "received"]
@@ -54,7 +54,9 @@ def received(connection: AnyConnection, event_type: str, subscriptions: list[str
     query = sql.SQL("select * from {}(%s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query, [subscriptions, max_events], prepare=False)
-        rows = cursor.fetchall()  # in a pipeline there is no description before
+        first = cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
+        with uncollected():
+            rows = [] if first is None else [first, *cursor.fetchall()]
         return Rows(tuple(column.name for column in cursor.description or ())[OWN:], rows)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pgps.client import _calls
 from pgps.client._sync.feed import Feed, received
 from pgps.client._sync.session import AnyConnection, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import mapped, uncollected
 from pgps.client.events import Event, Reader, RowReader, loads
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Reading(Generic[T]):
         if self._rows is None or self._rows.names != found.names:
             shape = None if self._cls is None else self._client.shape(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
-        return self._rows.events(found.rows)
+        with uncollected():
+            return self._rows.events(found.rows)
 
     def _take_of_pattern(self, connection: AnyConnection | None, max_events: int, *, acks: bool) -> list[Event[T]]:
         if connection is not None:
