@@ -189,7 +189,12 @@ class Story:
         )
         self.serial += 1
         made = Subscription(
-            member.name, f"s{self.serial}", self.random.choice(["tick", "tick", "tock", "t*"]), text, wants
+            member.name,
+            f"s{self.serial}",
+            self.random.choice(["tick", "tick", "tock", "t*"]),
+            text,
+            wants,
+            self.serial,
         )
         call(member.admin, "subscribe", made.name, made.pattern, filter=text, scope="global")
         self.oracle.subscriptions.append(made)
