@@ -38,15 +38,18 @@ as $$
 $$;
 comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is 'The text of a message about trimmed history';
 
-create or replace function pgps_internal.pack(neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint) returns void
+create or replace function pgps_internal.pack(neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint, last_sent bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (pack.neighbour).neighbour_id;
-    v_last bigint := pgps_internal.last_sent(v_id);
+    v_taken pgps_internal.parcel[];
+    v_items pgps_internal.parcel[];
 begin
-    with taken as materialized (
+    -- Three statements, of which mostly there is little to set up: the last is not run when nothing is wanted, as with most of what is published.
+    select array_agg((t.batch_id, t.type_id, t.ids, null, null)::pgps_internal.parcel) into v_taken
+    from (
         select d.batch_id, d.type_id, range_agg(r) as ids
         from pgps_internal.member m
         cross join lateral (select d.* from pgps_internal.delivery d
@@ -58,31 +61,28 @@ begin
         ) u(r)
         where m.subscription_id = (pack.neighbour).subscription_id
         group by d.batch_id, d.type_id
-    ),
+    ) t;
+    if v_taken is null then
+        return;
+    end if;
     -- What came from elsewhere is in the ledger of what was received, by event ids.
-    forwarded as materialized (
-        select t.batch_id, t.type_id, i.origin_id, i.upto, t.ids * i.ids as ids
-        from taken t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids) and i.ids && t.ids
-    ),
-    items as (
-        select f.batch_id, f.type_id, f.origin_id, f.upto, f.ids from forwarded f
-        union all
-        select t.batch_id, t.type_id, o.origin_id, t.batch_id, t.ids - coalesce(f.ids, '{}')
-        from taken t
-        join pgps_internal.origin o on o.is_self and t.batch_id > o.from_batch and t.batch_id <= coalesce(o.to_batch, t.batch_id)
-        left join (select f.batch_id, f.type_id, range_agg(r) as ids from forwarded f, unnest(f.ids) r group by f.batch_id, f.type_id) f
-            on f.batch_id = t.batch_id and f.type_id = t.type_id
-    ),
-    wanted as (
+    select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
+    from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids) and i.ids && t.ids;
+    select v_items || array_agg((t.batch_id, t.type_id, t.ids - coalesce(f.ids, '{}'), o.origin_id, t.batch_id)::pgps_internal.parcel) into v_items
+    from unnest(v_taken) t
+    join pgps_internal.origin o on o.is_self and t.batch_id > o.from_batch and t.batch_id <= coalesce(o.to_batch, t.batch_id)
+    left join (select f.batch_id, f.type_id, range_agg(r) as ids from unnest(v_items) f, unnest(f.ids) r group by f.batch_id, f.type_id) f
+        on f.batch_id = t.batch_id and f.type_id = t.type_id;
+    with wanted as (
         select i.batch_id, i.origin_id, i.upto, a.attachment, pgps_internal.sent(v_id, i.origin_id, a.attachment) as sent,
             sum(pgps_internal.count_ids(i.ids)) as events, array_agg((i.type_id, i.ids)::pgps_internal.slice order by i.type_id) as slices
-        from items i
+        from unnest(v_items) i
         join pgps_internal.attached a on a.neighbour_id = v_id and a.origin_id = i.origin_id and a.is_live
         where not isempty(i.ids)
         group by i.batch_id, i.origin_id, i.upto, a.attachment
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
-    select v_id, v_last + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id, x.attachment,
+    select v_id, pack.last_sent + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id, x.attachment,
         x.previous, x.upto, case when x.kind = 'data' then x.batch_id end, x.events, x.slices, x.body
     from (
         select 'data' as kind, w.upto as place, w.batch_id, w.origin_id, w.attachment,
@@ -97,7 +97,7 @@ begin
     ) x;
 end
 $$;
-comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint) is
+comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
 'Makes items of the deliveries for a neighbour up to a batch: one for each batch of each origin, however many of its filters want an event';
 
 create or replace function pgps_internal.be_silent(neighbour pgps_internal.neighbour, packed bigint) returns void
@@ -148,13 +148,12 @@ begin
     if confirm.confirmed <= (confirm.at).received_event and confirm.packed = (confirm.at).received_batch then
         return;
     end if;
-    if confirm.confirmed > (confirm.at).received_event then
-        select coalesce(sum(o.events), 0) into v_events from pgps_internal.shipment o
-        where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed;
-    end if;
     -- Everything up to the batch before the first item that is still under way is done with.
-    select min(o.batch_id) - 1 into v_open from pgps_internal.shipment o
-    where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > confirm.confirmed and o.batch_id is not null;
+    select coalesce(sum(o.events) filter (where o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed), 0),
+        min(o.batch_id) filter (where o.lseq > confirm.confirmed) - 1
+    into v_events, v_open
+    from pgps_internal.shipment o
+    where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > least((confirm.at).received_event, confirm.confirmed);
     perform pgps_internal.move((confirm.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, confirm.packed)), 9223372036854775807,
         confirm.packed, greatest(confirm.confirmed, (confirm.at).received_event), (confirm.at).acked_total + v_events);
 end
@@ -197,10 +196,11 @@ declare
     v_at pgps_internal.position := pgps_internal.position_of(v_neighbour.subscription_id);
     v_after bigint := (args ->> 'after')::bigint;
     v_packed bigint;
-    v_upto bigint;
-    v_items jsonb;
+    v_last bigint := pgps_internal.last_sent(v_neighbour.neighbour_id);
     v_events bigint;
-    v_mark text;
+    v_items jsonb;
+    v_rows pgps_internal.shipment[];
+    v_upto bigint;
     v_types jsonb;
 begin
     if (args ->> 'refresh')::boolean then
@@ -208,14 +208,14 @@ begin
         perform pg_advisory_xact_lock(1885826167, 0);
     end if;
     v_packed := coalesce((pgps_internal.last_batch()).batch_id, 0);
-    if v_after > pgps_internal.last_sent(v_neighbour.neighbour_id) and not args ? 'mark' then
-        raise exception 'broker "%" confirms %, and the last sent is %', v_neighbour.name, v_after, pgps_internal.last_sent(v_neighbour.neighbour_id)
+    if v_after > v_last and not args ? 'mark' then
+        raise exception 'broker "%" confirms %, and the last sent is %', v_neighbour.name, v_after, v_last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     elsif args ? 'mark' then
         perform pgps_internal.check_position(v_neighbour, v_at, v_after, args ->> 'mark');
     end if;
     if v_packed > v_at.received_batch then
-        perform pgps_internal.pack(v_neighbour, v_at, v_packed);
+        perform pgps_internal.pack(v_neighbour, v_at, v_packed, v_last);
     end if;
     perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     perform pgps_internal.drop_gone(v_neighbour, v_packed);
@@ -223,19 +223,21 @@ begin
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);
     end if;
-    select max((x.s).lseq), sum((x.s).events), jsonb_agg(pgps_internal.item(x.s, v_neighbour) order by (x.s).lseq),
-        pgps_internal.mark((array_agg(x.s order by (x.s).lseq desc))[1])
-    into v_upto, v_events, v_items, v_mark
-    from (select o.s, sum((o.s).events) over (order by (o.s).lseq) - (o.s).events as before
-        from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id and h.lseq > v_after
-            order by h.lseq limit 1000) o) x
-    where x.before < (args ->> 'max_events')::integer;
-    if v_upto is null then
+    select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
+    from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id and h.lseq > v_after order by h.lseq limit 1000) x;
+    if v_events > (args ->> 'max_events')::integer then
+        select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
+        from (select h as s, sum(h.events) over (order by h.lseq) - h.events as before from unnest(v_rows) h) x
+        where x.before < (args ->> 'max_events')::integer;
+    end if;
+    select jsonb_agg(pgps_internal.item(h, v_neighbour) order by h.lseq) into v_items from unnest(v_rows) h;
+    v_upto := v_rows[cardinality(v_rows)].lseq;
+    if v_upto is null or v_events = 0 then
         v_types := '[]';
     elsif v_events <= (args ->> 'with_rows')::bigint then
-        v_types := pgps_internal.small_parts(v_neighbour.neighbour_id, v_after, v_upto);
+        v_types := pgps_internal.small_parts(v_rows);
     end if;
-    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items, 'mark', v_mark,
+    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items, 'mark', pgps_internal.mark(v_rows[cardinality(v_rows)]),
         'types', coalesce(v_types, pgps_internal.parts(v_neighbour, v_after, v_upto)))
         || case when v_neighbour.is_draining then jsonb_build_object('drained', pgps_internal.is_drained(v_neighbour)) else '{}' end;
 end
@@ -248,17 +250,24 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_item jsonb := jsonb_build_object('lseq', (item.shipment).lseq, 'kind', (item.shipment).kind);
+    v_batch bigint := (item.shipment).batch_id;
+    v_origin pgps_internal.origin;
+    v_hops jsonb := '[]';
 begin
     if (item.shipment).upto is null then
         return v_item || jsonb_build_object('body', (item.shipment).body);
     end if;
-    return v_item || (
-        select jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', (item.shipment).attachment, 'previous', (item.shipment).previous,
-            'upto', (item.shipment).upto, 'events', (item.shipment).events, 'hops', case when (item.shipment).events > 0 then coalesce((
-                select i.hops from pgps_internal.arrival i where i.origin_id = o.origin_id and not o.is_self and i.upto = (item.shipment).upto
-                order by i.arrival_id desc limit 1), '[]') || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(),
-                'at', (select b.created_at from pgps_internal.batch b where b.batch_id = (item.shipment).batch_id limit 1))) end)
-        from pgps_internal.origin o where o.origin_id = (item.shipment).origin_id);
+    select o.* into v_origin from pgps_internal.origin o where o.origin_id = (item.shipment).origin_id;
+    if (item.shipment).events = 0 then
+        v_hops := null;
+    elsif not v_origin.is_self then
+        v_hops := coalesce((select i.hops from pgps_internal.arrival i where i.origin_id = v_origin.origin_id and i.upto = (item.shipment).upto
+            order by i.arrival_id desc limit 1), v_hops);
+    end if;
+    return v_item || jsonb_build_object('broker', v_origin.broker_id, 'epoch', v_origin.epoch, 'attachment', (item.shipment).attachment,
+        'previous', (item.shipment).previous, 'upto', (item.shipment).upto, 'events', (item.shipment).events,
+        'hops', v_hops || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(), 'at',
+            (select b.created_at from pgps_internal.batch b where b.batch_id = v_batch and (b.batch_id / 4096) % 4 = (v_batch / 4096) % 4 limit 1))));
 end
 $$;
 comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is 'A row of the ledger of shipments as it travels; hops: which brokers it was at, and when it was dispatched there';

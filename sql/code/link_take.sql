@@ -15,6 +15,29 @@ as $$
 $$;
 comment on function pgps_internal.is_plain_text(regtype) is 'True for types whose text has all of a value, and means the same at another broker';
 
+create or replace function pgps_internal.text_settings(endpoint regclass) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_settings text := 'set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan';
+    v_times text := ' set datestyle = ''ISO, YMD'' set timezone = ''UTC''';
+    v_types oid[] := array(select case when t.typsubscript = 'array_subscript_handler'::regproc then t.typelem else a.atttypid end
+        from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = text_settings.endpoint and a.attnum > 0 and not a.attisdropped);
+    v_fixed oid[] := '{bool,int2,int4,int8,numeric,text,varchar,bpchar,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,int4range,int8range,numrange}'::regtype[];
+    v_timed oid[] := '{date,time,timestamp,timestamptz}'::regtype[];
+begin
+    -- Each costs at every call, those of time zone and currency most.
+    if v_types <@ v_fixed then
+        return v_settings;
+    elsif v_types <@ (v_fixed || v_timed) then
+        return v_settings || v_times;
+    end if;
+    return v_settings || v_times || ' set intervalstyle = postgres set extra_float_digits = 1 set bytea_output = hex set lc_monetary = ''C'' set xmloption = content';
+end
+$$;
+comment on function pgps_internal.text_settings(regclass) is 'The settings under which the text of an event type''s values is written and read: those that it depends on';
+
 create or replace function pgps_internal.build_take(event_type pgps_internal.event_type, names text[], known text, settings text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -58,8 +81,7 @@ declare
     v_known text := case when v_wire @? '$[*] ? (@.as_text == true)' then 'null' else quote_literal(v_wire) end;
     v_plain boolean := (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true) from pg_attribute a
         where a.attrelid = (build_small.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
-    v_settings text := 'set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set datestyle = ''ISO, YMD'' set intervalstyle = postgres
-        set extra_float_digits = 1 set bytea_output = hex set lc_monetary = ''C'' set timezone = ''UTC'' set xmloption = content';
+    v_settings text := pgps_internal.text_settings((build_small.event_type).endpoint);
 begin
     if to_regtype('pgps_internal.wire_' || v_id) is not null then
         execute format('drop type pgps_internal.wire_%s', v_id);
@@ -67,32 +89,49 @@ begin
     execute format('create type pgps_internal.wire_%s as (pgps_event bigint%s)', v_id,
         (select coalesce(string_agg(format(', %I %s', c.value ->> 'name', c.value ->> 'type'), '' order by c.n), '') from jsonb_array_elements(v_wire) with ordinality c(value, n)));
     -- A row is written and read by the types' own functions, never by a cast: that could be somebody's code.
-    perform pgps_internal.create_function(format('pgps_internal.sent_%s(pgps_neighbour integer, pgps_after bigint, pgps_upto bigint) returns jsonb', v_id),
+    perform pgps_internal.create_function(format('pgps_internal.sent_%s(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb', v_id),
         format('language plpgsql stable %s as %L', v_settings, case when not v_plain then 'begin return null; end' else format($body$
         declare
-            v_one record;
+            v_found jsonb;
+            v_bytes bigint;
             v_runs jsonb;
         begin
-            select jsonb_agg(x.pgps_row order by x.lseq, x.event_id) as found, sum(octet_length(x.pgps_row)) as bytes, count(*) as events, min(x.lseq) as lseq,
-                min(x.event_id) as event_id, (array_agg(x.xid))[1] as xid into v_one
-                from (
-                    select o.lseq, l.event_id, l.pgps_row, l.xid
-                    from pgps_internal.shipment o
+            if pgps_only is not null then
+                -- One event: its row and its statement.
+                select jsonb_build_array(l.pgps_row) as found, octet_length(l.pgps_row) as bytes,
+                    jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || (select pgps_internal.part_of(c) from pgps_internal.control c
+                        where c.xid = l.xid and c.hi >= pgps_only and c.lo <= pgps_only and c.type_id = %3$s order by c.hi limit 1)) as runs
+                into v_found, v_bytes, v_runs
+                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%1$s)::text as pgps_row from %2$s x
+                    where x.event_id = pgps_only and (x.event_id / 65536) %% 4 = (pgps_only / 65536) %% 4 offset 0) l;
+            else
+                -- Few: the statement of each is looked up, and neighbours of one statement are a run. See pgps_internal.runs for many.
+                with stated as (
+                    select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
+                    from unnest(pgps_shipments) o
                     cross join lateral unnest(o.slices) s
                     cross join lateral unnest(s.ids) r
-                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
+                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%1$s)::text as pgps_row from %2$s x
                         where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
-                    where o.neighbour_id = pgps_neighbour and o.lseq > pgps_after and o.lseq <= pgps_upto and s.type_id = %s
-                ) x;
-            if v_one.bytes > 65536 then
+                    left join lateral (select c as control from pgps_internal.control c
+                        where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %3$s order by c.hi limit 1) c on true
+                    where s.type_id = %3$s
+                ),
+                islands as materialized (
+                    select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island
+                    from stated s
+                )
+                select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
+                    (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
+                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.event_id)
+                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n, (array_agg(i.control))[1] as control
+                            from islands i group by i.lseq, i.hi, i.island) g) as runs
+                into v_found, v_bytes, v_runs;
+            end if;
+            if v_bytes > 65536 then
                 return null;
             end if;
-            if v_one.events = 1 then
-                select jsonb_build_array(jsonb_build_object('lseq', v_one.lseq, 'n', 1) || pgps_internal.part_of(c)) into v_runs
-                from pgps_internal.control c
-                where c.xid = v_one.xid and c.hi >= v_one.event_id and c.lo <= v_one.event_id and c.type_id = %3$s order by c.hi limit 1;
-            end if;
-            return jsonb_build_object('rows', v_one.found, 'runs', v_runs, 'attributes', %4$s::jsonb);
+            return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', %4$s::jsonb);
         end$body$, array_to_string(array(select ', x.' || n from unnest(v_names) n), ''), (build_small.event_type).log, v_id, v_known) end));
     perform pgps_internal.build_take(build_small.event_type, v_names, v_known, v_settings);
 end
@@ -100,31 +139,33 @@ $$;
 comment on function pgps_internal.build_small(pgps_internal.event_type) is
 'What small batches need of an event type: a function that reads rows as text, and one that puts them into the log; their row type';
 
-create or replace function pgps_internal.small_parts(neighbour_id integer, after bigint, upto bigint) returns jsonb
+create or replace function pgps_internal.small_parts(shipments pgps_internal.shipment[]) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_only bigint;
     v_types integer[];
     v_rewound boolean;
     v_type pgps_internal.event_type;
     v_part jsonb;
 begin
-    select array_agg(distinct s.type_id) filter (where s.type_id is not null), bool_or(o.body is not null and o.upto is not null) into v_types, v_rewound
-    from pgps_internal.shipment o left join lateral unnest(o.slices) s on true
-    where o.neighbour_id = small_parts.neighbour_id and o.lseq > small_parts.after and o.lseq <= small_parts.upto;
-    if v_types is null then
-        return '[]';
-    elsif cardinality(v_types) > 1 or v_rewound then
+    if cardinality(small_parts.shipments) = 1 then
+        v_types := array[small_parts.shipments[1].slices[1].type_id] || small_parts.shipments[1].slices[2].type_id;
+        v_rewound := small_parts.shipments[1].body is not null;
+        v_only := case when small_parts.shipments[1].events = 1 then lower(small_parts.shipments[1].slices[1].ids) end;
+    else
+        select array_agg(distinct s.type_id), coalesce(bool_or(o.body is not null), false) into v_types, v_rewound
+        from unnest(small_parts.shipments) o left join lateral unnest(o.slices) s on true where o.upto is not null;
+    end if;
+    v_types := array_remove(v_types, null);
+    if cardinality(v_types) <> 1 or v_rewound then
         return null;
     end if;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_types[1];
-    execute format('select pgps_internal.sent_%s($1, $2, $3)', v_type.type_id) using small_parts.neighbour_id, small_parts.after, small_parts.upto into v_part;
+    execute 'select pgps_internal.sent_' || v_types[1] || '($1, $2)' using small_parts.shipments, v_only into v_part;
     if v_part is null then
         return null;
-    end if;
-    if v_part -> 'runs' = 'null' then
-        v_part := v_part || jsonb_build_object('runs', pgps_internal.runs(small_parts.neighbour_id, small_parts.after, small_parts.upto, v_type.type_id, v_type.log));
     end if;
     if v_part -> 'attributes' = 'null' then
         v_part := v_part || jsonb_build_object('attributes', pgps_internal.wire_columns(v_type.endpoint));
@@ -132,7 +173,7 @@ begin
     return jsonb_build_array(v_part || jsonb_build_object('name', v_type.name, 'ordered', false));
 end
 $$;
-comment on function pgps_internal.small_parts(integer, bigint, bigint) is
+comment on function pgps_internal.small_parts(pgps_internal.shipment[]) is
 'As pgps_internal.parts, with the events themselves; null when they cannot travel so: of several types, rewound, of a type without exact text, or long';
 
 create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb) returns jsonb
@@ -216,7 +257,9 @@ begin
     if take_batch.batch -> 'types' -> 0 is not null then
         perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids);
     end if;
-    if pgps_internal.last_received((take_batch.neighbour).neighbour_id) < (take_batch.batch ->> 'upto')::bigint then
+    -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
+    if (take_batch.staged or ((v_item ->> 'events')::integer > 0 and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)
+            and pgps_internal.last_received((take_batch.neighbour).neighbour_id) < (take_batch.batch ->> 'upto')::bigint then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark)
         values ((take_batch.neighbour).neighbour_id, (take_batch.batch ->> 'upto')::bigint, take_batch.batch ->> 'mark');
     end if;
@@ -267,7 +310,8 @@ Errors: 55000 a batch is missing, another schema, not open; 42501 the role may n
 -- Event types made before.
 do $$
 begin
-    perform pgps_internal.build_small(t) from pgps_internal.event_type t where to_regproc('pgps_internal.take_' || t.type_id) is null;
+    perform pgps_internal.build_small(t) from pgps_internal.event_type t 
+    where to_regprocedure(format('pgps_internal.sent_%s(pgps_internal.shipment[], bigint)', t.type_id)) is null;
 end
 $$;
 

@@ -209,6 +209,15 @@ create table pgps_internal.trimmed (
     event_id bigint not null
 );
 
+-- What a batch has for a neighbour of one type, and of which batch of which origin it was.
+create type pgps_internal.parcel as (
+    batch_id bigint,
+    type_id integer,
+    ids int8multirange,
+    origin_id integer,
+    upto bigint
+);
+
 -- The events of one type in an item.
 create type pgps_internal.slice as (
     type_id integer,

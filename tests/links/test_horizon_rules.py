@@ -359,7 +359,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (
         last,
         [
-            [Taken("take_batch", "if pgps_internal.last_received((take_batch.neighbour).neighbour_id) <", "if 9e9 <")],
+            [Taken("take_batch", "and pgps_internal.last_received((take_batch.neighbour).neighbour_id)", "and 9e9")],
             [Taken("do_link_begin", "if (args ->> 'after')::bigint < v_last then", "if false then"), _MISSING],
         ],
     ),

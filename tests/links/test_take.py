@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -69,11 +70,18 @@ def small(a: Broker, b: Broker) -> Iterator[tuple[list[Link], Lane]]:
         yield links, links[0].out
 
 
-def test_values_of_every_type_arrive_as_they_are_whatever_the_session_is_set_to(brokers: Brokers) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [".", "(date|timestamp|timestamptz)", "(boolean|smallint|bigint|numeric|text|uuid|json|jsonb|inet|integer\\[\\])"],
+    ids=["all", "times", "what depends on no setting"],
+)
+def test_values_of_every_type_arrive_as_they_are_whatever_the_session_is_set_to(brokers: Brokers, kinds: str) -> None:
+    attributes = [one for one in _ATTRIBUTES if kinds == "." or re.search(f" {kinds}$", one[0])]
+    assert len(attributes) >= 3
     a, b = brokers(2)
     for broker in (a, b):
         _types(broker)
-        make_type(broker.admin, "tick", ", ".join(definition for definition, _, _ in _ATTRIBUTES))
+        make_type(broker.admin, "tick", ", ".join(definition for definition, _, _ in attributes))
     with small(a, b) as (links, lane):
         for session in (lane.source, lane.target):
             for name, set_to in (
@@ -84,8 +92,8 @@ def test_values_of_every_type_arrive_as_they_are_whatever_the_session_is_set_to(
                 ("timezone", "Asia/Kolkata"),
             ):
                 rows(session, f"set {name} = '{set_to}'")
-        nothing = ["null"] * len(_ATTRIBUTES)
-        for values in ([one for _, one, _ in _ATTRIBUTES], nothing, [other for _, _, other in _ATTRIBUTES]):
+        nothing = ["null"] * len(attributes)
+        for values in ([one for _, one, _ in attributes], nothing, [other for _, _, other in attributes]):
             rows(a.admin, f"insert into pgps_event.tick values ({', '.join(values)})")
             settle([a, b], links)
             assert lane.taken
@@ -130,6 +138,31 @@ def test_statements_of_one_batch_and_events_of_a_transaction_stay_together_and_i
         assert column(b.admin, statements) == column(a.admin, statements) == [2, 1, 1]
         published = "select published_at from pgps_internal.control order by hi"
         assert column(b.admin, published) == column(a.admin, published)
+
+
+def test_a_small_batch_says_of_each_event_what_a_large_one_says(brokers: Brokers) -> None:
+    """Of statements that ran side by side, of one transaction and of several, in one item and in several."""
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with small(a, b) as (links, lane), psycopg.connect(a.dsn) as other:
+        publish(a.admin, "tick", 1, 2)
+        rows(other, "insert into pgps_event.tick (n) values (3)")
+        publish(a.admin, "tick", 4)
+        rows(other, "insert into pgps_event.tick (n) values (5), (6)")
+        other.commit()
+        a.settle()
+        publish(a.admin, "tick", 7)
+        a.settle()
+        batch = lane.next(refresh=False)
+        (wire,) = batch["types"]
+        assert [int(row.strip("()").split(",")[1]) for row in wire["rows"]] == [1, 2, 3, 4, 5, 6, 7]
+        assert [run["n"] for run in wire["runs"]] == [2, 1, 1, 2, 1]
+        lane.with_rows = 0
+        (as_copied,) = lane.next(refresh=False)["types"]
+        assert wire["runs"] == as_copied["runs"]
+        lane.with_rows = 32
+        settle([a, b], links)
+        assert received(b, "all") == [(a.name, n) for n in range(1, 8)]
 
 
 def test_a_batch_that_comes_again_is_not_taken_again_and_one_behind_a_missing_one_is_refused(brokers: Brokers) -> None:

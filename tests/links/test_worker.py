@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -51,6 +52,24 @@ def test_workers_carry_events_to_the_neighbour(brokers: Brokers, workers: Worker
     publish(a.admin, "tick", 1, 2)
     publish(a.admin, "tick", 3)
     assert arrived(b, "all", 3) == [1, 2, 3]
+
+
+def test_what_comes_while_a_small_batch_is_received_is_asked_for_meanwhile(brokers: Brokers, workers: Workers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    workers(a.dsn)
+    workers(b.dsn)
+    call(a.admin, "create_link", "to_b", b.dsn)
+    subscribed(a, b)
+    held = "select count(*) from pg_locks where locktype = 'advisory' and classid = 1885826169 and not granted"
+    packed = "select count(*) from pgps_internal.shipment where kind = 'data'"
+    with psycopg.connect(b.dsn) as receiver:
+        receiver.execute("select pg_advisory_xact_lock(1885826169, 0)")
+        publish(a.admin, "tick", 1)
+        wait_until(lambda: value(b.admin, held) == 1, what="the first is being received")
+        publish(a.admin, "tick", 2)
+        wait_until(lambda: value(a.admin, packed) == 2, what="the second has been asked for")
+    assert arrived(b, "all", 2) == [1, 2]
 
 
 def test_a_link_that_both_sides_define_is_served_once(brokers: Brokers, workers: Workers) -> None:

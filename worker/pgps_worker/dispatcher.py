@@ -13,7 +13,7 @@ from psycopg import errors
 
 from pgps_worker import broker
 from pgps_worker.connection import Connection, connect, notified
-from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace
+from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, confirm
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -137,7 +137,7 @@ class _Leader:
             events = await broker.dispatch(self._connection)
             if self._pace.is_busy(self._note(events, began)):
                 return
-            timeout = CONFIRM if events else SAFETY
+            timeout = confirm(events)
 
     async def _still_leading(self) -> None:
         """Take the leader lock back should a filter's function have released the session's locks."""

@@ -11,20 +11,25 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-__all__ = ["ALL_ENDED_POLLS", "CONFIRM", "SAFETY", "Pace"]
+__all__ = ["ALL_ENDED_POLLS", "CONFIRM", "SAFETY", "Pace", "confirm"]
 
 SAFETY = 1.0
 """Seconds between looks while asleep, should a notification be lost."""
 CONFIRM = 0.005
-"""Seconds until a look that makes sure a batch left nothing behind."""
+"""Seconds until a look that makes sure a batch left nothing behind, if it is large: it may have been cut off."""
+_CONFIRM_FEW = 0.1
+"""The same after a small batch: only transactions whose ids reach far can have made it one that was cut off."""
+_FEW = 100
 ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, *[0.1] * 300)
 """Seconds between looks for those who were publishing when the dispatcher fell asleep: they will commit without a
 NOTIFY. After half a minute the looks of a sleeping dispatcher have to do."""
 
-# Busy: so many batches in so short a time (400 a second), or hardly a pause between as many batches, however long.
+# Busy: so many batches in so short a time (400 a second), or hardly a pause between as many batches, however long, of
+# as many events. Where fewer events keep it busy the machine is: a pause would be latency, and no publisher waits.
 _ROUNDS = 8
 _BUSY_SPAN = 0.020
 _BUSY_SHARE = 0.5
+_BUSY_EVENTS = _ROUNDS / _BUSY_SPAN
 # Calm: nothing for this long, or for as long as two batches take.
 _CALM = 0.010
 # A pause as long as a batch takes leaves the processor to those who receive. At 1,000 events a second on two cores,
@@ -33,6 +38,13 @@ _LINGER_LEAST, _LINGER_MOST = 0.0005, 0.010
 # And so long for each event of a batch: at 1,000 a second it comes to less than that, from 2,500 on to the most. There
 # the publishers need the processor: 20 of them, on two cores, published 5,182 events a second, 7,521 without a worker.
 _LINGER_EVENT = 0.0004
+
+
+def confirm(events: int) -> float:
+    """Return how long to wait, asleep, for the next look after one that found so many events."""
+    if not events:
+        return SAFETY
+    return CONFIRM if events > _FEW else _CONFIRM_FEW
 
 
 @dataclass(slots=True)
@@ -51,7 +63,8 @@ class Pace:
         if len(self._rounds) < _ROUNDS or self.is_calm(now):
             return False
         span = now - self._rounds[0][0]
-        return span < _BUSY_SPAN or self._working() > _BUSY_SHARE * span
+        events = sum(events for _, _, events in self._rounds)
+        return span < _BUSY_SPAN or (self._working() > _BUSY_SHARE * span and events > _BUSY_EVENTS * span)
 
     def is_calm(self, now: float) -> bool:
         """Return whether nothing has come for long enough to fall asleep."""

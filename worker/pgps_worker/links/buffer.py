@@ -48,7 +48,7 @@ class Buffer(Generic[T]):
             self._open -= 1
             self._changed.notify_all()
 
-    async def drained(self) -> None:
-        """Return when everything that was put has been dealt with."""
+    async def drained(self, *, but: int = 0) -> None:
+        """Return when everything that was put has been dealt with, except `but` parts."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self._open)
+            await self._changed.wait_for(lambda: self._open <= but)

@@ -117,13 +117,17 @@ class Pump:
                 await self._read_events(batch)
                 after = batch.upto
             if batch.is_empty or batch.events < asked:
-                await self._buffer.drained()
+                # What comes while a small batch is received is asked for meanwhile; reading further ahead would only
+                # make the batches smaller.
+                await self._buffer.drained(but=1 if batch.is_small and not batch.is_empty else 0)
             # A long backlog must not keep the heart from beating.
             refresh = time.monotonic() - beat > HEARTBEAT
+            if self._again:
+                break
             if batch.is_empty and confirmed == self.last:
                 told = await self._wait(HEARTBEAT)
                 refresh = not told or calls.LINK_CHANNEL in told
-            elif batch.all_there_is and not self._again:
+            elif batch.all_there_is:
                 refresh = calls.LINK_CHANNEL in await self._wait(_CONFIRM) or refresh
         await self._buffer.put(_End(of_all=True))
 
