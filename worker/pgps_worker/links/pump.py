@@ -120,16 +120,19 @@ class Pump:
                 # What comes while a small batch is received is asked for meanwhile; reading further ahead would only
                 # make the batches smaller.
                 await self._buffer.drained(but=1 if batch.is_small and not batch.is_empty else 0)
+            told_more = await self._pause(batch, confirmed)
             # A long backlog must not keep the heart from beating.
-            refresh = time.monotonic() - beat > HEARTBEAT
-            if self._again:
-                break
-            if batch.is_empty and confirmed == self.last:
-                told = await self._wait(HEARTBEAT)
-                refresh = not told or calls.LINK_CHANNEL in told
-            elif batch.all_there_is:
-                refresh = calls.LINK_CHANNEL in await self._wait(_CONFIRM) or refresh
+            refresh = told_more or time.monotonic() - beat > HEARTBEAT
         await self._buffer.put(_End(of_all=True))
+
+    async def _pause(self, batch: calls.Batch, confirmed: int) -> bool:
+        """Wait while there is nothing to ask for; return whether there may be more to tell than events."""
+        if self._again:
+            return False
+        if batch.is_empty and confirmed == self.last:
+            told = await self._wait(HEARTBEAT)
+            return not told or calls.LINK_CHANNEL in told
+        return batch.all_there_is and calls.LINK_CHANNEL in await self._wait(_CONFIRM)
 
     def _is_over(self) -> bool:
         return self.drained and self.other_way is not None and self.other_way.drained
