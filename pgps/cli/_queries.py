@@ -26,7 +26,8 @@ def folded(name: str) -> str:
     """Return a name as the catalog has it: in lower case, unless in double quotes or not fit for SQL without."""
     if len(name) > 2 and name[0] == name[-1] == '"':
         return name[1:-1].replace('""', '"')
-    return name.lower() if re.fullmatch(r"[^\W\d][\w$]*", name) else name
+    # SQL folds A to Z and nothing else.
+    return re.sub("[A-Z]+", lambda m: m[0].lower(), name) if re.fullmatch(r"[^\W\d][\w$]*", name) else name
 
 
 def _where(**equal: Any) -> Composed:
@@ -379,7 +380,7 @@ IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_i
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
 MOMENT = "select current_database() as database, clock_timestamp() as now"
 
-JIT_OFF = "set jit = off"
+SESSION = "set jit = off; set datestyle = iso; set default_transaction_isolation = 'read committed'"
 
 STATUS = """
     select current_database() as database,

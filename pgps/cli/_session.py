@@ -80,8 +80,9 @@ class Session:
             raise from_database(error) from error
         for name, loader in _LOADERS.items():
             connection.adapters.register_loader(name, loader)
-        # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms.
-        connection.execute(_queries.JIT_OFF)
+        # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms. A database may
+        # have its way to write times, and another isolation level, in which no position can be moved.
+        connection.execute(_queries.SESSION)
         return connection
 
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:

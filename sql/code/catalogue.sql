@@ -81,7 +81,7 @@ A client that waits for events listens on channel.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner
-from pgps_internal.rule r join pgps_internal.event_type t using (type_id)
+from pgps_internal.rule r join pgps_internal.event_type t using (type_id) join pg_class c on c.oid = r.table_name
 where pg_has_role(current_user, r.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.rules is 'The reader''s active rules, all for pgps_admin';
 

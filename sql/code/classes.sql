@@ -15,9 +15,27 @@ end
 $$;
 comment on function pgps_internal.clean_types(jsonb) is 'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
 
-create or replace function pgps_internal.constant_values(parameters jsonb, types text[]) returns text[]
+create or replace function pgps_internal.constant_text(value text, type_name text, environment jsonb) returns text
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
+as $$
+declare
+    v_text text;
+    v_set text;
+begin
+    -- These settings end with the function. The literal is read when the statement is parsed, before its first column is computed.
+    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_text.environment) e where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    execute format('select set_config(''datestyle'', ''ISO'', true) || set_config(''intervalstyle'', ''postgres'', true), (%L::%s)::text',
+        constant_text.value, constant_text.type_name) into v_set, v_text;
+    return v_text;
+end
+$$;
+comment on function pgps_internal.constant_text(text, text, jsonb) is
+'A literal that was written under the settings in environment, as text that means the same under all: 01/02/2024 may be in January. 22xxx';
+
+create or replace function pgps_internal.constant_values(parameters jsonb, types text[], environment jsonb) returns text[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
 declare
     v_values text[] := '{}';
@@ -59,7 +77,7 @@ begin
                     return null;
                 end if;
             else
-                execute format('select (%L::%s)::text', v_value, constant_values.types[i]) into v_value;
+                v_value := pgps_internal.constant_text(v_value, constant_values.types[i], constant_values.environment);
             end if;
         exception when data_exception then
             return null;
@@ -69,8 +87,9 @@ begin
     return v_values;
 end
 $$;
-comment on function pgps_internal.constant_values(jsonb, text[]) is
-'Constants of a filter as text of their types; null when one has another meaning there, so that the filter keeps them in its text';
+comment on function pgps_internal.constant_values(jsonb, text[], jsonb) is
+'Constants of a filter, written under the settings in environment, as text of their types; null when one has another meaning there, so that
+the filter keeps them in its text';
 
 create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text) returns boolean
 language plpgsql stable
@@ -129,7 +148,8 @@ begin
         v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
                 else t end from unnest(find_class.constant_types) with ordinality c(t, n)
             left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when find_class.constant_types is not null then v_types end);
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when find_class.constant_types is not null then v_types end,
+            find_class.environment);
         v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
             find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
         if v_tier = 'safe' then

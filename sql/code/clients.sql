@@ -273,7 +273,8 @@ comment on function pgps_internal.checkpoint_of(bigint, text) is 'The newest che
 
 create or replace function pgps_internal.enter_client() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
+set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 begin
     case new.verb

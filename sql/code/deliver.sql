@@ -169,7 +169,8 @@ comment on function pgps_internal.broker() is 'Name of this broker';
 
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
+set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(new.caller, new.subscription);

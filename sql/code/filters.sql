@@ -41,7 +41,8 @@ begin
         v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
                 else t end from unnest(intern_filter.constant_types) with ordinality c(t, n)
             left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when intern_filter.constant_types is not null then v_types end);
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when intern_filter.constant_types is not null then v_types end,
+            v_environment);
     end if;
     v_filter := row(
         md5(concat_ws(E'\n', (intern_filter.event_type).name, coalesce((v_parsed ->> 'shape') || v_constants::text, v_parsed ->> 'text', 'all'),
@@ -98,6 +99,19 @@ $$;
 comment on function pgps_internal.note_covers(pgps_internal.filter) is
 'Notes which filters a new one implies, and which imply it: within a shape by their constants, and all by none';
 
+create or replace function pgps_internal.constant_types(event_type text, filter text, environment jsonb) returns text[]
+language plpgsql
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
+as $$
+begin
+    -- These settings end with the function.
+    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_types.environment) e where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    return pgps.check_filter(constant_types.event_type, constant_types.filter);
+end
+$$;
+comment on function pgps_internal.constant_types(text, text, jsonb) is
+'The types of a filter''s constants, as pgps.check_filter says under the settings in environment: 13/02/2024 is no date under all';
+
 create or replace function pgps_internal.push_filters() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -121,7 +135,7 @@ begin
                 v_filter := null;
             end if;
             if v_filter is not null then
-                v_types := pgps.check_filter((v_new.type_row).name, v_filter);
+                v_types := pgps_internal.constant_types((v_new.type_row).name, v_filter, v_new.environment);
             end if;
         end if;
         insert into pgps_internal.pushed (subscription_id, type_id, key)

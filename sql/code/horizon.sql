@@ -247,8 +247,8 @@ begin
         -- What is here already, by origin and event id.
         execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'') from pg_temp.pgps_stage_%s s
             where s.pgps_id <@ $1 and exists (
-                select from pgps_internal.arrival a, unnest(a.ids) r, %s l
-                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(r) and l.event_id < upper(r) and l.pgps_origin_event = s.pgps_event)',
+                select from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
+                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) and l.pgps_origin_event = s.pgps_event)',
             v_type.type_id, v_type.log)
         using v_ids, (take_rewound.origin).origin_id, v_upto into v_known;
         v_had := v_had + v_known;

@@ -2,7 +2,7 @@
 
 create or replace function pgps_internal.loopback() returns text
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 as $$
 declare
     v_conninfo text;
@@ -13,8 +13,9 @@ begin
     if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
         v_conninfo := pgps_internal.setting('loopback');
         if v_conninfo = '' then
-            v_conninfo := format('host=%L port=%s dbname=%L user=%L application_name=pgps-loopback',
-                trim(split_part(current_setting('unix_socket_directories'), ',', 1)), current_setting('port'), current_database(), current_user);
+            v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')), ' ')
+                from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))), ('port', current_setting('port')),
+                    ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key, value));
         end if;
         begin
             execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
@@ -44,13 +45,14 @@ begin
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
     v_schema := pgps_internal.loopback();
-    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
+    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
         args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability',
         -- What is to be confirmed must have a transaction to be known by.
         case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
             else pg_current_xact_id_if_assigned() end,
         coalesce(args ->> 'handler', current_setting('pgps.handler', true)), current_setting('pgps.client', true),
-        case when (args ->> 'whole')::boolean then v_type.type_id end);
+        case when (args ->> 'whole')::boolean then v_type.type_id end,
+        (select jsonb_object_agg(k, current_setting(k)) from unnest(array['datestyle', 'intervalstyle', 'timezone', 'lc_monetary']) k));
     execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
     return v_result;
 end
@@ -60,7 +62,7 @@ comment on function pgps_internal.do_publish_immediately(name, jsonb) is
 
 create or replace function pgps_internal.publish_as(
     publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text,
-    handler text, client text, whole integer = null
+    handler text, client text, whole integer = null, settings jsonb = null
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -69,6 +71,8 @@ declare
     v_type pgps_internal.event_type;
     v_carries boolean;
 begin
+    -- 01/02/2024 is the day that it is for the publisher.
+    perform set_config(e.key, e.value, true) from jsonb_each_text(publish_as.settings) e where current_setting(e.key) <> e.value;
     select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
     v_carries := pgps_internal.may_carry(v_type, publish_as.handler);
     perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true), set_config('pgps.visibility', 'deferred', true),
@@ -91,9 +95,10 @@ begin
     return currval('pgps_internal.event_id_seq');
 end
 $$;
-comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer) is
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer, jsonb) is
 'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id;
-client: the client that did; whole: the number of the type when the objects have all attributes, as rows of its stage have';
+client: the client that did; whole: the number of the type when the objects have all attributes, as rows of its stage have; settings: those
+of the publisher''s session under which text becomes values';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
@@ -113,7 +118,7 @@ comment on function pgps_internal.note_publisher() is 'After a publishing statem
 
 create or replace function pgps_internal.forward_stage() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set intervalstyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 declare
     v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
@@ -138,6 +143,7 @@ begin
     execute format('create table %s (like %s including defaults)', v_entry, (build_entry.event_type).endpoint);
     execute format('create rule publish as on insert to %s do instead %s', v_entry,
         pgps_internal.publication(build_entry.event_type, v_entry::regclass));
+    execute format('alter table %s enable always rule publish', v_entry);
     return v_entry::regclass;
 end
 $$;
@@ -159,6 +165,7 @@ begin
     execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);
     execute format('create trigger pgps_3_forward after insert on %s referencing new table as staged
         for each statement execute function pgps_internal.forward_stage(%L)', v_stage, (build_stage.event_type).name);
+    execute format('alter table %s enable always trigger pgps_2_publisher, enable always trigger pgps_3_forward', v_stage);
     return v_stage::regclass;
 end
 $$;

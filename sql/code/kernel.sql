@@ -8,7 +8,8 @@
 
 create or replace function pgps_internal.enter() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
+set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 begin
     case new.verb
@@ -138,7 +139,8 @@ begin
             return v_parts[1];
         end if;
     elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
-        return lower(fold.identifier);
+        -- As SQL does: A to Z, whatever the locale has besides.
+        return lower(fold.identifier collate "C");
     end if;
     return fold.identifier;
 end

@@ -89,8 +89,10 @@ declare
     v_columns text;
     v_type pgps_internal.event_type;
 begin
-    -- Names and types only: a default or check of another broker would run with this one's rights.
-    select coalesce(string_agg(format('%I %s, ', a.name, coalesce(to_regtype(a.type)::text, a.type)), '' order by n), '') into v_columns
+    -- Names and types only: a default or check of another broker would run with this one's rights. What names a type is one, with its
+    -- length or precision, and nothing else, unless a comment goes on behind it.
+    select coalesce(string_agg(format('%I %s, ', a.name, case when a.type ~ '--|/[*]|[[:cntrl:]]' then to_regtype(a.type)::text else a.type end), '' order by n), '')
+    into v_columns
     from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text, type text)) with ordinality a(name, type, n);
     if exists (select from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text) where to_regtype(a.type) is null) then
         raise exception 'data type % does not exist', (select a.type from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text)

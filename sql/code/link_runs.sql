@@ -8,8 +8,8 @@ declare
     v_runs jsonb;
     v_taken text := format('taken as materialized (
         select o.lseq, l.event_id, l.xid, case when o.body is null then l.event_id else coalesce(l.pgps_origin_event, l.event_id) end as place
-        from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
-        cross join lateral (select x.event_id, x.xid, x.pgps_origin_event from %s x where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
+        from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) w(ids)
+        cross join lateral (select x.event_id, x.xid, x.pgps_origin_event from %s x where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
         where o.neighbour_id = $1 and o.lseq > $2 and o.lseq <= $3 and s.type_id = $4)', runs.log);
 begin
     v_runs := pgps_internal.plain_runs(runs.neighbour_id, runs.after, runs.upto, runs.type_id);

@@ -1,7 +1,7 @@
 -- What an administrator sees of links and of the network behind them, beside pgps.links. Locks: none.
 
 create or replace view pgps.link_details as
-select coalesce(l.name, n.name) as name, n.name as neighbour, coalesce(l.role, n.role)::text as role, r.rolsuper as role_is_superuser,
+select coalesce(l.name, n.name) as name, n.name as neighbour, pg_get_userbyid(coalesce(l.role, n.role))::text as role, r.rolsuper as role_is_superuser,
     coalesce(l.conninfo ~* '(^|[\s?&])(ssl)?password\s*=' or l.conninfo ~* '^postgres(ql)?://[^/@]*:[^/@]+@', false) as has_password,
     s.connected_since, o.sent, p.received_event as confirmed, a.received, d.differences,
     array(select concat_ws(': ', t.name, f.filter) from pgps_internal.told k

@@ -174,7 +174,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         when n.is_draining and not u.is_up then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade => true)',
             n.name, coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
-        else l.hint end as hint, n.name as neighbour, n.broker_id, n.epoch, coalesce(l.role, n.role)::text as role, l.link_id is not null as defined_here,
+        else l.hint end as hint, n.name as neighbour, n.broker_id, n.epoch, pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,

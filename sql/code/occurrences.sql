@@ -248,13 +248,13 @@ declare
 begin
     perform pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
     if v_name is not null and not exists (select from pgps_internal.registration r
-            where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name)) and r.mode = 'queued') then
+            where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C")) and r.mode = 'queued') then
         raise exception 'client "%" is not registered for "%" in mode queued', v_client.name, args ->> 'event_name'
         using errcode = '42704', hint = format('First: select * from pgps.register_for_event(%L, %L)', quote_ident(v_client.name), args ->> 'event_name');
     end if;
     for v_registration in
         select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
-        where r.client_id = v_client.client_id and (v_name is null or r.event_name in (v_name, lower(v_name))) and s.state = 'active'
+        where r.client_id = v_client.client_id and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
     loop
         perform pg_advisory_xact_lock(1885826165, v_registration.subscription_id::integer);
         v_upto := (pgps_internal.last_batch()).batch_id;

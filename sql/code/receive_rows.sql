@@ -131,7 +131,8 @@ others: places of those for which pgps.receive has to do it';
 
 create or replace function pgps_internal.enter_receive_rows() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
+set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     v_type pgps_internal.event_type;

@@ -177,7 +177,7 @@ declare
 begin
     -- As it was given, folded or not: an event type that is gone can still be unregistered for.
     select r.* into v_registration from pgps_internal.registration r
-    where r.client_id = v_client.client_id and r.event_name in (args ->> 'event_name', pgps_internal.fold(args ->> 'event_name'), lower(args ->> 'event_name'))
+    where r.client_id = v_client.client_id and r.event_name in (args ->> 'event_name', pgps_internal.fold(args ->> 'event_name'), lower(args ->> 'event_name' collate "C"))
     order by r.event_name = args ->> 'event_name' desc limit 1;
     if not found then
         raise exception 'client "%" is not registered for "%"', v_client.name, args ->> 'event_name'

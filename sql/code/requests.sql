@@ -108,7 +108,8 @@ begin
     insert into pgps_internal.client_turn (client_id) values (v_client.client_id) on conflict do nothing;
     insert into pgps_internal.request (client_id, request_id, role, request, environment)
     values (v_client.client_id, v_id, quote_ident(caller)::regrole, args ->> 'request',
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas')));
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
+            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));
     perform pg_notify('pgps_request', '');
     return v_id;
 end
@@ -122,8 +123,8 @@ begin atomic
         'session', send_request.session, 'schemas', to_jsonb(current_schemas(false)))) #>> '{}')::bigint;
 end;
 comment on function pgps.send_request(text, text, bigint, bigint) is
-'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with the rights and the
-search_path of the current role, and puts the reply into the reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a
+'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with the rights of the
+current role and the search_path, time zone and DateStyle of this session, and puts the reply into the reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a
 repeat and changes nothing. Returns the id. One statement may return rows (columns of the same name count as one). Errors: 42704, 42501, 08003, 22023, 25001.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ comment on function pgps_internal.check_session(text, text[], regrole, text) is
 
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
 as $$
 declare
     v_function regproc;
@@ -285,6 +286,9 @@ begin
         raise exception 'role % does not exist any more', (execute_request.request).role using errcode = '42704', hint = 'Send the request as another role.';
     end if;
     v_function := pgps_internal.build_requester((execute_request.request).role);
+    -- As where it was sent; these settings end with this function.
+    perform set_config(e.key, e.value, true) from jsonb_each_text((execute_request.request).environment) e
+    where e.key in ('datestyle', 'intervalstyle', 'timezone');
     execute format('with chunk as materialized (
             select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, pgps_columns, pgps_upto, n)
         ),

@@ -19,7 +19,9 @@ begin
     if v_wrong is not null or v_operations is null then
         raise exception 'invalid operation "%"', coalesce(v_wrong, args ->> 'operations')
         using errcode = '22023', hint = 'Use INSERT, UPDATE or DELETE, or several of them: ''INSERT OR UPDATE''.';
-    elsif exists (select from pgps_internal.rule r where r.name = v_name) then
+    end if;
+    perform pgps_internal.forget_rules();
+    if exists (select from pgps_internal.rule r where r.name = v_name) then
         raise exception 'rule "%" exists already', v_name using errcode = '42710', hint = format('select pgps.drop_rule(%L)', v_name);
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
         raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
@@ -62,7 +64,8 @@ begin
     where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
     foreach v_operation in array v_rule.operations loop
         v_body := pgps_internal.rule_body(v_rule, v_operation);
-        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set standard_conforming_strings = on set search_path = %s as %L',
+        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set standard_conforming_strings = on
+            set datestyle from current set intervalstyle from current set timezone from current set search_path = %s as %L',
             format('rule_%s_%s', v_rule.rule_id, lower(v_operation)),
             case v_rule.run_as when 'owner' then 'security definer' else '' end,
             pgps_internal.clean_path(args -> 'schemas'), v_body);
@@ -96,8 +99,8 @@ begin
     v_source := case rule_body.operation
         when 'INSERT' then format('pgps_new as new cross join lateral (select (null::%s).*) as old', (rule_body.rule).table_name)
         when 'DELETE' then format('pgps_old as old cross join lateral (select (null::%s).*) as new', (rule_body.rule).table_name)
-        else '(select n as pgps_row, row_number() over () as pgps_place from pgps_new n) pgps_n
-            join (select o as pgps_row, row_number() over () as pgps_place from pgps_old o) pgps_o using (pgps_place)
+        else '(select pgps_new as pgps_row, row_number() over () as pgps_place from pgps_new) pgps_n
+            join (select pgps_old as pgps_row, row_number() over () as pgps_place from pgps_old) pgps_o using (pgps_place)
             cross join lateral (select (pgps_n.pgps_row).*) as new cross join lateral (select (pgps_o.pgps_row).*) as old' end;
     return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
         v_type.endpoint, v_columns,
@@ -152,6 +155,16 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_rule(integer) is 'Drops a rule with its triggers and functions';
+
+create or replace function pgps_internal.forget_rules() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where not exists (select from pg_class c where c.oid = r.table_name);
+end
+$$;
+comment on function pgps_internal.forget_rules() is 'Drops the rules whose tables were dropped: their triggers went with these, and nothing tells of it';
 
 create or replace function pgps_internal.do_drop_rule(caller name, args jsonb) returns void
 language plpgsql

@@ -47,7 +47,7 @@ declare
     v_type text := _subscription_statement.parsed ->> 'event_type';
 begin
     perform pgps.subscribe(name => pg_catalog.quote_ident(_subscription_statement.parsed ->> 'name'),
-        event_type => case when v_type ~ '\*$' then v_type else pg_catalog.quote_ident(v_type) end,
+        event_type => case when pg_catalog.right(v_type, 1) = '*' then v_type else pg_catalog.quote_ident(v_type) end,
         filter => _subscription_statement.parsed ->> 'filter', scope => _subscription_statement.parsed ->> 'scope',
         execute => _subscription_statement.parsed ->> 'execute', priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0));
     return 'CREATE SUBSCRIPTION';
@@ -74,6 +74,7 @@ comment on function pgps._grant_statement(jsonb) is 'GRANT and REVOKE of the sta
 
 create or replace function pgps.execute(statement text) returns text
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
     v_parsed jsonb := pgps.parse_statement(execute.statement);

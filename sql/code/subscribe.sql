@@ -72,7 +72,7 @@ create or replace function pgps.check_callback(event_type text, execute text) re
 language plpgsql
 as $$
 declare
-    v_name text[] := pg_catalog.parse_ident(pg_catalog.regexp_replace(check_callback.execute, '\s*\(.*$', '', 's'));
+    v_name text[] := pg_catalog.parse_ident(pg_catalog.regexp_replace(check_callback.execute, '[[:space:]]*[(].*$', '', 's'));
     v_single regprocedure;
     v_batch regprocedure;
     v_type text := pg_catalog.format('pgps_event.%I', check_callback.event_type);

@@ -48,6 +48,29 @@ $$;
 comment on function pgps_internal.require_plain(name, regclass) is
 'Raises 55000 or 42501 unless the relation is a plain new table of caller whose types and expressions the owner of pgps may meet';
 
+create or replace function pgps_internal.drop_set_constraints(endpoint regclass, name text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_dropped text;
+    v_constraint text;
+begin
+    -- They would hold in the endpoint, which is always empty, and keep a table that is referenced from being truncated.
+    for v_constraint in select c.conname from pg_constraint c
+        where c.conrelid = drop_set_constraints.endpoint and c.contype in ('p', 'u', 'x', 'f') order by c.conname loop
+        execute format('alter table %s drop constraint %I', drop_set_constraints.endpoint, v_constraint);
+        v_dropped := concat_ws(', ', v_dropped, quote_ident(v_constraint));
+    end loop;
+    if v_dropped is not null then
+        raise warning 'event type "%" does not keep the constraints %: they are about more than one event', drop_set_constraints.name, v_dropped
+        using hint = 'NOT NULL and CHECK hold for events. To have repeats dropped, number them: columns _producer and _producer_seq.';
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_set_constraints(regclass, text) is
+'Drops what a queue of events does not check, keys and exclusions, and warns of it; a column of a primary key stays NOT NULL';
+
 create or replace function pgps_internal.require_trusted_types(relation regclass) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp

@@ -59,6 +59,7 @@ begin
     perform pgps_internal.require_plain(caller, v_endpoint);
     perform pgps_internal.check_attribute_names(v_endpoint, v_name);
     execute format('alter table %s owner to %I', v_endpoint, current_user);
+    perform pgps_internal.drop_set_constraints(v_endpoint, v_name);
     insert into pgps_internal.event_type (name, endpoint, log, owner, visibility, reliability, persistent, handler)
     values (v_name, v_endpoint, v_endpoint, quote_ident(caller)::regrole, args ->> 'visibility', args ->> 'reliability',
         (args ->> 'persistent')::boolean, args ->> 'handler')
@@ -124,6 +125,7 @@ begin
     end loop;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
     execute format('create trigger pgps_no_copy before insert on %s for each row execute function pgps_internal.refuse_copy()', v_endpoint);
+    execute format('alter table %s enable always trigger pgps_no_copy', v_endpoint);
 end
 $$;
 comment on function pgps_internal.build_log(pgps_internal.event_type) is
@@ -149,6 +151,8 @@ begin
     if v_type.visibility = 'deferred' then
         execute format('create or replace rule publish as on insert to %s do instead %s%s', v_type.endpoint,
             pgps_internal.publication(v_type, v_type.endpoint), v_returning);
+        -- Always: also what a session that applies a replica's changes inserts is an event, and must not stay in the endpoint.
+        execute format('alter table %s enable always rule publish', v_type.endpoint);
         return;
     end if;
     -- What one publication asks for counts more than what the type says.
@@ -156,6 +160,7 @@ begin
         v_type.endpoint, v_deferred, pgps_internal.build_entry(v_type), v_columns, v_values);
     execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) select %s where not %s%s',
         v_type.endpoint, pgps_internal.build_stage(v_type), v_columns, v_values, v_deferred, v_returning);
+    execute format('alter table %s enable always rule publish_deferred, enable always rule publish', v_type.endpoint);
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is
@@ -184,7 +189,7 @@ begin
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
     -- As the caller: what the attribute list does, it does with the caller's rights.
     execute pg_catalog.format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
-        v_name, create_event_type.attributes, case when create_event_type.attributes ~ '\S' then ',' else '' end);
+        v_name, create_event_type.attributes, case when create_event_type.attributes ~ '[^[:space:]]' then ',' else '' end);
     perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
         'persistent', coalesce(create_event_type.persistent, true), 'auditable', coalesce(create_event_type.auditable, false),
@@ -193,7 +198,7 @@ end
 $$;
 comment on function pgps.create_event_type(text, text, text, text, boolean, boolean, text) is
 'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint pgps_event.<name>.
-attributes: a column list as in CREATE TABLE. visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then unlogged).
+attributes: a column list as in CREATE TABLE; keys and exclusions, which are about more than one event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then unlogged).
 persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser.
 Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 22023 bad argument,
 42501, and those of CREATE TABLE.';
@@ -214,6 +219,7 @@ declare
     v_blocker text;
 begin
     perform pgps_internal.require_admin(caller, 'drop event types');
+    perform pgps_internal.forget_rules();
     if not v_cascade then
         select format('subscription "%s" wants its events', s.name) into v_blocker
         from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)

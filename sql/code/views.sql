@@ -38,8 +38,9 @@ begin
     end if;
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
     from pgps_internal.undispatched w where w.type_id = v_type.type_id;
-    execute format('select count(*) from unnest($1) r
-        cross join lateral (select l.xid from %s l where l.event_id >= lower(r) and l.event_id < upper(r) offset 0) l
+    -- A name alone would be an attribute's, if there is one of that name.
+    execute format('select count(*) from unnest($1) w(ids)
+        cross join lateral (select l.xid from %s l where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) offset 0) l
         where l.xid in (select u from unnest($2) u)', v_type.log) using v_ranges, v_xids into v_count;
     return v_count;
 end

@@ -55,6 +55,64 @@ def test_an_event_crosses_a_link_once_however_many_want_it(brokers: Brokers) -> 
         assert [n for _, n in received(b, "even")] == [2, 4, 6, 8, 10]
 
 
+def test_a_date_in_a_filter_that_travels_is_the_day_that_it_is_for_the_subscriber(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick", "n integer, d date")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        rows(b.admin, "set datestyle = 'SQL, DMY'")
+        call(b.admin, "subscribe", "one", "tick", filter="d = '01/02/2024'", scope="global")
+        # As dates of February and April the second is covered by the first, as days of January it is the other way.
+        call(b.admin, "subscribe", "wide", "tick", filter="d > '05/01/2024' and d < '13/12/2024'", scope="global")
+        call(b.admin, "subscribe", "narrow", "tick", filter="d > '04/02/2024' and d < '13/12/2024'", scope="global")
+        rows(b.admin, "set datestyle = 'ISO, MDY'")
+        settle([a, b], links)
+        days = "(1, '2024-02-01'), (2, '2024-01-02'), (3, '2024-04-01'), (4, '2024-12-14')"
+        rows(a.admin, f"insert into pgps_event.tick select n, d::date from (values {days}) v (n, d)")
+        settle([a, b], links)
+        got = [[n for _, n in received(b, name)] for name in ("one", "wide", "narrow")]
+        assert got == [[1], [1, 3], [3]]
+
+
+def test_lengths_and_precisions_of_a_type_that_is_created_here_are_those_of_the_origin(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(
+        a.admin,
+        "tick",
+        "n integer, v varchar(3), c char(5), p numeric(8,2), ps numeric(6,1)[], b bit(3), vb bit varying(4), "
+        "t timestamp(0), tz timestamptz(3), ti time(2), i interval second(1), f float(20)",
+    )
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        assert value(b.admin, "select attributes from pgps.event_types") == value(
+            a.admin, "select attributes from pgps.event_types"
+        )
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        rows(a.admin, "insert into pgps_event.tick (n, v, c, p) values (1, 'abc', 'abcd', 123456.78)")
+        settle([a, b], links)
+        assert received(b, "all") == [("a", 1)]
+
+
+@pytest.mark.parametrize("with_rows", [0, 200])
+def test_attributes_may_be_named_as_the_broker_names_things(brokers: Brokers, with_rows: int) -> None:
+    a, b = brokers(2)
+    names = [*"abcdefghijklmnopqrstuvwxyz", "ids", "lo", "hi", "rows", "batch", "origin", "lseq"]
+    make_type(a.admin, "tick", ", ".join(f'"{each}" integer' for each in names))
+    with linked([(a, b)]) as links:
+        links[0].out.with_rows = with_rows
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", filter="r > 0 and x > 0", scope="global")
+        settle([a, b], links)
+        each = ", ".join("v" for _ in names)
+        rows(a.admin, f"begin; insert into pgps_event.tick select {each} from generate_series(1, 3) v; commit")
+        rows(a.admin, f"insert into pgps_event.tick select {each} from generate_series(4, 4) v")
+        settle([a, b], links)
+        got = column(b.admin, "select payload from pgps.receive('all')")
+        assert got == [dict.fromkeys(names, n) for n in range(1, 5)]
+        assert rows(b.admin, "select hop from pgps_queue.tick_in i, pgps.trace(i.origin, i.origin_event_id)")
+
+
 def test_only_the_widest_of_filters_travels_and_its_end_brings_the_others_back_first(brokers: Brokers) -> None:
     a, b = brokers(2)
     make_type(a.admin, "tick")

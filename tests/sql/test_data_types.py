@@ -206,6 +206,7 @@ def test_attributes_may_be_named_as_the_broker_names_things(typed: psycopg.Conne
         typed,
         f"insert into pgps_event.one select {', '.join('v' for _ in names)} from (values (1), (0)) v (v)",
     )
+    assert value(typed, "select depth from pgps.queues where queue = 'one_in'") == 2
     rows(typed, "select pgps.dispatch()")
     rows(typed, "call pgps.run_subscribers()")
     assert rows(typed, "select n from public.seen order by 1") == [(0,), (len(names),)]

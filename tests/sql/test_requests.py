@@ -202,3 +202,14 @@ def test_what_a_request_must_not_leave_behind_fails_it(client: Client, worker: p
     assert column(worker, "select sqlstate from pgps.requests order by request_id") == ["55000", "0A000", "42501", None]
     assert value(worker, "select current_setting('statement_timeout')") == "0"
     assert rows(worker, "select name from pg_cursors where is_holdable") == []
+
+
+def test_a_date_in_a_request_is_the_day_that_it_is_for_its_sender(client: Client, worker: psycopg.Connection) -> None:
+    rows(client.connection, "set datestyle = 'SQL, DMY'; set timezone = 'Asia/Tokyo'")
+    client.call("send_request", "select extract(month from date '01/02/2024') as m, current_setting('timezone') as z")
+    assert execute(worker) == ["done"]
+    assert value(worker, "show datestyle") == "ISO, MDY"
+    rows(client.connection, "reset datestyle")
+    reply = client.reply()
+    assert reply is not None
+    assert reply["rows"] == [{"m": 2, "z": "Asia/Tokyo"}]

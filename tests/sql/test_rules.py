@@ -55,6 +55,17 @@ def test_each_operation_publishes_old_and_new(admin: psycopg.Connection, tick: s
     assert seen(admin, tick) == []
 
 
+def test_columns_may_be_named_as_the_rule_names_things(admin: psycopg.Connection, tick: str) -> None:
+    names = [*"lnorux", "new", "old", "event", "place"]
+    rows(admin, f"create table public.{tick}_odd ({', '.join(f'{each} integer' for each in names)})")
+    total = " + ".join(f"new.{each} - old.{each}" for each in names)
+    call(admin, "create_rule", tick, f"{tick}_odd", "update", tick, [total], "new.n > old.o")
+    rows(admin, f"insert into public.{tick}_odd values ({', '.join('1' for _ in names)})")
+    rows(admin, f"update public.{tick}_odd set {', '.join(f'{each} = 2' for each in names)}")
+    assert take(admin, tick) == [len(names)]
+    rows(admin, f"drop table public.{tick}_odd")
+
+
 def test_one_statement_of_ten_thousand_rows_raises_one_set(admin: psycopg.Connection, tick: str) -> None:
     call(admin, "create_rule", tick, tick, "insert, update", tick, ["new.price", "old.price"])
     rows(admin, f"insert into public.{tick} select n, n from generate_series(1, 10000) n")
@@ -129,9 +140,15 @@ def test_a_dropped_rule_publishes_no_more(admin: psycopg.Connection, connect: Co
 
 def test_a_dropped_table_takes_no_other_rule_along(admin: psycopg.Connection, tick: str) -> None:
     call(admin, "create_rule", tick, tick, "insert", tick, ["new.price"])
+    call(admin, "create_rule", f"{tick}_b", tick, "insert", tick, ["new.price"])
     rows(admin, f"drop table public.{tick}")
+    assert value(admin, "select count(*) from pgps.rules where event_type = %s", [tick]) == 0
     call(admin, "drop_rule", tick)
-    assert value(admin, "select count(*) from pgps.rules where name = %s", [tick]) == 0
+    rows(admin, f"create table public.{tick} (price integer)")
+    call(admin, "create_rule", f"{tick}_b", tick, "insert", tick, ["new.price"])
+    rows(admin, f"drop table public.{tick}")
+    call(admin, "unsubscribe", tick)
+    call(admin, "drop_event_type", tick)
 
 
 @pytest.mark.parametrize("run_as", ["invoker", "owner"])

@@ -47,6 +47,22 @@ def test_a_created_type_is_in_the_catalogue_with_its_queues(admin: psycopg.Conne
     assert kinds == [(k, f"{made}_{k}", 0) for k in ("exception", "in", "out")]
 
 
+def test_a_constraint_on_more_than_one_event_is_not_kept_and_warned_of(admin: psycopg.Connection, name: Name) -> None:
+    tick, said = name(), list[str]()
+    rows(admin, f"create table public.{tick} (n integer primary key)")
+    admin.add_notice_handler(lambda notice: said.append(f"{notice.severity}: {notice.message_primary}"))
+    make_type(admin, tick, f"id integer primary key, n integer references public.{tick}, u text unique check (u <> '')")
+    (warned,) = [each for each in said if each.startswith("WARNING")]
+    assert all(each in warned for each in ("_pkey", "_n_fkey", "_u_key"))
+    rows(admin, f"truncate public.{tick}")
+    rows(admin, f"insert into {endpoint(tick)} values (1, 1, 'x'), (1, 1, 'x')")
+    for broken, sqlstate in (("null, 1, 'x'", "23502"), ("1, 1, ''", "23514")):
+        with pytest.raises(psycopg.IntegrityError) as caught:
+            rows(admin, f"insert into {endpoint(tick)} values ({broken})")
+        assert caught.value.sqlstate == sqlstate
+    rows(admin, f"drop table public.{tick}")
+
+
 def test_names_are_folded_like_identifiers(admin: psycopg.Connection, name: Name) -> None:
     made = name("fold")
     call(admin, "create_event_type", made.upper(), 'N integer, "N" text')

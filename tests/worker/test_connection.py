@@ -41,6 +41,17 @@ async def test_the_limits_are_what_a_reset_leads_back_to(config: WorkerConfig) -
         assert await show(connection, "application_name") == "pgps-worker/me/tester"
 
 
+async def test_no_setting_of_the_database_changes_how_it_works(own_database: str, connect_as: Connect) -> None:
+    admin = connect_as(dsn=own_database)
+    for each in ("default_transaction_isolation = serializable", "datestyle = german", "search_path = nowhere"):
+        admin.execute(f"alter database {admin.info.dbname} set {each}".encode())
+    config = WorkerConfig(dsn=own_database, name="me")
+    async with connect(config, "tester", statement_timeout=5) as connection:
+        await connection.execute("select pgps.dispatch()")
+        row = await (await connection.execute("select now()")).fetchone()
+    assert row is not None
+
+
 async def test_options_of_the_connection_string_are_kept(dsn: str) -> None:
     given = make_conninfo(dsn, options=r"-c search_path=a,\ b -c work_mem=9MB", application_name="mine")
     async with connect(WorkerConfig(dsn=given), "tester", statement_timeout=1) as connection:
