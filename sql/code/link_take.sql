@@ -110,10 +110,9 @@ begin
                     select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
                     from unnest(pgps_shipments) o
                     cross join lateral unnest(o.slices) s
-<<<<<<< Updated upstream
-                    cross join lateral unnest(s.ids) r
+                    cross join lateral unnest(s.ids) w(ids)
                     cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%1$s)::text as pgps_row from %2$s x
-                        where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l
+                        where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
                     left join lateral (select c as control from pgps_internal.control c
                         where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %3$s order by c.hi limit 1) c on true
                     where s.type_id = %3$s
@@ -130,14 +129,6 @@ begin
                 into v_found, v_bytes, v_runs;
             end if;
             if v_bytes > 65536 then
-=======
-                    cross join lateral unnest(s.ids) w(ids)
-                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
-                        where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
-                    where o.neighbour_id = pgps_neighbour and o.lseq > pgps_after and o.lseq <= pgps_upto and s.type_id = %s
-                ) x;
-            if v_one.bytes > 65536 then
->>>>>>> Stashed changes
                 return null;
             end if;
             return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', %4$s::jsonb);
