@@ -84,7 +84,7 @@ def _stream(spark: SparkSession, dsn: str, number: int) -> float:
                     raise ended
                 if time.perf_counter() - began > _PATIENCE:
                     raise RuntimeError(f"no micro-batch of {number} events within {_PATIENCE:g} s")
-                time.sleep(0.02)
+                time.sleep(0.05)
             return time.perf_counter() - began
         finally:
             query.stop()

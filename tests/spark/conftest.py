@@ -14,9 +14,12 @@ from psycopg.conninfo import make_conninfo
 from pgps.errors import ConfigError
 from tests.fix_broker import call, quoted, rows
 from tests.fix_db import Connect
+from tests.fix_worker import workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["workers"]
 
 _HERE = Path(__file__).parent
 

@@ -150,7 +150,10 @@ def _killed_at(reached: Callable[[], bool], command: list[str], log: Path) -> No
         driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
             wait_until(lambda: reached() or driver.poll() is not None, timeout=300)
-            assert driver.poll() is None, log.read_text()[-3000:]
+            lines = log.read_text().splitlines()
+            assert driver.poll() is None, "\n".join(line for line in lines if not line.lstrip().startswith("at "))[
+                -6000:
+            ]
         finally:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
