@@ -93,7 +93,7 @@ df = spark.range(0, 40000, 1, 4).selectExpr("cast(id as int) n", "uuid() text").
 print(publish(df.mapInArrow(work, df.schema), event_type, dsn=dsn, job="executors").events)
 """
 
-_PIPELINE = """
+PIPELINE = """
 [pipeline]
 dsn = "{dsn}"
 directory = "{directory}/state"
@@ -123,7 +123,7 @@ def test_an_archive_that_is_killed_has_each_event_once(spark: SparkSession, brok
     broker.dispatch()
     path = tmp_path / "pipeline.toml"
     path.write_text(
-        _PIPELINE.format(dsn=broker.dsn, directory=tmp_path, event_type=event_type, subscription=subscription)
+        PIPELINE.format(dsn=broker.dsn, directory=tmp_path, event_type=event_type, subscription=subscription)
     )
     command = [sys.executable, "-m", "pgps_spark", "run", str(path), "--master", "local[2]", "--driver-memory", "512m"]
     archive = tmp_path / "archive" / event_type
