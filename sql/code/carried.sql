@@ -60,7 +60,9 @@ as $$
 begin
     perform pgps_internal.create_function(format(
         'pgps_internal.carry_%s(pgps_statement pgps_internal.control) returns text', (build_carry.event_type).type_id),
-        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$,
+        -- Intervals and money as psycopg reads them, whatever the publisher's session writes.
+        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+        set intervalstyle = postgres set lc_monetary = 'C' as %L$sql$,
         format($body$
         begin
             return json_build_array(%1$L, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), pgps_statement.xid::text::bigint,

@@ -110,11 +110,28 @@ begin
         end$body$, v_type.log, v_type.type_id)));
     if v_type.visibility = 'immediate' then
         -- On the loopback connection: rows of the stage, with all their attributes.
-        perform pgps_internal.create_function(format('pgps_internal.bring_%s(pgps_events jsonb) returns void', v_type.type_id),
-            format($sql$language plpgsql volatile set search_path = pg_catalog, pg_temp as %L$sql$, format($body$
+        perform pgps_internal.create_function(format(
+            'pgps_internal.bring_%s(pgps_events jsonb, pgps_publisher name, pgps_reliability text, pgps_raiser text, pgps_handler text, pgps_client text,
+            pgps_timezone text) returns bigint', v_type.type_id),
+            -- As in forward_stage.
+            format($sql$language plpgsql volatile set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set intervalstyle = postgres
+            set lc_monetary = 'C' as %L$sql$, format($body$
+            declare
+                v_type pgps_internal.event_type;
+                v_carries boolean;
             begin
+                select t.* into v_type from pgps_internal.event_type t where t.type_id = %5$s;
+                if current_setting('timezone') <> pgps_timezone then
+                    perform set_config('timezone', pgps_timezone, true);
+                end if;
+                v_carries := pgps_internal.assume(v_type, pgps_publisher, pgps_reliability, pgps_raiser, pgps_handler, pgps_client);
                 insert into pgps_internal.%1$I (%2$s) select %3$s from jsonb_populate_recordset(null::%4$s, pgps_events) r;
-            end$body$, v_type.name || '_entry', pgps_internal.column_list(v_type.endpoint), pgps_internal.column_list(v_type.endpoint, 'r.'), v_type.endpoint)));
+                if v_carries then
+                    perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
+                end if;
+                return currval('pgps_internal.event_id_seq');
+            end$body$, v_type.name || '_entry', pgps_internal.column_list(v_type.endpoint), pgps_internal.column_list(v_type.endpoint, 'r.'), v_type.endpoint,
+            v_type.type_id)));
     end if;
     -- What a note of a direct event stands for, in one statement: a push is to be quick. The segments stand in it: to set up the scans of all
     -- four of each ledger took two thirds of its time.

@@ -1,34 +1,47 @@
 -- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the caller's transaction.
 
-create or replace function pgps_internal.loopback() returns text
+do $$
+declare
+    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
+begin
+    -- It may have been there before, in another schema. To find it, and to plan a statement with its name, took each event a third of its publisher's time.
+    execute format($sql$create or replace function pgps_internal.has_loopback() returns boolean
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        begin
+            return coalesce('pgps_loopback' = any (%1$I.dblink_get_connections()), false);
+        end$body$ $sql$, v_schema);
+    execute format($sql$create or replace function pgps_internal.over_loopback(statement text) returns bigint
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        begin
+            return (select t.id from %1$I.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
+        end$body$ $sql$, v_schema);
+end
+$$;
+comment on function pgps_internal.has_loopback() is 'True when the session''s loopback connection is open';
+comment on function pgps_internal.over_loopback(text) is 'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
+
+create or replace function pgps_internal.open_loopback() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 as $$
 declare
-    v_conninfo text;
+    v_conninfo text := pgps_internal.setting('loopback');
     v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
-    v_open text[];
 begin
-    execute format('select %I.dblink_get_connections()', v_schema) into v_open;
-    if not 'pgps_loopback' = any (coalesce(v_open, '{}')) then
-        v_conninfo := pgps_internal.setting('loopback');
-        if v_conninfo = '' then
-            v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')), ' ')
-                from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))), ('port', current_setting('port')),
-                    ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key, value));
-        end if;
-        begin
-            execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
-        exception when others then
-            raise exception 'immediate events need a loopback connection: %', sqlerrm
-            using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
-        end;
+    if v_conninfo = '' then
+        v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')), ' ')
+            from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))), ('port', current_setting('port')),
+                ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key, value));
     end if;
-    return v_schema;
+    begin
+        execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
+    exception when others then
+        raise exception 'immediate events need a loopback connection: %', sqlerrm
+        using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
+    end;
 end
 $$;
-comment on function pgps_internal.loopback() is
-'Opens the session''s loopback connection (as the owner of pgps) if it is not open; returns the schema of dblink. 08001 when it cannot.';
+comment on function pgps_internal.open_loopback() is 'Opens the session''s loopback connection, as the owner of pgps; 08001 when it cannot';
 
 create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
 language plpgsql
@@ -36,33 +49,63 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-    v_schema text;
-    v_result bigint;
-    v_statement text;
+    v_raiser xid8;
+    v_handler text := coalesce(args ->> 'handler', current_setting('pgps.handler', true));
 begin
     if not has_table_privilege(caller, v_type.endpoint, 'insert') then
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
-    v_schema := pgps_internal.loopback();
-    v_statement := format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name, args ->> 'payload',
-        args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability',
-        -- What is to be confirmed must have a transaction to be known by.
-        case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
-            else pg_current_xact_id_if_assigned() end,
-        coalesce(args ->> 'handler', current_setting('pgps.handler', true)), current_setting('pgps.client', true),
-        case when (args ->> 'whole')::boolean then v_type.type_id end,
-        (select jsonb_object_agg(k, current_setting(k)) from unnest(array['datestyle', 'intervalstyle', 'timezone', 'lc_monetary']) k));
-    execute format('select t.id from %I.dblink(%L, %L) t(id bigint)', v_schema, 'pgps_loopback', v_statement) into v_result;
-    return v_result;
+    if not pgps_internal.has_loopback() then
+        perform pgps_internal.open_loopback();
+    end if;
+    -- What is to be confirmed must have a transaction to be known by.
+    v_raiser := case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
+        else pg_current_xact_id_if_assigned() end;
+    if (args ->> 'whole')::boolean then
+        return pgps_internal.over_loopback(format('select pgps_internal.bring_%s(%L, %L, %L, %L, %L, %L, %L)', v_type.type_id, args ->> 'payload', caller,
+            args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true), current_setting('timezone')));
+    end if;
+    return pgps_internal.over_loopback(format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name,
+        args ->> 'payload', args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true),
+        (select jsonb_object_agg(k, current_setting(k)) from unnest(array['datestyle', 'intervalstyle', 'timezone', 'lc_monetary']) k)));
 end
 $$;
 comment on function pgps_internal.do_publish_immediately(name, jsonb) is
 'Publishes in a transaction of its own, committed at once, whatever becomes of the caller''s (paper, section 5.2)';
 
+create or replace function pgps_internal.assume(
+    event_type pgps_internal.event_type, publisher name, reliability text, raiser text, handler text, client text
+) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_carries boolean := pgps_internal.may_carry(assume.event_type, assume.handler);
+    v_set text;
+begin
+    -- An assignment: a PERFORM would be a statement to run.
+    v_set := concat(set_config('pgps.raiser', coalesce(assume.raiser, ''), true), set_config('pgps.visibility', 'deferred', true),
+        set_config('pgps.act_as', assume.publisher, true), set_config('pgps.reliability', coalesce(assume.reliability, ''), true),
+        set_config('pgps.handler', coalesce(assume.handler, ''), true), set_config('pgps.client', coalesce(assume.client, ''), true),
+        set_config('pgps.carried', case when v_carries then 'on' else '' end, true));
+    if coalesce(assume.reliability, (assume.event_type).reliability) = 'non-guaranteed' then
+        -- At most once, and soon: nobody waits for the disk.
+        v_set := set_config('synchronous_commit', 'off', true);
+    end if;
+    return v_carries;
+end
+$$;
+comment on function pgps_internal.assume(pgps_internal.event_type, name, text, text, text, text) is
+'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction that raised it, null if it has
+no id; client: the client that did. Returns whether it is to be carried to direct clients.';
+
+drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer);
+drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer, jsonb);
+
 create or replace function pgps_internal.publish_as(
-    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text,
-    handler text, client text, whole integer = null, settings jsonb = null
+    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text, handler text, client text,
+    settings jsonb
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -74,31 +117,18 @@ begin
     -- 01/02/2024 is the day that it is for the publisher.
     perform set_config(e.key, e.value, true) from jsonb_each_text(publish_as.settings) e where current_setting(e.key) <> e.value;
     select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
-    v_carries := pgps_internal.may_carry(v_type, publish_as.handler);
-    perform set_config('pgps.raiser', coalesce(publish_as.raiser, ''), true), set_config('pgps.visibility', 'deferred', true),
-        set_config('pgps.act_as', publish_as.publisher, true), set_config('pgps.reliability', coalesce(publish_as.reliability, ''), true),
-        set_config('pgps.handler', coalesce(publish_as.handler, ''), true), set_config('pgps.client', coalesce(publish_as.client, ''), true),
-        set_config('pgps.carried', case when v_carries then 'on' else '' end, true);
-    if coalesce(publish_as.reliability, v_type.reliability) = 'non-guaranteed' then
-        -- At most once, and soon: nobody waits for the disk.
-        perform set_config('synchronous_commit', 'off', true);
-    end if;
-    if publish_as.whole is not null then
-        execute 'select pgps_internal.bring_' || publish_as.whole || '($1)' using publish_as.payload;
-    else
-        perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
-            format('pgps_event.%I', publish_as.event_type));
-    end if;
+    v_carries := pgps_internal.assume(v_type, publish_as.publisher, publish_as.reliability, publish_as.raiser, publish_as.handler, publish_as.client);
+    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
+        format('pgps_event.%I', publish_as.event_type));
     if v_carries then
         perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
     end if;
     return currval('pgps_internal.event_id_seq');
 end
 $$;
-comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer, jsonb) is
-'On the loopback connection: publishes with the rights of publisher; raiser: the transaction that raised the events, null if it has no id;
-client: the client that did; whole: the number of the type when the objects have all attributes, as rows of its stage have; settings: those
-of the publisher''s session under which text becomes values';
+comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, jsonb) is
+'On the loopback connection: publishes objects with the rights of publisher, see assume; settings: those of the publisher''s session under which text
+becomes values';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
