@@ -105,7 +105,7 @@ class Chain:
 
     def wait_for(self, events: int, *, within: float = 600.0) -> None:
         """Wait until the last broker has received so many events in all."""
-        eventually(lambda: self.arrived() >= events, every=0.005, within=within)
+        eventually(lambda: self.arrived() >= events, every=0.01, within=within)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select case when copied.base is null then format('pg_temp.pgps_stage_%s', (copied.event_type).type_id)
-        else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and l.xid = pg_current_xact_id())',
+        else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and l.xid = (select pg_current_xact_id()))',
             (copied.event_type).name || '_log_' || ((copied.base + 1) / 65536) % 4, copied.base, pg_sequence_last_value('pgps_internal.event_id_seq')) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is
