@@ -24,12 +24,11 @@ ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, *[0.1] * 300
 """Seconds between looks for those who were publishing when the dispatcher fell asleep: they will commit without a
 NOTIFY. After half a minute the looks of a sleeping dispatcher have to do."""
 
-# Busy: so many batches in so short a time (400 a second), or hardly a pause between as many batches, however long, of
-# as many events. Where fewer events keep it busy the machine is: a pause would be latency, and no publisher waits.
+# Busy: so many batches in so short a time (400 a second), or hardly a pause between as many batches, however long: also
+# with few events, since what then fills the machine is better done for several events at once, and without NOTIFY.
 _ROUNDS = 8
 _BUSY_SPAN = 0.020
 _BUSY_SHARE = 0.5
-_BUSY_EVENTS = _ROUNDS / _BUSY_SPAN
 # Calm: nothing for this long, or for as long as two batches take.
 _CALM = 0.010
 # A pause as long as a batch takes leaves the processor to those who receive. At 1,000 events a second on two cores,
@@ -63,8 +62,7 @@ class Pace:
         if len(self._rounds) < _ROUNDS or self.is_calm(now):
             return False
         span = now - self._rounds[0][0]
-        events = sum(events for _, _, events in self._rounds)
-        return span < _BUSY_SPAN or (self._working() > _BUSY_SHARE * span and events > _BUSY_EVENTS * span)
+        return span < _BUSY_SPAN or self._working() > _BUSY_SHARE * span
 
     def is_calm(self, now: float) -> bool:
         """Return whether nothing has come for long enough to fall asleep."""
