@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from pgps.client._wire import folded
 from pgps.errors import AlreadyExists, BadArgument
 
 __all__ = [
@@ -116,7 +117,7 @@ class Definition:
         differences = [
             f"{what} {has!r} instead of {wants!r}"
             for what, has, wants in (
-                ("event type", found.event_type, self.event_type),
+                ("event type", found.event_type, self.event_type and folded(self.event_type)),
                 ("filter", found.filter, self.filter),
                 ("kind", found.kind, "external"),
             )

@@ -8,6 +8,7 @@ import datetime as dt
 import decimal
 import gc
 import json
+import re
 import select
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -128,6 +129,16 @@ class Shape:
 
 def _identifiers(attributes: Sequence[Attribute]) -> sql.Composed:
     return sql.SQL(", ").join(sql.Identifier(one.name) for one in attributes)
+
+
+def folded(name: str) -> str:
+    """Return a name as the catalogue has it: without its quotes, or folded, unless it is not fit for SQL without."""
+    if name.endswith("*"):
+        return folded(name[:-1]) + "*"
+    if len(name) > 2 and name[0] == name[-1] == '"':
+        return name[1:-1].replace('""', '"')
+    # SQL folds A to Z and nothing else.
+    return re.sub("[A-Z]+", lambda m: m[0].lower(), name) if re.fullmatch(r"[^\W\d][\w$]*", name) else name
 
 
 def shape_of(name: str, rows: Sequence[tuple[Any, ...]]) -> Shape:

@@ -10,13 +10,14 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Sequence
+from keyword import iskeyword
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from psycopg import pq
 from psycopg.adapt import Transformer
 
 from pgps.client._wire import Attribute, Shape
-from pgps.errors import TypeMismatch
+from pgps.errors import BadArgument, TypeMismatch
 
 __all__ = ["Event", "Handling", "class_source", "event_class", "event_type", "name_of"]
 
@@ -109,8 +110,21 @@ def name_of(given: str | type) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
 
 
+def _check_names(shape: Shape) -> None:
+    wrong = next((one.name for one in shape.attributes if not one.name.isidentifier() or iskeyword(one.name)), None)
+    if wrong is not None:
+        raise BadArgument(
+            f'attribute "{wrong}" of event type "{shape.event_type}" cannot be a field of a class',
+            hint="Use plain dictionaries for events of this type.",
+        )
+
+
 def event_class(shape: Shape) -> type[Any]:
-    """Make a frozen dataclass with the attributes of an event type, in their order."""
+    """Make a frozen dataclass with the attributes of an event type, in their order.
+
+    Raises BadArgument when one has a name that no field can have.
+    """
+    _check_names(shape)
     made = dataclasses.make_dataclass(
         _class_name(shape.event_type),
         [(one.name, _annotation(one)) for one in shape.attributes],
@@ -121,7 +135,8 @@ def event_class(shape: Shape) -> type[Any]:
 
 
 def class_source(shape: Shape) -> str:
-    """Return the source of that dataclass, to be kept with an application."""
+    """Return the source of that dataclass, to be kept with an application. Raises BadArgument as event_class."""
+    _check_names(shape)
     annotations = [(one.name, _annotation(one), _spelled(one)) for one in shape.attributes]
     modules = sorted(
         {kind.__module__ for _, kind, _ in annotations for kind in _classes(kind)} - {"builtins", "typing"}
@@ -137,7 +152,7 @@ def class_source(shape: Shape) -> str:
             "from pgps.client import event_type",
             "",
             "",
-            f'@event_type("{shape.event_type}")',
+            f"@event_type({json.dumps(shape.event_type, ensure_ascii=False)})",
             "@dataclass(frozen=True, slots=True)",
             f"class {_class_name(shape.event_type)}:",
             f'    """Event type "{shape.event_type}"."""',

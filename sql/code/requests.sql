@@ -37,12 +37,12 @@ begin
                 begin
                     open pgps_cursor for execute pgps_request;
                     close pgps_cursor;
-                exception when invalid_cursor_definition then
+                exception when others then
                     pgps_has_rows := false;
                 end;
                 pgps_upto := 0;
                 if not pgps_has_rows then
-                    -- No rows to return, or several statements.
+                    -- No rows to return, or several statements, of which one may make what the next one needs. What is wrong is wrong again.
                     execute pgps_request;
                     get diagnostics pgps_upto = row_count;
                     return next;

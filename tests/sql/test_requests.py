@@ -204,6 +204,15 @@ def test_what_a_request_must_not_leave_behind_fails_it(client: Client, worker: p
     assert rows(worker, "select name from pg_cursors where is_holdable") == []
 
 
+def test_a_statement_may_need_what_the_one_before_it_makes(client: Client, worker: psycopg.Connection) -> None:
+    client.call("send_request", "create table public.made (n int); insert into public.made values (1), (2)")
+    client.call("send_request", "select n from public.made; select n from public.nowhere")
+    assert execute(worker) == ["done", "failed"]
+    assert value(worker, "select count(*) from public.made") == 2
+    replies = [client.reply(), client.reply()]
+    assert [reply and reply["sqlstate"] for reply in replies] == [None, "42P01"]
+
+
 def test_a_date_in_a_request_is_the_day_that_it_is_for_its_sender(client: Client, worker: psycopg.Connection) -> None:
     rows(client.connection, "set datestyle = 'SQL, DMY'; set timezone = 'Asia/Tokyo'")
     client.call("send_request", "select extract(month from date '01/02/2024') as m, current_setting('timezone') as z")

@@ -250,6 +250,8 @@ class AsyncClient:
         found = self._shapes.get(event_type)
         if found is None:
             rows = await fetch(connection, _wire.SHAPE, [event_type])
+            if not rows:
+                rows = await fetch(connection, _wire.SHAPE, [_wire.folded(event_type)])
             found = self._shapes[event_type] = _wire.shape_of(event_type, rows)
         return found
 

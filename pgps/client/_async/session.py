@@ -32,12 +32,25 @@ async def fetch(
         return await cursor.fetchall() if cursor.description else []
 
 
+# A database may write values as psycopg does not read them, or have an isolation level in which nothing is received.
+_SETTINGS = """
+    set datestyle = iso; set intervalstyle = postgres; set extra_float_digits = 1;
+    set default_transaction_isolation = 'read committed'
+"""
+
+
 async def open_connection(target: Target) -> AnyConnection:
     """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
     with mapped():
-        return await psycopg.AsyncConnection.connect(
+        connection = await psycopg.AsyncConnection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
+        try:
+            await fetch(connection, _SETTINGS, prepare=False)
+        except BaseException:
+            await runtime.close_connection(connection)
+            raise
+        return connection
 
 
 class AsyncSession:

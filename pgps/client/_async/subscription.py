@@ -14,7 +14,7 @@ from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.handling import AsyncHandler
 from pgps.client._async.reading import AsyncBatch, AsyncReading
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import folded, mapped
 from pgps.client.events import Event, Handling
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
@@ -93,7 +93,9 @@ class AsyncSubscription(Generic[T]):
             await self._create()
             row = await self._find()
         if row is None:
-            raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
+            raise UnknownName(
+                f'subscription "{self.name}" does not exist', hint="Give an event type to create it.", sqlstate="42704"
+            )
         self._definition.check(row)
         self._channel = row.channel
         if row.handler == "any":
@@ -125,7 +127,7 @@ class AsyncSubscription(Generic[T]):
                 await self._client.unsubscribe(self.name)
 
     async def _find(self) -> _calls.Found | None:
-        rows = await self._client._session.rows(_calls.FIND, {"subscription": self.name})
+        rows = await self._client._session.rows(_calls.FIND, {"subscription": folded(self.name)})
         return _calls.Found(*rows[0]) if rows else None
 
     async def _create(self) -> None:

@@ -31,12 +31,25 @@ def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare:
         return cursor.fetchall() if cursor.description else []
 
 
+# A database may write values as psycopg does not read them, or have an isolation level in which nothing is received.
+_SETTINGS = """
+    set datestyle = iso; set intervalstyle = postgres; set extra_float_digits = 1;
+    set default_transaction_isolation = 'read committed'
+"""
+
+
 def open_connection(target: Target) -> AnyConnection:
     """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
     with mapped():
-        return psycopg.Connection.connect(
+        connection = psycopg.Connection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
+        try:
+            fetch(connection, _SETTINGS, prepare=False)
+        except BaseException:
+            runtime.close_connection(connection)
+            raise
+        return connection
 
 
 class Session:

@@ -15,7 +15,7 @@ from pgps.client._sync.feed import Feed
 from pgps.client._sync.handling import Handler
 from pgps.client._sync.reading import Batch, Reading
 from pgps.client._sync.session import AnyConnection, Session, fetch
-from pgps.client._wire import mapped
+from pgps.client._wire import folded, mapped
 from pgps.client.events import Event, Handling
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
@@ -94,7 +94,9 @@ class Subscription(Generic[T]):
             self._create()
             row = self._find()
         if row is None:
-            raise UnknownName(f'subscription "{self.name}" does not exist', hint="Give an event type to create it.")
+            raise UnknownName(
+                f'subscription "{self.name}" does not exist', hint="Give an event type to create it.", sqlstate="42704"
+            )
         self._definition.check(row)
         self._channel = row.channel
         if row.handler == "any":
@@ -126,7 +128,7 @@ class Subscription(Generic[T]):
                 self._client.unsubscribe(self.name)
 
     def _find(self) -> _calls.Found | None:
-        rows = self._client._session.rows(_calls.FIND, {"subscription": self.name})
+        rows = self._client._session.rows(_calls.FIND, {"subscription": folded(self.name)})
         return _calls.Found(*rows[0]) if rows else None
 
     def _create(self) -> None:

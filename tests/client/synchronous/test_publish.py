@@ -250,3 +250,20 @@ def test_it_connects_by_a_service_file_and_insists_on_ssl_as_libpq_does(
         assert client.execute("select current_database()") == [(given["dbname"],)]
     with pytest.raises(errors.ConnectionLost, match="SSL"):
         Client("service=mine", host="127.0.0.1", sslmode="require").connect()
+
+
+def test_settings_of_the_database_change_nothing(dsn: str, admin: psycopg.Connection, name: Name) -> None:
+    kind = name('Odd "')
+    make_type(admin, kind, "n integer, at timestamptz, day date, iv interval, f double precision")
+    at = dt.datetime(2024, 2, 1, tzinfo=dt.UTC)
+    sent = {"n": 1, "at": at, "day": dt.date(2024, 2, 1), "iv": dt.timedelta(days=-1, hours=-2), "f": 0.1 + 0.2}
+    settings = "-c datestyle=German -c intervalstyle=sql_standard -c default_transaction_isolation=serializable"
+    with Client(dsn, options=f"{settings} -c extra_float_digits=-3") as client:
+        quoted = '"' + kind.replace('"', '""') + '"'
+        with client.subscribe(name("Odd"), quoted) as subscription:
+            client.publish(quoted, sent)
+            dispatch(admin)
+            (event,) = subscription.receive()
+            assert event.payload == sent
+            subscription.ack()
+        client.unsubscribe(subscription.name)
