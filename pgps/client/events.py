@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import json
+import re
 import types
 import typing
 import uuid
@@ -155,8 +156,7 @@ def class_source(shape: Shape) -> str:
             f"@event_type({json.dumps(shape.event_type, ensure_ascii=False)})",
             "@dataclass(frozen=True, slots=True)",
             f"class {_class_name(shape.event_type)}:",
-            f'    """Event type "{shape.event_type}"."""',
-            "",
+            f"    # Event type {shape.event_type}",
             *fields,
             "",
         ]
@@ -285,7 +285,8 @@ def loads(text: str) -> Any:
 
 
 def _class_name(name: str) -> str:
-    return "".join(part[:1].upper() + part[1:] for part in name.replace("-", "_").split("_")) or "Event"
+    made = "".join(part[:1].upper() + part[1:] for part in re.split(r"[\W_]+", name))
+    return made if made.isidentifier() and not iskeyword(made) else f"Event{made}"
 
 
 def _annotation(attribute: Attribute) -> Any:
