@@ -1,10 +1,10 @@
 """500,000 waiting events read by a stream, against spark.read.jdbc of the same rows.
 
 A query that runs already, in two partitions, with the columns that the table has, into Spark's sink noop, on a
-subscription that is paused: timed is from its resumption until Spark reports the micro-batch that has them all. Each
-time with a new checkpoint, the subscription moved back before. The plain table is read by two ranges of its key into
-the same sink. One run of each does not count. Reported besides: the same from nothing, with what starting a query
-takes (Trigger.AvailableNow).
+subscription that is paused: timed is from its resumption until Spark reports the micro-batch that has them all. For
+each run a subscription of its own, made before the events were published: all wait for the same delivery. The plain
+table is read by two ranges of its key into the same sink. One run of each does not count. Reported besides: the same
+from nothing, with what starting a query takes (Trigger.AvailableNow).
 """
 
 from __future__ import annotations
@@ -38,22 +38,26 @@ def run(house: House) -> list[Figure]:
             f" from generate_series(1, {number}) n"
         )
         with opened(dsn) as publisher:
-            publisher.execute("select pgps.subscribe('bench_stream', 'quote')")
+            names = [f"bench_stream_{number}" for number in range(2 * house.runs + 1)]
+            for name in names:
+                publisher.execute("select pgps.subscribe(%s, 'quote')", [name])
             publisher.execute(f"insert into pgps_event.quote ({COLUMNS}) {source}".encode())
             publisher.execute(f"insert into outbox ({COLUMNS}) {source}".encode())
         connection.execute("select pgps.dispatch()")
         connection.execute("vacuum analyze outbox")
         _plain(spark, dsn, number)
-        _stream(spark, dsn, number)
+        _stream(spark, dsn, names.pop(), number)
         pgps, whole, other = [], [], []
         for turn in house.pairs():
             house.checkpoint()
             mine, theirs = alternate(
-                turn, lambda: _stream(spark, dsn, number), lambda: timed(lambda: _plain(spark, dsn, number))
+                turn,
+                lambda: _stream(spark, dsn, names.pop(), number),
+                lambda: timed(lambda: _plain(spark, dsn, number)),
             )
             pgps.append(number / mine)
             other.append(number / theirs)
-            whole.append(number / _from_nothing(spark, dsn))
+            whole.append(number / _from_nothing(spark, dsn, names.pop()))
     note = f"{number:,} events; against spark.read.jdbc"
     return [
         compare(TITLE, pgps, other, unit="rows/s", target=Target("at least", 0.7), note=note),
@@ -61,24 +65,22 @@ def run(house: House) -> list[Figure]:
     ]
 
 
-def _writer(spark: SparkSession, dsn: str, checkpoint: str) -> DataStreamWriter:
-    """Move the subscription back, and return the writer of a query that reads it."""
-    with opened(dsn) as connection:
-        connection.execute("select pgps.seek('bench_stream', 'earliest')")
-    reader = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", "bench_stream")
+def _writer(spark: SparkSession, dsn: str, subscription: str, checkpoint: str) -> DataStreamWriter:
+    """Return the writer of a query that reads a subscription."""
+    reader = spark.readStream.format("pgps").option("dsn", dsn).option("subscription", subscription)
     events = reader.options(partitions="2", columns=f"event_id,published_at,{COLUMNS}".replace(" ", "")).load()
     writer = events.writeStream.format("noop")
     return writer.option("checkpointLocation", checkpoint)
 
 
-def _stream(spark: SparkSession, dsn: str, number: int) -> float:
+def _stream(spark: SparkSession, dsn: str, subscription: str, number: int) -> float:
     """Return how long a running query takes for what waits, in seconds."""
     with tempfile.TemporaryDirectory() as checkpoint, opened(dsn) as connection:
-        connection.execute("select pgps.pause('bench_stream')")
-        query = pgps_spark.start(_writer(spark, dsn, checkpoint).trigger(processingTime="0 seconds"))
+        connection.execute("select pgps.pause(%s)", [subscription])
+        query = pgps_spark.start(_writer(spark, dsn, subscription, checkpoint).trigger(processingTime="0 seconds"))
         try:
             began = time.perf_counter()
-            connection.execute("select pgps.resume('bench_stream')")
+            connection.execute("select pgps.resume(%s)", [subscription])
             while (query.lastProgress or {}).get("numInputRows") != number:
                 if (ended := query.exception()) is not None:
                     raise ended
@@ -90,9 +92,9 @@ def _stream(spark: SparkSession, dsn: str, number: int) -> float:
             query.stop()
 
 
-def _from_nothing(spark: SparkSession, dsn: str) -> float:
+def _from_nothing(spark: SparkSession, dsn: str, subscription: str) -> float:
     with tempfile.TemporaryDirectory() as checkpoint:
-        writer = _writer(spark, dsn, checkpoint).trigger(availableNow=True)
+        writer = _writer(spark, dsn, subscription, checkpoint).trigger(availableNow=True)
         return timed(lambda: pgps_spark.start(writer).awaitTermination())
 
 

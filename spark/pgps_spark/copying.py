@@ -42,15 +42,14 @@ def copied_out(
             yield from _parsed(text, columns, schema)
 
 
-def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytes]:
+def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytearray]:
     """Run COPY TO STDOUT and yield its text in pieces of some megabytes, whole rows each.
 
     By libpq's own calls, which wait in C: psycopg's loop over rows costs several times as much
     as the copying, for being interruptible, which a task has no use for.
     """
     server = connection.pgconn
-    parts: list[bytes] = []
-    size = 0
+    text = bytearray()
     try:
         result = server.exec_(statement)
         if result.status == ExecStatus.COPY_OUT:
@@ -58,11 +57,10 @@ def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytes]
                 length, row = server.get_copy_data(0)
                 if length < 0:
                     break
-                parts.append(bytes(row))
-                size += length
-                if size >= _CHUNK_BYTES:
-                    yield b"".join(parts)
-                    parts, size = [], 0
+                text += row
+                if len(text) >= _CHUNK_BYTES:
+                    yield text
+                    text = bytearray()
             ended = server.get_result()
             assert ended is not None
             result = ended
@@ -74,15 +72,15 @@ def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytes]
         # In the middle of a copy it is of no use to anybody.
         connection.close()
         raise
-    if parts:
-        yield b"".join(parts)
+    if text:
+        yield text
 
 
-def _parsed(text: bytes, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _parsed(text: bytearray, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     kinds = {column.name: column.parsed_as(schema.field(column.name).type) for column in columns}
     try:
         table = csv.read_csv(
-            io.BytesIO(text),
+            pa.BufferReader(pa.py_buffer(text)),
             csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=min(len(text) + 1, _BLOCK_BYTES)),
             csv.ParseOptions(newlines_in_values=b'"' in text, ignore_empty_lines=False),
             csv.ConvertOptions(

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pgps.errors import BrokerError, ConnectionLost, WrongState
-from pgps_spark.columns import columns_of, schema_of
+from pgps_spark.columns import Column, columns_of, schema_of
 from pgps_spark.connection import connect
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
@@ -132,23 +132,25 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read some slices."""
         assert isinstance(partition, Slices)
-        schema = arrow_schema(self._schema)
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(connect(self._dsn, patience=self._patience))
             # Another one, since the first is in the middle of a copy.
             asking = stack.enter_context(connect(self._dsn, patience=self._patience)) if self._shared() else None
+            known: dict[str, list[Column]] = {}
             for each in partition.slices:
-                yield from self._read(connection, asking, each, schema)
+                if each.event_type not in known:
+                    with database_errors():
+                        known[each.event_type] = [*columns_of(connection, log_view(each.event_type)), *ADDED]
+                yield from self._read(connection, asking, each, known[each.event_type])
 
     def _shared(self) -> set[str]:
         return {*SHARED} & {*self._schema.fieldNames()}
 
     def _read(
-        self, connection: psycopg.Connection, asking: psycopg.Connection | None, each: Slice, schema: pa.Schema
+        self, connection: psycopg.Connection, asking: psycopg.Connection | None, each: Slice, known: list[Column]
     ) -> Iterator[pa.RecordBatch]:
         view = log_view(each.event_type)
-        with database_errors():
-            known = [*columns_of(connection, view), *ADDED]
+        schema = arrow_schema(self._schema)
         added = {"batch_id": each.batch, "event_type": each.event_type}
         # Events that were put back (batch 0) may be out of the log: what they have in common stands with each.
         publications = None if asking is None or each.batch == 0 else Publications(asking, each.event_type, view)
