@@ -77,6 +77,10 @@ as $$
 declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', create_policy.event_type)) #>> '{}';
 begin
+    if create_policy.using_expression is null then
+        raise exception 'the expression of policy "%" is null', create_policy.name
+        using errcode = '22023', hint = 'Give a condition over the attributes; true lets the role have every event.';
+    end if;
     perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
     execute pg_catalog.format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
     perform pgps._call('create_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,

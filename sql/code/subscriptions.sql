@@ -136,6 +136,9 @@ declare
     v_position pgps_internal.position;
 begin
     perform pgps_internal.require_read_committed();
+    if args ->> 'start' is null then
+        raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
+    end if;
     perform pg_advisory_xact_lock(1885826165, v_subscription.subscription_id::integer);
     -- Also read so that reclaim leaves the positions alone until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);

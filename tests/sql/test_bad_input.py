@@ -109,6 +109,8 @@ WRONG = [
     ("select pgps.create_link('l', 'nonsense')", "22023", "l"),
     ("select pgps.create_link('l', 'host=x', 'up')", "22023", "up"),
     ("select pgps.nack('{w}', null)", "22023", "null"),
+    ("select pgps.seek('{w}', null)", "22023", "null"),
+    ("select pgps.create_policy('{t}', 'p', 'pgps_admin', null)", "22023", "null"),
     ("select * from pgps.receive('{w}', 0)", "22023", "0"),
     ("select pgps.dispatch(0)", "22023", "0"),
     ("select pgps.execute('nonsense')", "42601", "nonsense"),
