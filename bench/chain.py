@@ -11,7 +11,7 @@ from bench.house import opened, worker
 from bench.subjects import COLUMNS, create_event_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import psycopg
 
@@ -109,13 +109,17 @@ class Chain:
 
 
 @contextlib.contextmanager
-def chained(house: House, length: int, *, via: Callable[[str], str] | None = None) -> Iterator[Chain]:
+def chained(
+    house: House, length: int, *, others: Sequence[House] = (), via: Callable[[str], str] | None = None
+) -> Iterator[Chain]:
     """Set brokers up in a row and yield them when the last knows what the first publishes.
 
-    `via` may change the connection string that the links have.
+    The first is in the house's server; `others` has the servers of those behind it, which are in the same one, too,
+    if there are none. `via` may change the connection string that the links have.
     """
     with contextlib.ExitStack() as stack:
-        dsns = [stack.enter_context(house.database()) for _ in range(length)]
+        places = [house, *(others or [house] * length)]
+        dsns = [stack.enter_context(place.database()) for place in places[:length]]
         sessions = [stack.enter_context(opened(dsn)) for dsn in dsns]
         create_event_type(sessions[0])
         for session, after in zip(sessions, dsns[1:], strict=False):

@@ -55,6 +55,7 @@ class House:
     task: TaskID
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
     _databases: int = 0
+    _servers: int = 0
     _made: dict[str, float] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -62,6 +63,16 @@ class House:
         with self.cluster.connect() as connection:
             connection.execute(f"create database {PGPS}".encode())
         install.install(self.cluster.dsn(PGPS))
+
+    @contextlib.contextmanager
+    def another(self) -> Iterator[House]:
+        """Run one more server with pgps, with the same settings, while the block lasts."""
+        self._servers += 1
+        name = f"{self.cluster.name}-{self._servers}"
+        with EmbeddedCluster(name, settings=SETTINGS, keep=False) as cluster:
+            house = House(cluster, self.runs, self.quick, self.progress, self.task)
+            house.prepare()
+            yield house
 
     def made(self, name: str, make: Callable[[str], float]) -> float:
         """Make a template that takes long to make, once; return what `make` did, given its connection string."""

@@ -4,8 +4,9 @@ pgbench publishes 100 single events a second (exponential gaps, 4 connections) a
 brokers in a row, of three, and at a broker that has no links, in turn; a client in a process of its
 own waits on a subscription's channel at the last one, receives, calls back, acknowledges. A latency
 is the moment of the callback less the commit timestamp that the first server kept for the publishing
-transaction, all by the same machine's clock. All brokers and their workers share the machine; those
-that are not measured have nothing to do.
+transaction, all by the same machine's clock. The brokers of a row are in servers of their own, as
+those of two organisations are; servers and workers share the machine, and those that are not
+measured have nothing to do.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def run(house: House) -> list[Figure]:
     seconds = house.scale(10, 4)
     medians: dict[str, list[float]] = {"local": [], "one hop": [], "two hops": []}
     with (
+        house.another() as second,
+        house.another() as third,
         chained(house, 1) as alone,
-        chained(house, 2) as two,
-        chained(house, 3) as three,
+        chained(house, 2, others=[second]) as two,
+        chained(house, 3, others=[second, third]) as three,
         _client(alone) as local,
         _client(two) as near,
         _client(three) as far,
