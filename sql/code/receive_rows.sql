@@ -198,11 +198,13 @@ declare
     v_select text := format($sql$select l.pgps_event_id,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at else (l.pgps_statement).published_at end,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher else (l.pgps_statement).publisher end,
-                    l.pgps_xid::text::bigint,
+                    case when l.pgps_xid = r.xid then r.xid_number else l.pgps_xid::text::bigint end,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.origin
                         else coalesce((l.pgps_statement).origin, r.broker) end,
-                    case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places::text%s
-                from unnest(pgps_taken.runs) r
+                    case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places_text%s
+                -- What a run's events have in common is written as text once, not for each of them.
+                from (select u.*, u.xid::text::bigint as xid_number, u.places::text as places_text
+                    from unnest(pgps_taken.runs) u offset 0) r
                 join pgps._log_%s l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi and l.pgps_slot = (r.lo / 65536) %% 4$sql$, coalesce((
             select string_agg(format(', l.%I', a.name), '') from pgps_internal.attributes_of((build_receive.event_type).endpoint) a), ''),
         (build_receive.event_type).type_id);
