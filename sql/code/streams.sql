@@ -129,6 +129,26 @@ $$;
 comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint) is
 'What is delivered to a subscription after a position, at most so many deliveries of each class; ids: null = all of the delivery';
 
+create or replace function pgps_internal.require_position(subscription pgps_internal.subscription, batch bigint, event bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_position pgps_internal.position := pgps_internal.position_of((require_position.subscription).subscription_id);
+begin
+    if (v_position.acked_batch, v_position.acked_event) > (require_position.batch, require_position.event) then
+        raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, where this reader stands',
+            (require_position.subscription).name, v_position.acked_batch, v_position.acked_event, require_position.batch, require_position.event
+        using errcode = '55000', hint = 'Another consumer reads it too, or this reader goes on from an old checkpoint. Subscribe once for each reader.';
+    elsif require_position.batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
+        raise exception 'there is no batch % yet: this reader goes on from a checkpoint of another broker, or of a later state of this one', require_position.batch
+        using errcode = '55000', hint = 'Begin with a new checkpoint: it goes on from where the subscription stands.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_position(pgps_internal.subscription, bigint, bigint) is
+'Raises 55000 when a reader cannot go on from a position: what lies behind it has been acknowledged, or it is not there yet';
+
 create or replace function pgps_internal.do_end_of_stream(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -139,7 +159,6 @@ declare
     v_after_batch bigint := (args ->> 'batch')::bigint;
     v_after_event bigint := (args ->> 'event')::bigint;
     v_max bigint := coalesce((args ->> 'max_events')::bigint, 9223372036854775806);
-    v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_batch bigint := v_after_batch;
     v_event bigint := v_after_event;
     v_events bigint := 0;
@@ -147,14 +166,9 @@ declare
 begin
     if v_max <= 0 then
         raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
-    elsif (v_position.acked_batch, v_position.acked_event) > (v_after_batch, v_after_event) then
-        raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, where this reader stands', v_subscription.name,
-            v_position.acked_batch, v_position.acked_event, v_after_batch, v_after_event
-        using errcode = '55000', hint = 'Another consumer reads it too, or this reader goes on from an old checkpoint. Subscribe once for each reader.';
-    elsif v_after_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
-        raise exception 'there is no batch % yet: this reader goes on from a checkpoint of another broker, or of a later state of this one', v_after_batch
-        using errcode = '55000', hint = 'Begin with a new checkpoint: it goes on from where the subscription stands.';
-    elsif v_subscription.state = 'active' then
+    end if;
+    perform pgps_internal.require_position(v_subscription, v_after_batch, v_after_event);
+    if v_subscription.state = 'active' then
         with b as materialized (
             select p.batch_id, sum(p.events) as events, max(p.last_event) as last_event
             from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, least(v_max, 1000000) + 1) p group by p.batch_id
@@ -207,6 +221,7 @@ declare
     v_failed int8multirange;
     v_slices jsonb;
 begin
+    perform pgps_internal.require_position(v_subscription, (args ->> 'batch')::bigint, (args ->> 'event')::bigint);
     select coalesce(range_agg(int8range(f.event_id, f.event_id, '[]')), '{}') into v_failed
     from pgps_internal.failure f where f.subscription_id = v_id;
     with p as (
@@ -241,7 +256,7 @@ end;
 comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
 'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and event type; to be read
 from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged, so reading may be repeated.
-retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as pgps.open_stream.';
+retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as pgps.end_of_stream.';
 
 create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
 language plpgsql

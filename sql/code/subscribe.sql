@@ -260,10 +260,14 @@ begin
         elsif v_signature.signature_id is not null then
             perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, int8range(v_class.class_id, v_class.class_id, '[]'));
         else
-            -- Only what is still there: a delivery of nothing would stand in the way for ever.
-            execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-                select $1, $2, $3, count(*), array_agg(l.event_id) from %s l
-                where l.event_id between lower($4) and upper($4) - 1 and l.event_id <@ $4 having count(*) > 0', (replay.event_type).log)
+            -- Only what is still there: a delivery of nothing would stand in the way for ever. As ranges, like those of dispatch.
+            execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
+                select $1, $2, $3, sum(i.upto - i.since + 1), range_agg(int8range(i.since, i.upto, ''[]'')) from (
+                    select min(e.event_id) as since, max(e.event_id) as upto from (
+                        select l.event_id, l.event_id - row_number() over (order by l.event_id) as island from %s l
+                        where l.event_id between lower($4) and upper($4) - 1 and l.event_id <@ $4) e
+                    group by e.island) i
+                having count(*) > 0', (replay.event_type).log)
             using v_batch.batch_id, v_class.class_id, v_class.type_id, v_ids;
         end if;
     end loop;

@@ -119,6 +119,8 @@ def test_a_position_that_is_not_this_brokers_or_not_the_readers_any_more_is_refu
     take(admin, s)
     with refused("55000", s, "acknowledged", "Another consumer"):
         _end(admin, s, start)
+    with refused("55000", s, "acknowledged", "Another consumer"):
+        _read(admin, s, start, start)
     with refused("55000", "no batch 999999", "checkpoint"):
         _end(admin, s, {"batch": 999999, "event": 1})
     with refused("55000", "999999"):

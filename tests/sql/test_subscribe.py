@@ -145,6 +145,24 @@ def test_earliest_and_an_event_id_begin_in_the_past(
     assert take(admin, "third" + tick) == [3, 4]
 
 
+def test_what_is_matched_again_is_noted_as_ranges(admin: psycopg.Connection, tick: str) -> None:
+    call(admin, "subscribe", tick, tick)
+    publish(admin, tick, *range(100))
+    # A number that nobody has.
+    rows(admin, "select nextval('pgps_internal.event_id_seq')")
+    publish(admin, tick, *range(100, 200))
+    rows(admin, "select pgps.dispatch()")
+    query = (
+        "select d.events, d.event_ids, d.ids from pgps_internal.delivery d join pgps_internal.member m using (class_id)"
+    )
+    query += " join pgps_internal.subscription s using (subscription_id) where s.name = %s"
+    (noted,) = rows(admin, query, [tick])
+    assert noted[:2] == (200, None)
+    call(admin, "seek", tick, "earliest")
+    assert rows(admin, query, [tick]) == [noted]
+    assert take(admin, tick) == list(range(200))
+
+
 @pytest.mark.parametrize("handler", ["all", "any"])
 def test_seek_moves_back_and_forth(admin: psycopg.Connection, tick: str, handler: str) -> None:
     call(admin, "subscribe", tick, tick, filter="n > 0", handler=handler)
