@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -34,7 +34,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 def copied_out(
     connection: psycopg.Connection, query: sql.Composable, columns: Sequence[Column], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch]:
     """Run a query under COPY and yield its rows as Arrow batches of some megabytes, in the query's order."""
     copy = sql.SQL("copy ({}) to stdout (format csv)").format(query)
     with database_errors():

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-__all__ = ["Slice", "cut"]
+__all__ = ["TOGETHER", "Merged", "Slice", "cut", "gathered", "merged"]
 
 # Fewer events than this are not worth a second task.
 _WORTH = 2_000
 # How many of the ids between the first and the last have to be wanted for reading all and leaving out the others.
 _DENSE = 0.2
 _MOST_IDS = 50_000
+TOGETHER = 2_000
+"""So many events are read at once when their slices are small, and put in order in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,47 @@ class Slice:
             ids = [number for a, b in self.ranges for number in range(a, b)]
             for start in range(0, len(ids), _MOST_IDS):
                 yield sql.SQL("event_id = any ({}::bigint[])").format(sql.Literal(ids[start : start + _MOST_IDS]))
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Several slices of one type as one; an event is of slice `numbers[n]` whose range begins at `starts[n]`."""
+
+    whole: Slice
+    starts: list[int]
+    numbers: list[int]
+
+
+def merged(group: list[Slice]) -> Iterator[Merged]:
+    """Put slices of one type together; what was put back (batch 0) stays apart."""
+    kinds: dict[tuple[str, bool], list[tuple[int, int, int]]] = {}
+    for number, each in enumerate(group):
+        found = kinds.setdefault((each.event_type, each.batch == 0), [])
+        found += [(lo, hi, number) for lo, hi in each.ranges]
+    for (event_type, _), ranges in kinds.items():
+        ranges.sort()
+        joined: list[tuple[int, int]] = []
+        for lo, hi, _ in ranges:
+            if joined and joined[-1][1] == lo:
+                joined[-1] = (joined[-1][0], hi)
+            else:
+                joined.append((lo, hi))
+        whole = Slice(group[ranges[0][2]].batch, event_type, joined)
+        yield Merged(whole, [lo for lo, _, _ in ranges], [number for _, _, number in ranges])
+
+
+def gathered(slices: list[Slice]) -> Iterator[list[Slice]]:
+    """Put small slices that follow one another together; a large one stays alone."""
+    group: list[Slice] = []
+    events = 0
+    for each in slices:
+        if group and events + each.events > TOGETHER:
+            yield group
+            group, events = [], 0
+        group.append(each)
+        events += each.events
+    if group:
+        yield group
 
 
 def cut(slices: list[Slice], parts: int) -> list[list[Slice]]:

@@ -7,7 +7,6 @@ all before it is committed: that is when it is acknowledged.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,25 +14,23 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from pgps.errors import BrokerError, ConnectionLost, WrongState
-from pgps_spark.columns import Column, columns_of, schema_of
 from pgps_spark.connection import connect
-from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
-from pgps_spark.publications import SHARED, XID, Publications
-from pgps_spark.queues import as_wanted
-from pgps_spark.relations import ADDED, log_view
+from pgps_spark.reading import EventReader, TooLarge
 from pgps_spark.slices import Slice, cut
 
 __all__ = ["SubscriptionReader"]
 
 _PARTITIONS = 4
 _IN_USE = "55006"
+# So few events are read beside the driver and travel with their task: a connection for each task costs more.
+_FEW = 1_000
+_FEW_BYTES = 1 << 20
 Offset = dict[str, Any]
 
 
@@ -46,6 +43,17 @@ class Slices(InputPartition):
     def __init__(self, slices: list[Slice]) -> None:
         super().__init__(None)
         self.slices = slices
+
+
+@dataclass
+class Events(InputPartition):
+    """What one task passes on: events that were read already."""
+
+    events: pa.RecordBatch
+
+    def __init__(self, events: pa.RecordBatch) -> None:
+        super().__init__(None)
+        self.events = events
 
 
 class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,10 +78,13 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connection: psycopg.Connection | None = None
         self._opened: dict[str, Any] = {}
         self._target: Offset | None = None
+        self._acked: Offset | None = None
+        self._few = _FEW
+        self._reader: EventReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Go to the tasks without the connection."""
-        return {**self.__dict__, "_connection": None}
+        """Go to the tasks without the connections."""
+        return {**self.__dict__, "_connection": None, "_reader": None}
 
     # -- what Spark calls beside the driver -------------------------------------------------------------------------
 
@@ -93,7 +104,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Acknowledge what is done, and return how far the next micro-batch goes; `start` when there is nothing."""
-        self._ask("select pgps.ack_stream(%s, %s, %s, %s::bigint[])", *self._position(start), start["retried"])
+        self._ack(start)
         target = self._target
         if target is not None and _place(start) >= _place(target):
             return start
@@ -106,78 +117,67 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Cut what lies between two positions into equal parts, each in order."""
-        self._open()
-        self._check(start)
-        connection = self._session()
-        with database_errors():
-            rows = connection.execute(
+        slices = [
+            Slice(batch, event_type, [(r.lower, r.upper) for r in ids])
+            for batch, event_type, ids in self._rows(
                 "select batch_id, event_type, ids from pgps.slice_stream(%s, %s, %s, %s, %s, %s::bigint[])",
-                [*self._position(start), end["batch"], end["event"], end["retried"]],
-            ).fetchall()
-        slices = [Slice(batch, event_type, [(r.lower, r.upper) for r in ids]) for batch, event_type, ids in rows]
+                *self._position(start),
+                end["batch"],
+                end["event"],
+                end["retried"],
+            )
+        ]
+        events = self._read_here(slices) if slices else None
+        if events is not None:
+            return [Events(events)]
         return [Slices(part) for part in cut(slices, self._partitions)]
 
     def commit(self, end: Offset) -> None:
         """Acknowledge a micro-batch."""
-        self._ask("select pgps.ack_stream(%s, %s, %s, %s::bigint[])", *self._position(end), end["retried"])
+        self._ack(end)
 
     def stop(self) -> None:
         """Close the session, which lets another query read the subscription."""
         connection, self._connection = self._connection, None
+        self._acked = None
         if connection is not None:
             connection.close()
+        if self._reader is not None:
+            self._reader.close()
 
     # -- what runs in tasks -----------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read some slices."""
+        """Read some slices, or pass on what was read."""
+        if isinstance(partition, Events):
+            yield partition.events
+            return
         assert isinstance(partition, Slices)
-        with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(connect(self._dsn, patience=self._patience))
-            # Another one, since the first is in the middle of a copy.
-            asking = stack.enter_context(connect(self._dsn, patience=self._patience)) if self._shared() else None
-            known: dict[str, list[Column]] = {}
-            for each in partition.slices:
-                if each.event_type not in known:
-                    with database_errors():
-                        known[each.event_type] = [*columns_of(connection, log_view(each.event_type)), *ADDED]
-                yield from self._read(connection, asking, each, known[each.event_type])
+        with EventReader(self._connect, self._schema) as reader:
+            yield from reader.read(partition.slices)
 
-    def _shared(self) -> set[str]:
-        return {*SHARED} & {*self._schema.fieldNames()}
-
-    def _read(
-        self, connection: psycopg.Connection, asking: psycopg.Connection | None, each: Slice, known: list[Column]
-    ) -> Iterator[pa.RecordBatch]:
-        view = log_view(each.event_type)
-        schema = arrow_schema(self._schema)
-        added = {"batch_id": each.batch, "event_type": each.event_type}
-        # Events that were put back (batch 0) may be out of the log: what they have in common stands with each.
-        publications = None if asking is None or each.batch == 0 else Publications(asking, each.event_type, view)
-        apart = {*added, *(() if publications is None else SHARED)}
-        columns = [column for column in as_wanted(known, self._schema) if column.name not in apart]
-        # There is always one to read.
-        if all(column.name != "event_id" for column in columns):
-            columns += [column for column in known if column.name == "event_id"]
-        chosen = [column.selected() for column in columns]
-        if publications is not None:
-            columns.append(XID)
-            chosen.append(sql.Identifier("xid"))
-        part = arrow_schema(schema_of(columns))
-        kinds = {name: schema.field(name).type for name in self._shared()}
-        for condition in each.conditions():
-            query = sql.SQL("select {} from {} where {} order by event_id").format(
-                sql.SQL(", ").join(chosen), sql.SQL(view), condition
-            )
-            for batch in copied_out(connection, query, columns, part):
-                found = {} if publications is None else publications.of(batch, kinds)
-                yield _assembled(batch, {**added, **found}, schema)
+    def _read_here(self, slices: list[Slice]) -> pa.RecordBatch | None:
+        """Return the events when they are few; None when tasks shall read them."""
+        if sum(each.events for each in slices) > self._few:
+            return None
+        self._reader = self._reader or EventReader(self._connect, self._schema)
+        try:
+            return self._reader.together(slices, _FEW_BYTES)
+        except TooLarge:
+            self._few //= 2
+        except ConnectionLost:
+            # Tasks are tried again.
+            self._reader.close()
+        return None
 
     # -- the session ------------------------------------------------------------------------------------------------
 
+    def _connect(self) -> psycopg.Connection:
+        return connect(self._dsn, patience=self._patience)
+
     def _session(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn, patience=self._patience)
+            self._connection = self._connect()
             self._opened = {}
         return self._connection
 
@@ -196,14 +196,16 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 time.sleep(0.2)
 
     def _ask(self, query: str, *arguments: object) -> Any:
+        ((answer,),) = self._rows(query, *arguments)
+        return answer
+
+    def _rows(self, query: str, *arguments: object) -> list[Any]:
         """Ask the broker; once more on a new connection when it was lost: nothing asked here does harm twice."""
         for last in (False, True):
             try:
                 self._open()
                 with database_errors():
-                    row = self._session().execute(query.encode(), list(arguments)).fetchone()
-                assert row is not None
-                return row[0]
+                    return self._session().execute(query.encode(), list(arguments)).fetchall()
             except ConnectionLost:
                 self.stop()
                 if last:
@@ -235,23 +237,11 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._subscription, offset["batch"], offset["event"]
 
-    def _check(self, start: Offset) -> None:
-        """Raise WrongState when somebody has read on meanwhile: what lies behind may be gone."""
-        self._ask("select pgps.end_of_stream(%s, %s, %s, 1)", *self._position(start))
-
-
-def _assembled(batch: pa.RecordBatch, others: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of a schema: those that were read, arrays, and values that are the same for all."""
-    arrays = []
-    for field in schema:
-        other = others.get(field.name)
-        if other is None:
-            arrays.append(batch.column(field.name))
-        elif isinstance(other, pa.Array):
-            arrays.append(other)
-        else:
-            arrays.append(pa.repeat(pa.scalar(other, field.type), batch.num_rows))
-    return pa.record_batch(arrays, schema=schema)
+    def _ack(self, offset: Offset) -> None:
+        if offset != self._acked:
+            position = self._position(offset)
+            self._ask("select pgps.ack_stream(%s, %s, %s, %s::bigint[])", *position, offset["retried"])
+            self._acked = offset
 
 
 def _place(offset: Offset) -> tuple[int, int]:

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pgps.errors import ConfigError
-from pgps_spark import publish, sessions
+from pgps_spark import publish, reading, sessions, stream
 from pgps_spark.errors import told
 from pgps_spark.queries import to_end
-from pgps_spark.slices import Slice, cut
+from pgps_spark.slices import Slice, cut, gathered, merged
 from pgps_spark.source import PgpsDataSource
 from pgps_spark.stream import SubscriptionReader
 from tests.fix_broker import call, rows
@@ -212,6 +212,43 @@ def test_an_event_comes_with_the_time_and_publisher_of_its_statement(
     assert {row[1] for row in found} == {broker.role, two.info.user}
 
 
+def test_small_batches_are_read_at_once_in_the_order_of_delivery(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = broker.type()
+    s = broker.subscribe(t)
+    insert = f"insert into pgps_event.{t} (n) values (%s)"
+    late = connect(broker.role, autocommit=False)
+    rows(late, insert, [9])
+    for n in range(4):
+        rows(broker.connection, insert, [n])
+        broker.dispatch()
+    late.commit()
+    broker.dispatch()
+    source = PgpsDataSource({"dsn": broker.dsn, "subscription": s, "columns": "n,batch_id,published_at"})
+    found: list[list[tuple[Any, ...]]] = []
+    for few, few_bytes, bytes_at_once in ((10, 9999, 9999), (4, 9999, 9999), (10, 1, 9999), (10, 1, 1)):
+        monkeypatch.setattr(stream, "_FEW", few)
+        monkeypatch.setattr(stream, "_FEW_BYTES", few_bytes)
+        monkeypatch.setattr(reading, "_MOST_BYTES", bytes_at_once)
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, SubscriptionReader)
+        try:
+            begin = reader.initialOffset()
+            (part,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+            assert isinstance(part, stream.Events) == (few == 10 and few_bytes > 1)
+            read = list(reader.read(part))
+            assert len(read) == (5 if bytes_at_once == 1 else 1)
+            found.append([tuple(row.values()) for batch in read for row in batch.to_pylist()])
+        finally:
+            reader.stop()
+    known = f"select n, published_at from pgps_queue.{t}_log order by n"
+    assert [(n, at) for n, _, at in found[0]] == rows(broker.admin, known)
+    batches = [batch for _, batch, _ in found[0]]
+    assert batches == sorted({*batches})
+    assert found[1:] == found[:1] * 3
+
+
 def test_slices_are_cut_into_equal_parts_in_order() -> None:
     slices = [
         Slice(1, "t", [(0, 3000), (5000, 6000)]),
@@ -224,6 +261,21 @@ def test_slices_are_cut_into_equal_parts_in_order() -> None:
         *range(3000), *range(5000, 6000), *range(7000, 11_001)
     ]  # fmt: skip
     assert cut([], 3) == []
+
+
+def test_small_slices_of_a_type_are_put_together() -> None:
+    slices = [
+        Slice(0, "t", [(1, 2)]),
+        Slice(1, "t", [(4, 6)]),
+        Slice(1, "u", [(6, 7)]),
+        Slice(2, "t", [(2, 3), (7, 8)]),
+    ]
+    slices += [Slice(3, "t", [(3, 4)]), Slice(4, "t", [(100, 2200)])]
+    assert list(gathered(slices)) == [slices[:5], slices[5:]]
+    again, plain, other = merged(slices[:5])
+    assert (again.whole, again.numbers) == (slices[0], [0])
+    assert (plain.whole.ranges, plain.starts, plain.numbers) == ([(2, 6), (7, 8)], [2, 3, 4, 7], [3, 4, 1, 3])
+    assert (other.whole, other.numbers) == (slices[2], [2])
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
