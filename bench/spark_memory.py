@@ -1,16 +1,21 @@
-"""The driver's memory while a million audited events are archived.
+"""The driver's memory while audited events are archived: 100,000 of them, and 1,000,000.
 
-`pgps-spark` runs the job archive in a process of its own, with tasks in the driver (local[2]) and at most 768 MB of
-heap, once over 100,000 events and once over 1,000,000. What counts is the
-largest resident memory of the JVM, heap and all else.
+`pgps-spark` runs the job archive in a process of its own, with tasks in the driver (local[2]). What counts is the
+largest resident memory of that process and all below it at one time: the JVM, the Python of the driver, of the
+source and of the tasks; pages that they share count once. A JVM collects garbage when its heap is full, not before,
+so that its size would say how much garbage there has been: the heap has a fixed size, and whether it does is what is
+measured. Reported besides: the most that was left in the heap by a collection.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +28,16 @@ if TYPE_CHECKING:
     from bench.house import House
 
 TITLE = "Spark: driver's memory, archive of 1,000,000 audited events"
-_HEAP = "768m"
+_HEAP = "512m"
+_EVERY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """MB: of all processes at one time, and of the heap after a collection."""
+
+    resident: float
+    heap: float
 
 
 def steps(house: House) -> int:
@@ -37,13 +51,17 @@ def run(house: House) -> list[Figure]:
     for _ in house.pairs(steps(house)):
         few.append(_archive(house, 100_000))
         many.append(_archive(house, house.scale(1_000_000, 200_000)))
+    resident, before = [most.resident for most in many], [most.resident for most in few]
+    heap, heap_before = [most.heap for most in many], [most.heap for most in few]
+    growth = "the same: growth from 100,000 events"
     return [
-        Figure(TITLE, many, Target("at most", 1500, "MB"), many, unit="MB", note=f"heap of at most {_HEAP}"),
-        Figure("the same: growth from 100,000 events", ratios(many, few), Target("at most", 1.2), many, few, "MB"),
+        Figure(TITLE, resident, Target("at most", 1500, "MB"), resident, unit="MB", note=f"heap {_HEAP}, and Python"),
+        Figure(growth, ratios(resident, before), Target("at most", 1.2), resident, before, "MB"),
+        Figure("the same: heap after a collection", heap, None, heap, heap_before, "MB", "reported"),
     ]
 
 
-def _archive(house: House, events: int) -> float:
+def _archive(house: House, events: int) -> _Most:
     house.say(f"archive of {events:,} events")
     with common.broker(house) as (admin, dsn), opened(admin) as connection, tempfile.TemporaryDirectory() as directory:
         connection.execute("select pgps.alter_queue('quote_in', auditable => true)")
@@ -56,44 +74,51 @@ def _archive(house: House, events: int) -> float:
             )
         connection.execute("select pgps.dispatch()")
         path = Path(directory) / "pipeline.toml"
+        log = Path(directory) / "gc.log"
         path.write_text(
             f'[pipeline]\ndsn = "{dsn}"\n[spark]\n"spark.ui.enabled" = "false"\n'
+            f'"spark.driver.extraJavaOptions" = "-Xms{_HEAP} -Xlog:gc:file={log}"\n'
             '[jobs.keep]\nkind = "archive"\nevent_type = "quote"\nsubscription = "bench_archive"\n'
             f'directory = "{directory}/archive"\n'
         )
-        return _largest(path)
+        return _Most(_largest(path), _left(log))
 
 
 def _largest(path: Path) -> float:
-    """Run the job, and return the largest resident memory of its JVM in MB."""
+    """Run the job, and return the largest resident memory of its processes together, in MB."""
     command = [sys.executable, "-m", "pgps_spark", "run", str(path), "--master", "local[2]", "--driver-memory", _HEAP]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
         largest = 0.0
         while process.poll() is None:
-            largest = max(largest, *(_high_water(child) for child in _children(process.pid)), 0.0)
-            time.sleep(0.2)
+            largest = max(largest, sum(_resident(pid) for pid in _tree(process.pid)))
+            time.sleep(_EVERY)
         if process.returncode:
             log.seek(0)
             raise RuntimeError(log.read().decode(errors="replace")[-2000:])
     return largest
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+def _tree(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    found = [pid]
+    for each in found:
+        # Of each thread: a process is the child of the one that has made it.
+        for children in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in children.read_text().split()]
+    return found
 
 
-def _high_water(pid: int) -> float:
-    """Return the largest resident memory of a JVM so far, 0 of anything else."""
+def _resident(pid: int) -> float:
+    """Return the resident memory of a process in MB, its part of what it shares with others."""
     try:
-        if "java" not in Path(f"/proc/{pid}/comm").read_text():
-            return 0.0
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
-        pass
-    return 0.0
+        return 0.0
+    return int(text.partition("\nPss:")[2].split()[0]) / 1024 if "\nPss:" in text else 0.0
+
+
+def _left(log: Path) -> float:
+    """Return the largest heap after a collection, in MB."""
+    return max((float(after) for after in re.findall(r"\d+M->(\d+)M\(", log.read_text())), default=0.0)
