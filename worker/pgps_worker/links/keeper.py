@@ -67,6 +67,7 @@ class Keeper:
             try:
                 await self._serve()
             except ElsewhereError:
+                _leave_if_cancelled()
                 await self._note("elsewhere")
                 pause = _FIRST_PAUSE
                 await self.stop.sleep(_ELSEWHERE_PAUSE)
@@ -77,6 +78,7 @@ class Keeper:
                     raise
             else:
                 return
+            _leave_if_cancelled()
             if self.was_up:
                 pause = _FIRST_PAUSE
             # A connection string that is none does not mend itself either.
@@ -178,6 +180,13 @@ class Keeper:
                     error=in_one_line(error) if error else None,
                     hint=_hint(error) if error else None,
                 )
+
+
+def _leave_if_cancelled() -> None:
+    """Raise what psycopg swallows: a statement that fails in the moment it is cancelled raises its own error."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _first(group: BaseException) -> BaseException:
