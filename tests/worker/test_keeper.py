@@ -26,10 +26,12 @@ async def test_a_keeper_whose_statement_fails_while_it_is_cancelled_leaves(monke
             raise psycopg.errors.ObjectNotInPrerequisiteState("dropped") from None
 
     monkeypatch.setattr(Keeper, "_serve", serve)
-    keeper = Keeper(WorkerConfig(dsn="dbname=none"), LinkRow("one", "dbname=other"), Stop(), Vitals())
+    stop = Stop()
+    keeper = Keeper(WorkerConfig(dsn="dbname=none"), LinkRow("one", "dbname=other"), stop, Vitals())
     task = asyncio.create_task(keeper.run())
     await begun.wait()
     task.cancel()
-    done, _ = await asyncio.wait([task], timeout=5)
+    done, _ = await asyncio.wait([task], timeout=2)
+    stop.request()
     assert done, "it begins again instead"
     assert task.cancelled()
