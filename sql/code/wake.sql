@@ -4,6 +4,8 @@ create or replace function pgps_internal.wake_subscribers(classes bigint[]) retu
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_woken bigint;
 begin
     -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their own, or are not
     -- active, are looked up.
@@ -12,10 +14,14 @@ begin
     join pgps_internal.member m on m.class_id = c
     left join pgps_internal.subscription s on s.subscription_id = m.subscription_id and (s.callback is not null or s.state <> 'active')
     where s.subscription_id is null or s.state = 'active';
+    get diagnostics v_woken = row_count;
+    -- A text that is only added to: what somebody else has put there is nothing to stumble over.
+    perform set_config('pgps.woken', concat_ws('+', nullif(current_setting('pgps.woken', true), ''), v_woken), true);
 end
 $$;
 comment on function pgps_internal.wake_subscribers(bigint[]) is
-'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones';
+'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting pgps.woken tells the
+worker, until the transaction ends, how many there are of both, a sum for each event type';
 
 create or replace function pgps.try_lead() returns boolean
 language plpgsql security definer

@@ -137,6 +137,7 @@ def test_a_name_fits_the_application_name() -> None:
         ("callback_timeout", 0, "callback timeout"),
         ("callback_timeout", float("nan"), "callback timeout"),
         ("reclaim_every", -1.0, "reclaim every"),
+        ("cores", 0, "cores"),
         ("dsn", "host=", None),
         ("dsn", "this is no dsn", "connection string"),
     ],

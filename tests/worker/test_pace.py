@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from pgps_worker.pace import CONFIRM, SAFETY, Pace, confirm
+from pgps_worker.pace import CONFIRM, SAFETY, Pace, Round, confirm
 
 
 def publish_at(rate: float, *, took: float = 0.0005) -> Pace:
     """A pace that has seen batches `rate` times a second, each of which took `took` seconds, until time 1."""
     pace = Pace()
     for number in range(1, int(rate) + 1):
-        pace.note(1, began=number / rate - took, ended=number / rate)
+        pace.note(Round(number / rate - took, number / rate, 1))
     return pace
 
 
@@ -50,12 +50,18 @@ def test_it_is_not_busy_for_long_after_the_last_event() -> None:
     assert pace.is_calm(1.1)
 
 
-def test_looks_that_find_nothing_do_not_count() -> None:
+def test_commits_that_one_batch_found_together_keep_it_awake() -> None:
     pace = Pace()
-    for number in range(1000):
-        pace.note(0, began=number / 1000, ended=number / 1000)
-    assert not pace.is_busy(1.0)
-    assert pace.is_calm(1.0)
+    pace.note(Round(0.000, 0.005, 1))
+    assert not pace.is_busy(0.005)
+    pace.note(Round(0.005, 0.015, 12, commits=12))
+    assert pace.is_busy(0.015)
+
+
+def test_one_commit_of_many_events_does_not() -> None:
+    pace = Pace()
+    pace.note(Round(0.000, 0.005, 10_000))
+    assert not pace.is_busy(0.005)
 
 
 def test_it_lingers_for_as_long_as_a_batch_takes() -> None:
@@ -68,7 +74,7 @@ def test_it_lets_more_events_gather_the_more_there_are() -> None:
     pace = Pace()
     lingers = []
     for number in range(1, 61):
-        pace.note(number, began=number / 100 - 0.001, ended=number / 100)
+        pace.note(Round(number / 100 - 0.001, number / 100, number))
         lingers.append(pace.linger())
     assert lingers == sorted(lingers)
     assert lingers[0] == pytest.approx(0.001)
@@ -79,3 +85,22 @@ def test_it_looks_again_soon_behind_a_large_batch_and_later_behind_a_small_one()
     assert confirm(0) == SAFETY
     assert confirm(10_000) == CONFIRM
     assert CONFIRM < confirm(1) < SAFETY
+
+
+def woken_by_each_batch(woken: int, *, cores: int = 2) -> float:
+    """How long it lingers when each batch of twenty events wakes so many subscriptions."""
+    pace = Pace(cores)
+    for number in range(8):
+        pace.note(Round(number, number + 0.001, 20, woken))
+    return pace.linger()
+
+
+def test_the_more_subscriptions_a_batch_wakes_the_more_events_gather() -> None:
+    lingers = [woken_by_each_batch(woken) for woken in (1, 2, 5, 10, 20, 40)]
+    assert lingers == sorted(lingers)
+    assert woken_by_each_batch(1) == woken_by_each_batch(0) < 0.01 < woken_by_each_batch(10) < 0.06
+    assert woken_by_each_batch(100_000) == pytest.approx(0.25)
+
+
+def test_where_there_are_more_processors_fewer_gather() -> None:
+    assert woken_by_each_batch(10, cores=16) < 0.01 < woken_by_each_batch(10, cores=4) < woken_by_each_batch(10)

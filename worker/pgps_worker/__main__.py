@@ -12,7 +12,7 @@ import typer
 from pgps import config as pgps_config
 from pgps.errors import ConfigError, PgpsError, from_database
 from pgps_worker import logs
-from pgps_worker.config import WorkerConfig, default_name
+from pgps_worker.config import WorkerConfig, default_cores, default_name
 from pgps_worker.worker import run_once, run_worker
 
 __all__ = ["app", "main"]
@@ -50,6 +50,14 @@ DispatchTimeout = Annotated[
 ReclaimEvery = Annotated[
     float, typer.Option(envvar="PGPS_WORKER_RECLAIM_EVERY", help="Seconds between reclaims of space.")
 ]
+Cores = Annotated[
+    int | None,
+    typer.Option(
+        envvar="PGPS_WORKER_CORES",
+        help="Processors of the server; else of this host. The fewer, the larger batches are under load.",
+        min=1,
+    ),
+]
 HealthPort = Annotated[
     int | None,
     typer.Option(envvar="PGPS_WORKER_HEALTH_PORT", help="Serve /healthz and /metrics.", min=1, max=65535),
@@ -69,6 +77,7 @@ def work(
     callback_timeout: CallbackTimeout = 30.0,
     dispatch_timeout: DispatchTimeout = 60.0,
     reclaim_every: ReclaimEvery = 5.0,
+    cores: Cores = None,
     health_port: HealthPort = None,
     health_host: HealthHost = "127.0.0.1",
     log_level: LogLevel = Level.INFO,
@@ -88,6 +97,7 @@ def work(
             callback_timeout=callback_timeout,
             dispatch_timeout=dispatch_timeout,
             reclaim_every=reclaim_every,
+            cores=cores or default_cores(),
             health_host=health_host,
             health_port=health_port,
         )

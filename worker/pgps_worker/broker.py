@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pgps_worker.connection import Connection
 
 __all__ = [
+    "Batch",
     "Pending",
     "all_ended_and_dispatch",
     "blame",
@@ -36,7 +37,17 @@ DISPATCH_CHANNEL = "pgps_dispatch"
 INTERNAL_CHANNEL = "pgps_internal"
 
 # With a number, a call is one batch; without one it would go on in one transaction while events come.
-_DISPATCH: LiteralString = "pgps.dispatch(max_events => 10000)"
+_DISPATCH: LiteralString = (
+    "pgps.dispatch(max_events => 10000), pg_catalog.current_setting('pgps.woken', true)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a dispatch found, and how many subscriptions it woke; nothing of either when no event waited."""
+
+    events: int
+    woken: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +63,19 @@ async def try_lead(connection: Connection) -> bool:
     return bool((await _row(connection, "select pgps.try_lead()"))[0])
 
 
-async def dispatch(connection: Connection) -> int:
-    """Cut and match one batch; return the number of events in it, 0 when none wait."""
-    return int((await _row(connection, "select " + _DISPATCH))[0])
+async def dispatch(connection: Connection) -> Batch:
+    """Cut and match one batch."""
+    return _batch(*await _row(connection, "select " + _DISPATCH))
 
 
-async def stay_awake_and_dispatch(connection: Connection) -> tuple[bool, int]:
+async def stay_awake_and_dispatch(connection: Connection) -> tuple[bool, Batch]:
     """Tell publishers not to notify, and dispatch; False when one that is committing prevents it."""
     first: LiteralString = "(select pgps.stay_awake() as awake offset 0) as first"
-    awake, events = await _row(connection, "select awake, " + _DISPATCH + " from " + first)
-    return bool(awake), int(events)
+    awake, *found = await _row(connection, "select awake, " + _DISPATCH + " from " + first)
+    return bool(awake), _batch(*found)
 
 
-async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, int]:
+async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, Batch]:
     """Let publishers notify again, and dispatch; return a snapshot before which all may still commit without.
 
     Not the one fall_asleep returns: a snapshot ends with the last transaction
@@ -73,15 +84,15 @@ async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, int]:
     """
     first: LiteralString = "(select pgps.fall_asleep() as running offset 0) as first"
     drawn: LiteralString = "case when running is not null then pg_catalog.pg_current_xact_id()::text end, "
-    xid, events = await _row(connection, "select " + drawn + _DISPATCH + " from " + first)
-    return f"{xid}:{xid}:", int(events)
+    xid, *found = await _row(connection, "select " + drawn + _DISPATCH + " from " + first)
+    return f"{xid}:{xid}:", _batch(*found)
 
 
-async def all_ended_and_dispatch(connection: Connection, running: str) -> tuple[bool, int]:
+async def all_ended_and_dispatch(connection: Connection, running: str) -> tuple[bool, Batch]:
     """Return whether all of `running` had ended, and then what a dispatch found."""
     first: LiteralString = "(select pgps.all_ended(%s::pg_catalog.pg_snapshot) as ended offset 0) as first"
-    ended, events = await _row(connection, "select ended, " + _DISPATCH + " from " + first, [running])
-    return bool(ended), int(events)
+    ended, *found = await _row(connection, "select ended, " + _DISPATCH + " from " + first, [running])
+    return bool(ended), _batch(*found)
 
 
 async def pending_subscribers(connection: Connection, limit: int) -> list[Pending]:
@@ -146,6 +157,12 @@ async def wash(connection: Connection) -> None:
         "reset session authorization; reset role; reset all; close all; unlisten *; deallocate all;"
         " discard temp; discard sequences; select pg_catalog.pg_advisory_unlock_all()"
     )
+
+
+def _batch(events: int, woken: str | None) -> Batch:
+    # A filter's function may have left something else there: it is believed as far as a pause.
+    numbers = [int(part) for part in (woken or "").split("+") if part.isascii() and part.isdigit()]
+    return Batch(int(events), sum(numbers))
 
 
 async def _row(connection: Connection, query: LiteralString, params: Sequence[object] | None = None) -> Sequence[Any]:

@@ -8,6 +8,7 @@
 | callback_timeout | --callback-timeout | PGPS_WORKER_CALLBACK_TIMEOUT | 30 s                             |
 | dispatch_timeout | --dispatch-timeout | PGPS_WORKER_DISPATCH_TIMEOUT | 60 s                             |
 | reclaim_every    | --reclaim-every    | PGPS_WORKER_RECLAIM_EVERY    | 5 s                              |
+| cores            | --cores            | PGPS_WORKER_CORES            | the processors of this host      |
 | health_port      | --health-port      | PGPS_WORKER_HEALTH_PORT      | none: no HTTP                    |
 | health_host      | --health-host      | PGPS_WORKER_HEALTH_HOST      | 127.0.0.1                        |
 """
@@ -24,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgps.errors import ConfigError
 
-__all__ = ["WorkerConfig", "default_name"]
+__all__ = ["WorkerConfig", "default_cores", "default_name"]
 
 # "pgps-worker/<name>/<service>" must fit application_name's 63 bytes.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,32}")
@@ -36,13 +37,20 @@ def default_name() -> str:
     return f"{host}-{os.getpid()}"
 
 
+def default_cores() -> int:
+    """Return how many processors this host has."""
+    return os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
     """The settings of one worker; all times are seconds. Raises ConfigError on a value that cannot work.
 
     `dsn` must reach the server itself, not a transaction pooler: the worker
     holds session locks and listens. `dispatch_timeout` suspends a filter that
-    hangs, `poll` is how late a lost notification is noticed.
+    hangs, `poll` is how late a lost notification is noticed. `cores` are the
+    processors that the server and the clients have: the fewer, and the more
+    subscriptions a batch wakes, the longer events gather while commits are many.
     """
 
     dsn: str = ""
@@ -51,6 +59,7 @@ class WorkerConfig:
     callback_timeout: float = 30.0
     dispatch_timeout: float = 60.0
     reclaim_every: float = 5.0
+    cores: int = field(default_factory=default_cores)
     poll: float = 1.0
     health_host: str = "127.0.0.1"
     health_port: int | None = None
@@ -68,7 +77,7 @@ class WorkerConfig:
                 f'invalid worker name "{self.name}"',
                 hint="Use 1 to 32 letters, digits, dots, dashes and underscores.",
             )
-        for what in ("concurrency", "callback_timeout", "dispatch_timeout", "reclaim_every", "poll"):
+        for what in ("concurrency", "callback_timeout", "dispatch_timeout", "reclaim_every", "cores", "poll"):
             value = getattr(self, what)
             if not value > 0:
                 raise ConfigError(f"{what} is {value}", hint=f"Give a {what.replace('_', ' ')} above zero.")

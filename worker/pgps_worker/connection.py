@@ -80,18 +80,19 @@ def is_alive(connection: Connection) -> bool:
     return not connection.closed
 
 
-async def notified(connection: Connection, timeout: float, *, stop: Stop) -> bool:  # noqa: ASYNC109
-    """Wait for a notification on any channel; False after `timeout` seconds or when asked to stop.
+async def notified(connection: Connection, timeout: float, *, stop: Stop) -> int:  # noqa: ASYNC109
+    """Wait for a notification on any channel, and return how many there are.
 
-    One that came while a statement ran counts, and those waiting count as one.
+    0 after `timeout` seconds or when asked to stop. Those that came while a
+    statement ran count.
     """
     # One that came in the same packet as the last answer is in libpq's buffer already; psycopg would wait for another.
-    if _take_notifications(connection):
-        return True
-    came = False
+    came = _take_notifications(connection)
+    if came:
+        return came
     async with stop.cuts_short():
         async for _ in connection.notifies(timeout=timeout, stop_after=1):
-            came = True
+            came += 1
     return came
 
 

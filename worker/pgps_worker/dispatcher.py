@@ -13,7 +13,7 @@ from psycopg import errors
 
 from pgps_worker import broker
 from pgps_worker.connection import Connection, connect, notified
-from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, confirm
+from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, Round, confirm
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -53,7 +53,7 @@ class Dispatcher:
             self.vitals.up(self.name)
             try:
                 await self._stand_by(connection)
-                await _Leader(connection, self.stop, self.vitals).lead()
+                await _Leader(connection, self.stop, self.vitals, Pace(self.config.cores)).lead()
             finally:
                 self.vitals.leading = False
 
@@ -69,11 +69,11 @@ class Dispatcher:
 class _Leader:
     """The loop of the dispatcher that leads. Nothing is logged in it, and a batch costs one round trip."""
 
-    def __init__(self, connection: Connection, stop: Stop, vitals: Vitals) -> None:
+    def __init__(self, connection: Connection, stop: Stop, vitals: Vitals, pace: Pace) -> None:
         self._connection = connection
         self._stop = stop
         self._vitals = vitals
-        self._pace = Pace()
+        self._pace = pace
 
     async def lead(self) -> None:
         """Dispatch until asked to stop."""
@@ -100,11 +100,11 @@ class _Leader:
         while not self._stop.requested:
             began = time.monotonic()
             if awake:
-                events = await broker.dispatch(self._connection)
+                batch = await broker.dispatch(self._connection)
             else:
-                awake, events = await broker.stay_awake_and_dispatch(self._connection)
-            now = self._note(events, began)
-            if not events and self._pace.is_calm(now):
+                awake, batch = await broker.stay_awake_and_dispatch(self._connection)
+            now = self._note(batch, began)
+            if not batch.events and self._pace.is_calm(now):
                 break
             if now - checked > SAFETY:
                 await self._still_leading()
@@ -116,12 +116,12 @@ class _Leader:
     async def _fall_asleep(self) -> None:
         """Let publishers notify again, and look until none is left that was committing without."""
         began = time.monotonic()
-        running, events = await broker.fall_asleep_and_dispatch(self._connection)
-        self._note(events, began)
+        running, batch = await broker.fall_asleep_and_dispatch(self._connection)
+        self._note(batch, began)
         for poll in ALL_ENDED_POLLS:
             began = time.monotonic()
-            ended, events = await broker.all_ended_and_dispatch(self._connection, running)
-            now = self._note(events, began)
+            ended, batch = await broker.all_ended_and_dispatch(self._connection, running)
+            now = self._note(batch, began)
             if ended or self._stop.requested or self._pace.is_busy(now):
                 return
             await notified(self._connection, poll, stop=self._stop)
@@ -134,22 +134,22 @@ class _Leader:
             if not told and timeout == SAFETY:
                 await self._still_leading()
             began = time.monotonic()
-            events = await broker.dispatch(self._connection)
-            if self._pace.is_busy(self._note(events, began)):
+            batch = await broker.dispatch(self._connection)
+            if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return
-            timeout = confirm(events)
+            timeout = confirm(batch.events)
 
     async def _still_leading(self) -> None:
         """Take the leader lock back should a filter's function have released the session's locks."""
         if not await broker.try_lead(self._connection):
             raise LeadershipLostError
 
-    def _note(self, events: int, began: float) -> float:
+    def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:
         """Count what a look found, and return the time."""
         now = time.monotonic()
-        self._pace.note(events, began=began, ended=now)
-        if events:
-            self._vitals.events_dispatched += events
+        if batch.events:
+            self._pace.note(Round(began, now, batch.events, batch.woken, max(1, commits)))
+            self._vitals.events_dispatched += batch.events
             self._vitals.batches_dispatched += 1
         return now
 

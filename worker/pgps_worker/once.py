@@ -61,7 +61,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
     """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
     before = vitals.events_handled + vitals.events_filed
     dispatched = 0
-    while events := await broker.dispatch(connection):
+    while events := (await broker.dispatch(connection)).events:
         dispatched += events
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
