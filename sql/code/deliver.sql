@@ -41,21 +41,19 @@ as $$
 declare
     v_id bigint := (take.subscription).subscription_id;
     v_position pgps_internal.position;
+    v_has_failures boolean;
     v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
 begin
     perform pgps_internal.require_read_committed(), pg_advisory_xact_lock(1885826165, v_id::integer);
     v_position := pgps_internal.position_of(v_id);
+    v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
     -- Events put back come first; they are out of order by the consumer's own wish.
-    if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+    if v_has_failures then
         v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
     end if;
-    select array_agg((n.batch_id, n.event_id, n.type_id,
-            case when (n.batch_id, n.event_id) <= (v_position.received_batch, v_position.received_event) then 2 else 1 end)::pgps_internal.received
-            order by n.batch_id, n.event_id)
-    into v_next
-    from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take.max_events - cardinality(v_due)) n;
+    v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), v_has_failures);
     if take.acks and cardinality(v_due || v_next) > 0 then
         if v_next is null then
             v_next := '{}';
@@ -131,16 +129,20 @@ declare
     v_messages pgps_internal.message[];
     v_part pgps_internal.message[];
     v_type pgps_internal.event_type;
+    v_found record;
     v_ids bigint[];
 begin
     if not (unfold.subscription).is_pattern then
         -- Of one type, whose name is in the catalogue as the subscription has it.
-        select t.* into v_type from pgps_internal.event_type t where t.type_id = unfold.taken[1].type_id;
-        if v_type.has_policy or not has_table_privilege(v_owner::oid, v_type.endpoint, 'select') then
+        select t.type_id, t.name, t.has_policy or not has_table_privilege(v_owner::oid, t.endpoint, 'select') as is_restricted,
+            coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text) as broker
+        into v_found from pgps_internal.event_type t where t.type_id = unfold.taken[1].type_id;
+        if v_found.is_restricted then
+            select t.* into v_type from pgps_internal.event_type t where t.type_id = v_found.type_id;
             v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.taken) r));
         end if;
-        execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
-        using unfold.taken, v_ids, v_type.name, pgps_internal.broker() into v_messages;
+        execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, $2, $3, $4)'
+        using unfold.taken, v_ids, v_found.name, v_found.broker into v_messages;
         return coalesce(v_messages, '{}');
     end if;
     v_messages := '{}';
@@ -173,10 +175,20 @@ set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(new.caller, new.subscription);
+    v_name text := pgps_internal.fold(new.subscription);
+    v_subscription pgps_internal.subscription;
+    v_found record;
     v_max integer := coalesce(new.max_events, 100);
+    v_acks boolean := coalesce(new.acks, false);
     v_taken pgps_internal.received[];
 begin
+    -- In one statement what find_subscription and require_rights look for; they are asked when it is not as it should be.
+    select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage') as is_theirs,
+        s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
+    into v_found
+    from pgps_internal.subscription s left join pgps_internal.event_type t on t.name = s.event_type
+    where s.name = v_name and s.scope <> 'link';
+    v_subscription := case when v_found.is_theirs then v_found.subscription else pgps_internal.find_subscription(new.caller, new.subscription) end;
     if v_subscription.callback is not null then
         raise exception 'subscription "%" is internal: its events go to %', v_subscription.name, v_subscription.callback
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
@@ -190,10 +202,12 @@ begin
         new.messages := '{}';
         return new;
     end if;
-    perform pgps_internal.require_rights(v_subscription);
+    if v_found.may_receive is not true then
+        perform pgps_internal.require_rights(v_subscription);
+    end if;
     loop
-        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, coalesce(new.acks, false))
-            else pgps_internal.take(v_subscription, v_max, coalesce(new.acks, false)) end;
+        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, v_acks)
+            else pgps_internal.take(v_subscription, v_max, v_acks) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
         if v_subscription.name like 'pgps\_registration\_%' then
             new.messages := (select coalesce((select pgps_internal.for_client(r.client_id, new.messages) from pgps_internal.registration r
@@ -246,13 +260,15 @@ returns table (event_id bigint, event_type text, payload jsonb, published_at tim
 language plpgsql rows 100
 as $$
 #variable_conflict use_column
+declare
+    v_messages pgps._receive_calls.messages%type;
 begin
-    return query
-    with taken as (
-        insert into pgps._receive_calls (subscription, max_events) values (receive.subscription, receive.max_events) returning messages
-    )
-    select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
-    from taken t cross join lateral pg_catalog.unnest(t.messages) m order by m.place;
+    insert into pgps._receive_calls (subscription, max_events) values (receive.subscription, receive.max_events) returning messages into v_messages;
+    if pg_catalog.array_ndims(v_messages) is not null then
+        return query
+        select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
+        from pg_catalog.unnest(v_messages) m order by m.place;
+    end if;
 end
 $$;
 comment on function pgps.receive(text, integer) is
@@ -266,13 +282,15 @@ returns table (event_id bigint, event_type text, payload jsonb, published_at tim
 language plpgsql rows 100
 as $$
 #variable_conflict use_column
+declare
+    v_messages pgps._receive_calls.messages%type;
 begin
-    return query
-    with taken as (
-        insert into pgps._receive_calls (subscription, max_events, acks) values (take.subscription, take.max_events, true) returning messages
-    )
-    select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
-    from taken t cross join lateral pg_catalog.unnest(t.messages) m order by m.place;
+    insert into pgps._receive_calls (subscription, max_events, acks) values (take.subscription, take.max_events, true) returning messages into v_messages;
+    if pg_catalog.array_ndims(v_messages) is not null then
+        return query
+        select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
+        from pg_catalog.unnest(v_messages) m order by m.place;
+    end if;
 end
 $$;
 comment on function pgps.take(text, integer) is

@@ -2,7 +2,7 @@
 
 create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_position pgps_internal.position;
@@ -109,6 +109,57 @@ end
 $$;
 comment on function pgps_internal.next_events(bigint, bigint, bigint, integer) is
 'The next events of a subscription after a position, in delivery order: batch, then event id; without those that are put back or failed';
+
+create or replace function pgps_internal.next_received(subscription_id bigint, at pgps_internal.position, max_events integer, has_failures boolean)
+returns pgps_internal.received[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    v_after_batch bigint := (next_received.at).acked_batch;
+    v_after_event bigint := (next_received.at).acked_event;
+    v_received_batch bigint := (next_received.at).received_batch;
+    v_received_event bigint := (next_received.at).received_event;
+    v_deliveries pgps_internal.delivery[];
+    v_events bigint;
+    v_is_plain boolean;
+begin
+    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time.
+    select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events, v_is_plain
+    from pgps_internal.member m
+    cross join lateral (
+        select d as delivery from pgps_internal.delivery d
+        where d.class_id = m.class_id and d.batch_id >= greatest(v_after_batch, m.from_batch + 1)
+            and (d.batch_id > v_after_batch or v_after_event < any (d.event_ids) or v_after_event < upper(d.ids) - 1)
+        order by d.batch_id limit 3
+    ) d
+    where m.subscription_id = next_received.subscription_id;
+    if v_deliveries is null then
+        return null;
+    elsif cardinality(v_deliveries) < 3 and v_events <= 100 and v_is_plain and not next_received.has_failures then
+        return nullif(array(
+            select (d.batch_id, e.event_id, d.type_id,
+                case when (d.batch_id, e.event_id) <= (v_received_batch, v_received_event) then 2 else 1 end)::pgps_internal.received
+            from unnest(v_deliveries) d
+            cross join lateral (
+                select unnest(d.event_ids)
+                union all
+                select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
+            ) e(event_id)
+            where d.batch_id > v_after_batch or e.event_id > v_after_event
+            order by d.batch_id, e.event_id
+            limit next_received.max_events), '{}');
+    end if;
+    return (
+        select array_agg((n.batch_id, n.event_id, n.type_id,
+            case when (n.batch_id, n.event_id) <= (v_received_batch, v_received_event) then 2 else 1 end)::pgps_internal.received
+            order by n.batch_id, n.event_id)
+        from pgps_internal.next_events(next_received.subscription_id, v_after_batch, v_after_event, next_received.max_events) n);
+end
+$$;
+comment on function pgps_internal.next_received(bigint, pgps_internal.position, integer, boolean) is
+'What next_events finds after a position, to be handed out: for the second time up to where it was received before; null when there is nothing';
 
 create or replace function pgps_internal.pass_over(subscription pgps_internal.subscription, taken pgps_internal.received[]) returns void
 language plpgsql
