@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pgps_worker.connection import Connection
+    from pgps_worker.wire import Wire
 
 __all__ = [
     "Batch",
@@ -37,9 +38,7 @@ DISPATCH_CHANNEL = "pgps_dispatch"
 INTERNAL_CHANNEL = "pgps_internal"
 
 # With a number, a call is one batch; without one it would go on in one transaction while events come.
-_DISPATCH: LiteralString = (
-    "pgps.dispatch(max_events => 10000), pg_catalog.current_setting('pgps.woken', true)"
-)
+_DISPATCH: LiteralString = "pgps.dispatch(max_events => 10000), pg_catalog.current_setting('pgps.woken', true)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +57,24 @@ class Pending:
     priority: int
 
 
-async def try_lead(connection: Connection) -> bool:
+async def try_lead(wire: Wire) -> bool:
     """Take the leader lock if it is free; True while this session leads."""
-    return bool((await _row(connection, "select pgps.try_lead()"))[0])
+    return bool((await wire.row("select pgps.try_lead()"))[0])
 
 
-async def dispatch(connection: Connection) -> Batch:
+async def dispatch(wire: Wire) -> Batch:
     """Cut and match one batch."""
-    return _batch(*await _row(connection, "select " + _DISPATCH))
+    return _batch(*await wire.row("select " + _DISPATCH))
 
 
-async def stay_awake_and_dispatch(connection: Connection) -> tuple[bool, Batch]:
+async def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
     """Tell publishers not to notify, and dispatch; False when one that is committing prevents it."""
     first: LiteralString = "(select pgps.stay_awake() as awake offset 0) as first"
-    awake, *found = await _row(connection, "select awake, " + _DISPATCH + " from " + first)
+    awake, *found = await wire.row("select awake, " + _DISPATCH + " from " + first)
     return bool(awake), _batch(*found)
 
 
-async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, Batch]:
+async def fall_asleep_and_dispatch(wire: Wire) -> tuple[str, Batch]:
     """Let publishers notify again, and dispatch; return a snapshot before which all may still commit without.
 
     Not the one fall_asleep returns: a snapshot ends with the last transaction
@@ -84,14 +83,14 @@ async def fall_asleep_and_dispatch(connection: Connection) -> tuple[str, Batch]:
     """
     first: LiteralString = "(select pgps.fall_asleep() as running offset 0) as first"
     drawn: LiteralString = "case when running is not null then pg_catalog.pg_current_xact_id()::text end, "
-    xid, *found = await _row(connection, "select " + drawn + _DISPATCH + " from " + first)
+    xid, *found = await wire.row("select " + drawn + _DISPATCH + " from " + first)
     return f"{xid}:{xid}:", _batch(*found)
 
 
-async def all_ended_and_dispatch(connection: Connection, running: str) -> tuple[bool, Batch]:
+async def all_ended_and_dispatch(wire: Wire, running: str) -> tuple[bool, Batch]:
     """Return whether all of `running` had ended, and then what a dispatch found."""
-    first: LiteralString = "(select pgps.all_ended(%s::pg_catalog.pg_snapshot) as ended offset 0) as first"
-    ended, *found = await _row(connection, "select ended, " + _DISPATCH + " from " + first, [running])
+    first: LiteralString = "(select pgps.all_ended($1::pg_catalog.pg_snapshot) as ended offset 0) as first"
+    ended, *found = await wire.row("select ended, " + _DISPATCH + " from " + first, [running])
     return bool(ended), _batch(*found)
 
 

@@ -80,19 +80,18 @@ def is_alive(connection: Connection) -> bool:
     return not connection.closed
 
 
-async def notified(connection: Connection, timeout: float, *, stop: Stop) -> int:  # noqa: ASYNC109
-    """Wait for a notification on any channel, and return how many there are.
+async def notified(connection: Connection, timeout: float, *, stop: Stop) -> bool:  # noqa: ASYNC109
+    """Wait for a notification on any channel; False after `timeout` seconds or when asked to stop.
 
-    0 after `timeout` seconds or when asked to stop. Those that came while a
-    statement ran count.
+    One that came while a statement ran counts, and those waiting count as one.
     """
     # One that came in the same packet as the last answer is in libpq's buffer already; psycopg would wait for another.
-    came = _take_notifications(connection)
-    if came:
-        return came
+    if _take_notifications(connection):
+        return True
+    came = False
     async with stop.cuts_short():
         async for _ in connection.notifies(timeout=timeout, stop_after=1):
-            came += 1
+            came = True
     return came
 
 

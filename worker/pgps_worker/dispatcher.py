@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from psycopg import errors
 
 from pgps_worker import broker
-from pgps_worker.connection import Connection, connect, notified
+from pgps_worker.connection import connect
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, Round, confirm
+from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -52,14 +53,15 @@ class Dispatcher:
         ) as connection:
             self.vitals.up(self.name)
             try:
-                await self._stand_by(connection)
-                await _Leader(connection, self.stop, self.vitals, Pace(self.config.cores)).lead()
+                wire = Wire(connection)
+                await self._stand_by(wire)
+                await _Leader(wire, self.stop, self.vitals, Pace(self.config.cores)).lead()
             finally:
                 self.vitals.leading = False
 
-    async def _stand_by(self, connection: Connection) -> None:
+    async def _stand_by(self, wire: Wire) -> None:
         waiting = False
-        while not self.stop.requested and not await broker.try_lead(connection):
+        while not self.stop.requested and not await broker.try_lead(wire):
             if not waiting:
                 log.info("standing by: another worker dispatches")
                 waiting = True
@@ -69,8 +71,8 @@ class Dispatcher:
 class _Leader:
     """The loop of the dispatcher that leads. Nothing is logged in it, and a batch costs one round trip."""
 
-    def __init__(self, connection: Connection, stop: Stop, vitals: Vitals, pace: Pace) -> None:
-        self._connection = connection
+    def __init__(self, wire: Wire, stop: Stop, vitals: Vitals, pace: Pace) -> None:
+        self._wire = wire
         self._stop = stop
         self._vitals = vitals
         self._pace = pace
@@ -79,7 +81,7 @@ class _Leader:
         """Dispatch until asked to stop."""
         if self._stop.requested:
             return
-        await self._connection.execute("listen " + broker.DISPATCH_CHANNEL)
+        await self._wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
         self._vitals.leading = True
         log.info("dispatching")
         while not self._stop.requested:
@@ -88,7 +90,7 @@ class _Leader:
                 await self._awake()
                 await self._asleep()
             except errors.QueryCanceled:
-                names = await broker.blame(self._connection)
+                names = await broker.blame(self._wire.connection)
                 if names is None:
                     raise
                 log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
@@ -100,9 +102,9 @@ class _Leader:
         while not self._stop.requested:
             began = time.monotonic()
             if awake:
-                batch = await broker.dispatch(self._connection)
+                batch = await broker.dispatch(self._wire)
             else:
-                awake, batch = await broker.stay_awake_and_dispatch(self._connection)
+                awake, batch = await broker.stay_awake_and_dispatch(self._wire)
             now = self._note(batch, began)
             if not batch.events and self._pace.is_calm(now):
                 break
@@ -116,32 +118,32 @@ class _Leader:
     async def _fall_asleep(self) -> None:
         """Let publishers notify again, and look until none is left that was committing without."""
         began = time.monotonic()
-        running, batch = await broker.fall_asleep_and_dispatch(self._connection)
+        running, batch = await broker.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
         for poll in ALL_ENDED_POLLS:
             began = time.monotonic()
-            ended, batch = await broker.all_ended_and_dispatch(self._connection, running)
+            ended, batch = await broker.all_ended_and_dispatch(self._wire, running)
             now = self._note(batch, began)
             if ended or self._stop.requested or self._pace.is_busy(now):
                 return
-            await notified(self._connection, poll, stop=self._stop)
+            await self._wire.notified(poll, stop=self._stop)
 
     async def _asleep(self) -> None:
         """Wait for publishers to notify, until they do it too often."""
         timeout = CONFIRM
         while not self._stop.requested:
-            told = await notified(self._connection, timeout, stop=self._stop)
+            told = await self._wire.notified(timeout, stop=self._stop)
             if not told and timeout == SAFETY:
                 await self._still_leading()
             began = time.monotonic()
-            batch = await broker.dispatch(self._connection)
+            batch = await broker.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return
             timeout = confirm(batch.events)
 
     async def _still_leading(self) -> None:
         """Take the leader lock back should a filter's function have released the session's locks."""
-        if not await broker.try_lead(self._connection):
+        if not await broker.try_lead(self._wire):
             raise LeadershipLostError
 
     def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:

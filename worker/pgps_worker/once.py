@@ -14,6 +14,7 @@ from pgps_worker.connection import Connection, connect
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.subscribers import LOOK_LIMIT
 from pgps_worker.supervisor import Supervisor
+from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
@@ -61,7 +62,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
     """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
     before = vitals.events_handled + vitals.events_filed
     dispatched = 0
-    while events := (await broker.dispatch(connection)).events:
+    while events := (await broker.dispatch(Wire(connection))).events:
         dispatched += events
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))

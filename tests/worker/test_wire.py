@@ -1,0 +1,98 @@
+"""The dispatcher's short way to the server: answers, errors, notifications, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from pgps_worker.config import WorkerConfig
+from pgps_worker.connection import connect
+from pgps_worker.stop import Stop
+from pgps_worker.wire import Wire
+from tests.fix_db import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def config(dsn: str) -> WorkerConfig:
+    return WorkerConfig(dsn=dsn, name="wire")
+
+
+async def test_a_row_has_the_types_that_psycopg_gives(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        row = await Wire(connection).row("select 1, true, null, 'é', $1::pg_snapshot::text", ["1:1:"])
+        assert row == (1, True, None, "é", "1:1:")
+
+
+async def test_what_is_larger_than_the_sockets_buffers_comes_through(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=30) as connection:
+        text = "x" * 8_000_000
+        assert await Wire(connection).row("select $1::text || 'y'", [text]) == (text + "y",)
+
+
+async def test_an_error_is_that_of_its_sqlstate_and_the_connection_goes_on(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        wire = Wire(connection)
+        with pytest.raises(errors.DivisionByZero, match="division by zero"):
+            await wire.row("select 1 / $1::integer", ["0"])
+        assert await wire.row("select 2") == (2,)
+        assert await (await connection.execute("select 3")).fetchone() == (3,)
+
+
+async def test_a_statement_that_takes_too_long_is_cancelled(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=0.05) as connection:
+        with pytest.raises(errors.QueryCanceled):
+            await Wire(connection).row("select pg_sleep(60)")
+
+
+async def test_a_cancelled_task_cancels_its_statement(config: WorkerConfig, admin: psycopg.Connection) -> None:
+    async with connect(config, "wire", statement_timeout=60) as connection:
+        wire = Wire(connection)
+        task = asyncio.create_task(wire.row("select pg_sleep(60)"))
+        running = "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+        pid = connection.info.backend_pid
+        await asyncio.to_thread(wait_until, lambda: admin.execute(running, [pid]).fetchone(), what="the statement runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await wire.row("select 1") == (1,)
+
+
+async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(
+    config: WorkerConfig, admin: psycopg.Connection
+) -> None:
+    for waits in (True, False):
+        async with connect(config, "wire", statement_timeout=5) as connection:
+            wire = Wire(connection)
+            admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+            with pytest.raises(psycopg.OperationalError):
+                await (wire.notified(5, stop=Stop()) if waits else wire.row("select 1"))
+
+
+async def test_notifications_are_counted_also_those_that_came_while_a_statement_ran(
+    config: WorkerConfig, admin: psycopg.Connection
+) -> None:
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        wire = Wire(connection)
+        await connection.execute("listen wire_test")
+        for _ in range(3):
+            admin.execute("notify wire_test")
+        await wire.row("select 1")
+        assert await wire.notified(5, stop=Stop()) == 3
+        assert await wire.notified(0.01, stop=Stop()) == 0
+        waiting = asyncio.create_task(wire.notified(5, stop=Stop()))
+        await asyncio.to_thread(admin.execute, "notify wire_test")
+        assert await waiting == 1
+
+
+async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        stop = Stop()
+        waiting = asyncio.create_task(Wire(connection).notified(60, stop=stop))
+        await asyncio.sleep(0)
+        stop.request()
+        assert await asyncio.wait_for(waiting, 5) == 0
