@@ -54,7 +54,9 @@ begin
         v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
     end if;
     v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), v_has_failures);
-    if take.acks and cardinality(v_due || v_next) > 0 then
+    if v_next is null and v_due = '{}' then
+        return v_due;
+    elsif take.acks then
         if v_next is null then
             v_next := '{}';
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch, v_position.received_event,
