@@ -81,7 +81,7 @@ def _part(
     """Run one experiment, keep what it found, and write the page anew; False when anything failed."""
     result = Result()
     run: report.Run | None = None
-    minutes = EXPERIMENTS[name].MINUTES * (8 if options.long and name == "held" else 1)
+    minutes = EXPERIMENTS[name].MINUTES * (6 if options.long and name == "held" else 1)
     with Progress(*_COLUMNS, console=screen) as progress:
         try:
             with (

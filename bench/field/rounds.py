@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.field.systems.base import Session, System
     from bench.house import House
 
-__all__ = ["Contender", "Outcome", "Standing", "calibrate", "compete", "verify"]
+__all__ = ["Contender", "Outcome", "Standing", "calibrate", "compete", "noting", "verify"]
 
 _TIMEOUT = 60.0
 _SMALLEST = 20
@@ -87,7 +87,7 @@ class Standing:
         return {"error": self.error, "rounds": [one.record() for one in self.outcomes]}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Contender:
     """A system with a plan; running from entry to exit."""
 
@@ -200,7 +200,7 @@ def compete(
     sizes: dict[str, int] = {}
     try:
         for one in contenders:
-            with _noting(house, one, standings[one.label]):
+            with noting(house, one, standings[one.label]):
                 one.open(house)
                 sizes[one.label] = events or _size(house, one, seconds, rate)
         for number in house.pairs():
@@ -211,7 +211,7 @@ def compete(
                 standing = standings[one.label]
                 if standing.error is None:
                     house.say(f"{one.label}: {sizes[one.label]} events")
-                    with _noting(house, one, standing):
+                    with noting(house, one, standing):
                         house.checkpoint()
                         outcome = one.round(sizes[one.label], rate)
                         standing.outcomes.append(outcome)
@@ -259,7 +259,7 @@ def _whole(plan: Plan, size: float) -> int:
 
 
 @contextlib.contextmanager
-def _noting(house: House, contender: Contender, standing: Standing) -> Iterator[None]:
+def noting(house: House, contender: Contender, standing: Standing) -> Iterator[None]:
     """Keep a failure of one contender from ending the others, or from going on beside them."""
     try:
         yield

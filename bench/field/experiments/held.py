@@ -1,10 +1,10 @@
 """An old snapshot held, and a writing transaction open.
 
-Before it begins one session takes a REPEATABLE READ snapshot and another writes to a table of its own; both stay open
-to the end. Then one consumer is fed as fast as it goes, 20 producers, round after round, for a minute or so (--long:
-ten) for each system in turn. What counts is events received a second in each round; the first and the last fifth of the
-rounds are compared, and beside them stand the dead rows of the worst table and the size of the database at the end.
-What a broker keeps outside PostgreSQL is not in the size. A quick run takes seconds.
+Before it begins one session in each database takes a REPEATABLE READ snapshot and another writes to a table of its own;
+both stay open to the end, ten minutes later (--long: an hour). Meanwhile one consumer of each system is fed as fast as
+it goes, 20 producers, round after round, the systems in turns. What counts is events received a second in each round;
+the first and the last fifth of the rounds are compared, and beside them stand the dead rows of the worst table and the
+size of the database at the end. What a broker keeps outside PostgreSQL is not in the size. A quick run takes seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.field.field import Cell
 from bench.field.plan import Plan
-from bench.field.rounds import Contender, Standing, calibrate
+from bench.field.rounds import Contender, Standing, calibrate, noting
 from bench.figures import Figure, Target
 from bench.house import opened
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TITLE = "Under an old snapshot and an open writer"
 NEEDS = ("pgps", "pgq", "rabbitmq", "pgqueuer", "procrastinate", "pgboss")
 PLOT = "lines"
-MINUTES = 8.0
+MINUTES = 12.0
 _TABLE = "events a second, by minutes since the snapshot was taken"
 _STATE = """
 select pg_database_size(current_database()) / 1048576.0,
@@ -38,47 +38,47 @@ select pg_database_size(current_database()) / 1048576.0,
 
 
 def steps(field: Field) -> int:
-    """Return how many systems take their turn."""
+    """Return of how many systems there is a result in the end."""
     return len(field.these(*NEEDS))
 
 
 def run(field: Field, result: Result) -> None:
     """Measure it."""
-    systems = field.these(*NEEDS)
-    for number, system in enumerate(systems):
-        # What is left of the experiment's time is shared; starting and warming up take a part of it.
-        share = (field.deadline - time.monotonic()) / (len(systems) - number) - 15
-        seconds = 6.0 if field.house.quick else 600.0 if field.long else min(150.0, max(30.0, share))
-        contender = Contender(system.title, system, Plan())
-        standing = Standing()
-        try:
-            contender.open(field.house)
-            size = calibrate(field.house, contender, field.seconds(2.5))
-            with _pinned(contender.session.dsn):
-                rounds = _rounds(field, contender, standing, size, seconds)
-                state = _state(contender.session.dsn)
-            _compare(result, system.title, rounds, state)
-        except Exception as error:
-            standing.error = f"{type(error).__name__}: {error}"
-            result.cells.append(Cell(_TABLE, system.title, "0", standing))
-        finally:
-            contender.close()
-        for _ in field.house.pairs(1):
-            pass
+    seconds = 20.0 if field.house.quick else 3600.0 if field.long else 600.0
+    contenders = {Contender(system.title, system, Plan()): Standing() for system in field.these(*NEEDS)}
+    with contextlib.ExitStack() as stack:
+        sizes: dict[str, int] = {}
+        for contender, standing in contenders.items():
+            stack.callback(contender.close)
+            with noting(field.house, contender, standing):
+                contender.open(field.house)
+                sizes[contender.label] = calibrate(field.house, contender, field.seconds(2.5))
+                stack.enter_context(_pinned(contender.session.dsn))
+        rounds = _rounds(field, contenders, sizes, seconds)
+        for contender, standing in contenders.items():
+            if standing.error is None:
+                with noting(field.house, contender, standing):
+                    _compare(result, contender.label, rounds[contender.label], _state(contender.session.dsn))
+            if standing.error is not None:
+                result.cells.append(Cell(_TABLE, contender.label, "0", standing))
+            for _ in field.house.pairs(1):
+                pass
 
 
 def _rounds(
-    field: Field, contender: Contender, standing: Standing, size: int, seconds: float
-) -> list[tuple[float, Standing]]:
-    """Run rounds until the time is up; return each with the minute in which it ended."""
+    field: Field, contenders: dict[Contender, Standing], sizes: dict[str, int], seconds: float
+) -> dict[str, list[tuple[float, Standing]]]:
+    """Run rounds, the systems in turns, until the time is up; return each with the minute in which it ended."""
     began = time.monotonic()
-    done: list[tuple[float, Standing]] = []
+    done: dict[str, list[tuple[float, Standing]]] = {contender.label: [] for contender in contenders}
     while time.monotonic() - began < seconds:
-        outcome = contender.round(size)
-        standing.outcomes.append(outcome)
-        minutes = (time.monotonic() - began) / 60
-        done.append((minutes, Standing([outcome])))
-        field.house.say(f"{contender.label}: minute {minutes:.1f}, {outcome.rate:,.0f}/s")
+        for contender, standing in contenders.items():
+            if standing.error is None:
+                with noting(field.house, contender, standing):
+                    outcome = contender.round(sizes[contender.label])
+                    minutes = (time.monotonic() - began) / 60
+                    done[contender.label].append((minutes, Standing([outcome])))
+                    field.house.say(f"{contender.label}: minute {minutes:.1f}, {outcome.rate:,.0f}/s")
     return done
 
 
