@@ -64,9 +64,6 @@ as $$
 declare
     v_told bigint;
 begin
-    if not exists (select from pgps_internal.registration_type t where t.type_id = (appoint.event_type).type_id) then
-        return;
-    end if;
     with wanted as materialized (
         select c.hi, c.lo, c.xid from pgps_internal.control c
         where c.xid = any (appoint.xids) and c.type_id = (appoint.event_type).type_id and c.hi >= lower(appoint.ids)

@@ -18,12 +18,12 @@ comment on function pgps_internal.incarnation() is
 
 create or replace function pgps_internal.is_same_life(last pgps_internal.batch) returns boolean
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- While the server runs it is the same one: only after a restart its identity is read from disk again.
+    -- While the server runs it is the same one: only after a restart its identity is read from disk again. The database's number stands
+    -- in the path of its tables; to look it up took eight times as long.
     return (is_same_life.last).started_at = pg_postmaster_start_time()
-            and (is_same_life.last).incarnation like '%/' || (select d.oid from pg_database d where d.datname = current_database())
+            and split_part((is_same_life.last).incarnation, '/', 2) = split_part(pg_relation_filepath('pgps_internal.installation'), '/', -2)
         or (is_same_life.last).incarnation = pgps_internal.incarnation();
 end
 $$;
@@ -31,7 +31,6 @@ comment on function pgps_internal.is_same_life(pgps_internal.batch) is 'True whe
 
 create or replace function pgps_internal.last_batch() returns pgps_internal.batch
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_batch pgps_internal.batch;
@@ -127,7 +126,6 @@ comment on function pgps_internal.rebaseline(pgps_internal.batch) is
 
 create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
@@ -149,7 +147,7 @@ begin
         v_batch := v_window.batch;
         v_found := v_window.parts;
     end if;
-    insert into pgps_internal.batch select v_batch.*;
+    perform pgps_internal.note_batch(v_batch);
     foreach v_part in array v_found loop
         v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part);
     end loop;
@@ -160,7 +158,6 @@ comment on function pgps_internal.cut_batch(integer) is 'Cuts and matches one ba
 
 create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
 language plpgsql
-set search_path = pg_catalog, pg_temp set enable_bitmapscan = off
 as $$
 declare
     v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot() else (next_window.last).snapshot end;
@@ -233,18 +230,31 @@ comment on function pgps_internal.limited_window(pgps_internal.batch, pg_snapsho
 
 create or replace function pgps_internal.dispatch_part(batch_id bigint, part pgps_internal.part) returns bigint
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_known record;
     v_type pgps_internal.event_type;
     v_cut pgps_internal.taken;
     v_all bigint;
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
+    -- In one statement; most types have nothing of what takes another one.
+    select t as event_type,
+        array(select g from pgps_internal.signature g
+            where g.type_id = t.type_id and has_table_privilege(g.owner::oid, t.endpoint, 'select')
+                -- The number of a role that has been dropped is shown as a number.
+                and g.owner::text <> g.owner::oid::text
+            order by g.owner, g.signature_id) as signatures,
+        exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
+        exists (select from pgps_internal.member m where m.type_id = t.type_id and m.takes_batch) as is_shared,
+        exists (select from pgps_internal.registration_type r where r.type_id = t.type_id) as is_registered,
+        exists (select from pgps_internal.confirm_link k where k.original = t.type_id) as is_confirmed
+    into v_known
+    from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
     if not found then
         -- Dropped with events waiting; its rows in the control queue go with their segment.
         return 0;
     end if;
+    v_type := v_known.event_type;
     execute 'select * from pgps_internal.cut_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_cut;
     v_all := v_cut.events;
     if v_cut.numbered then
@@ -254,16 +264,18 @@ begin
     if v_all = 0 then
         return 0;
     end if;
-    insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-    select dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, coalesce(p.total, 0) + v_cut.events,
-        coalesce(p.repeats, 0) + v_all - v_cut.events
-    from (select) one
-    left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = v_type.type_id
-        order by b.batch_id desc limit 1) p on true;
+    perform pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, v_all - v_cut.events);
     if v_cut.events > 0 then
-        perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events);
-        perform pgps_internal.appoint(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids);
-        perform pg_notify('pgps_confirm', '') where exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id);
+        perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered, v_known.signatures);
+        if v_known.is_shared then
+            perform pgps_internal.share_out(dispatch_part.batch_id, v_type.type_id);
+        end if;
+        if v_known.is_registered then
+            perform pgps_internal.appoint(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids);
+        end if;
+        if v_known.is_confirmed then
+            perform pg_notify('pgps_confirm', '');
+        end if;
     end if;
     return v_cut.events;
 end
@@ -321,9 +333,12 @@ contiguous numbers cost nothing and gaps and any order are right (a high-water m
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    -- What it calls and what is its own has no settings attached: they are those of this function, and to set them again took as long as some
+    -- of it does.
     v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);
     v_events bigint;
     v_total bigint := 0;
@@ -333,7 +348,9 @@ begin
     if v_cap <= 0 then
         raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
     end if;
-    perform pgps_internal.require_read_committed();
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pgps_internal.require_read_committed();
+    end if;
     lock table only pgps_internal.batch in share row exclusive mode;
     loop
         v_events := pgps_internal.cut_batch(v_cap);

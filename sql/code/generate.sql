@@ -30,15 +30,19 @@ begin
     v_attributes := coalesce((select string_agg('l.' || quote_ident(a.name), ', ') from pgps_internal.attributes_of(v_type.endpoint) a), '');
     perform pgps_internal.create_function(format(
         'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken', v_type.type_id),
-        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off as %L$sql$, format($body$
+        -- Called by pgps.dispatch alone, with its settings.
+        format($sql$language plpgsql stable as %L$sql$, format($body$
         declare
             v_cut pgps_internal.taken;
+            v_lower bigint := lower(pgps_ranges);
+            v_upper bigint := upper(pgps_ranges) - 1;
         begin
-            if upper(pgps_ranges) - lower(pgps_ranges) <= 100 then
+            if v_upper - v_lower < 100 then
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}'), count(*), coalesce(bool_or(l._producer is not null), false)
                 into v_cut.ids, v_cut.events, v_cut.numbered
                 from %1$s l
-                where l.event_id between lower(pgps_ranges) and upper(pgps_ranges) - 1 and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids);
+                where l.event_id between v_lower and v_upper and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids)
+                    and (l.event_id / 65536) %% 4 in ((v_lower / 65536) %% 4, (v_upper / 65536) %% 4);
                 return v_cut;
             end if;
             -- Mostly all numbers there are theirs.

@@ -7,21 +7,23 @@
 -- Matching a batch
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.match(batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint) returns void
+create or replace function pgps_internal.match(
+    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean, signatures pgps_internal.signature[]
+) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_type_id integer := (match.event_type).type_id;
     v_classes bigint[];
     v_state text;
     v_context text;
 begin
     -- A plan made for these very events knows how large its tables are; one that is kept does not, see pgps_internal.enter.
-    perform set_config('plan_cache_mode', case when match.events > 200 then 'force_custom_plan' else 'force_generic_plan' end, true),
-        set_config('enable_seqscan', case when match.events > 200 then 'on' else 'off' end, true);
+    if match.events > 200 then
+        perform set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
+            set_config('enable_bitmapscan', 'on', true);
+    end if;
     begin
-        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, false);
+        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, false);
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
@@ -29,24 +31,36 @@ begin
         end if;
         -- One bad filter or event hurts nobody else: again, each signature on its own, in halves (isolate.sql).
         perform pgps_internal.clear_blame();
-        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, true);
-        v_classes := array(select d.class_id from pgps_internal.delivery d where d.batch_id = match.batch_id and d.type_id = v_type_id);
+        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, true);
+        v_classes := array(select d.class_id from pgps_internal.delivery d
+            where d.batch_id = match.batch_id and d.type_id = (match.event_type).type_id);
     end;
-    perform pgps_internal.wake_subscribers(v_classes);
-    perform set_config('enable_seqscan', 'off', true);
-    if not exists (select from pgps_internal.member m where m.type_id = v_type_id and m.takes_batch) then
-        return;
+    if cardinality(v_classes) > 0 then
+        perform pgps_internal.wake_subscribers(v_classes);
     end if;
+    if match.events > 200 then
+        perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+            set_config('enable_bitmapscan', 'off', true);
+    end if;
+end
+$$;
+comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[]) is
+'Matches the events of one type in a batch against all classes, and wakes whom they are for';
+
+create or replace function pgps_internal.share_out(batch_id bigint, type_id integer) returns void
+language plpgsql
+as $$
+begin
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
     select m.subscription_id, d.batch_id, e.event_id, d.type_id
     from pgps_internal.member m
-    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = match.batch_id and d.type_id = v_type_id
+    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id and d.type_id = share_out.type_id
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.takes_batch and d.batch_id > m.from_batch and not e.event_id <@ m.skip
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint) is 'Matches the events of one type in a batch against all classes';
+comment on function pgps_internal.share_out(bigint, integer) is 'A row for each event of a batch and each subscription whose consumers share it';
 
 create or replace function pgps_internal.event_ids(delivery pgps_internal.delivery) returns setof bigint
 language plpgsql stable rows 100
@@ -63,39 +77,23 @@ $$;
 comment on function pgps_internal.event_ids(pgps_internal.delivery) is 'The event ids of a delivery, not in order';
 
 create or replace function pgps_internal.match_type(
-    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, careful boolean
+    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean,
+    signatures pgps_internal.signature[], careful boolean
 ) returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_signature pgps_internal.signature;
-    v_ids int8multirange;
+    v_ids int8multirange := match_type.ids;
     v_classes bigint[];
-    v_type_id integer := (match_type.event_type).type_id;
 begin
     -- Without a filter there is nothing to evaluate; with policies there is.
-    if not (match_type.event_type).has_policy then
-        with d as (
-            insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
-            select match_type.batch_id, c.class_id, v_type_id, (select sum(upper(r) - lower(r)) from unnest(match_type.ids) r), match_type.ids
-            from pgps_internal.class c
-            where c.type_id = v_type_id and c.signature_id is null and c.is_active
-                and has_table_privilege(c.owner::oid, (match_type.event_type).endpoint, 'select')
-                and exists (select from pg_authid a where a.oid = c.owner)
-            returning class_id
-        )
-        select coalesce(array_agg(d.class_id), '{}') into v_classes from d;
-    else
+    if match_type.has_unfiltered and not (match_type.event_type).has_policy then
+        v_classes := pgps_internal.note_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids, match_type.events);
+    elsif match_type.has_unfiltered then
         v_classes := pgps_internal.match_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids, match_type.careful);
     end if;
-    for v_signature in
-        select g.* from pgps_internal.signature g
-        where g.type_id = v_type_id and has_table_privilege(g.owner::oid, (match_type.event_type).endpoint, 'select')
-            and exists (select from pg_authid a where a.oid = g.owner)
-        order by g.owner, g.signature_id
-    loop
-        v_ids := match_type.ids;
+    foreach v_signature in array match_type.signatures loop
         if (match_type.event_type).has_policy then
             v_ids := case when match_type.careful
                 then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner, match_type.ids)
@@ -111,7 +109,9 @@ begin
     return v_classes;
 end
 $$;
-comment on function pgps_internal.match_type(bigint, pgps_internal.event_type, int8multirange, boolean) is
+comment on function pgps_internal.match_type(
+    bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[], boolean
+) is
 'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one. careful:
 failures are isolated';
 
@@ -171,14 +171,14 @@ $$;
 comment on function pgps_internal.forget_prepared(text) is
 'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would run it as its own';
 
-create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
+create or replace function pgps_internal.match_owner(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (match_signature.signature).signature_id;
-    v_types text[] := (match_signature.signature).parameter_types;
+    v_id bigint := (match_owner.signature).signature_id;
+    v_types text[] := (match_owner.signature).parameter_types;
     v_classes text;
     v_constants text;
     v_found pgps_internal.found[];
@@ -186,25 +186,16 @@ declare
     v_done boolean := false;
     v_matched bigint[];
 begin
-    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
-    perform pg_try_advisory_lock_shared(1885826164, v_id::integer);
-    if (match_signature.signature).tier = 'safe' then
-        execute 'select pgps_internal.match_' || v_id || '($1, $2, $3)'
-        using match_signature.batch_id, match_signature.ids, match_signature.only_classes into v_matched;
-        perform pg_advisory_unlock_shared(1885826164, v_id::integer);
-        return v_matched;
-    end if;
     v_prepared := pgps_internal.prepared();
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
-    where c.signature_id = v_id and c.is_active and (match_signature.only_classes is null or c.class_id <@ match_signature.only_classes);
+    where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes);
     if v_classes is null then
-        perform pg_advisory_unlock_shared(1885826164, v_id::integer);
         return null;
     end if;
     select coalesce(string_agg(format(', %L::%s[]', (
         select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
-        where c.signature_id = v_id and c.is_active and (match_signature.only_classes is null or c.class_id <@ match_signature.only_classes)
+        where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
     )::text, v_types[n]), '' order by n), '') into v_constants
     from generate_subscripts(v_types, 1) n;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
@@ -212,8 +203,8 @@ begin
     begin
         execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, m.pgps_highest)::pgps_internal.found))
             from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
-            (match_signature.signature).type_id, v_id, v_classes, v_constants)
-        using match_signature.ids into v_found;
+            (match_owner.signature).type_id, v_id, v_classes, v_constants)
+        using match_owner.ids into v_found;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
     exception when sqlstate 'PS001' then
@@ -224,14 +215,37 @@ begin
     perform pgps_internal.forget_prepared(v_prepared);
     with d as (
         insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
-        select match_signature.batch_id, f.class_id, (match_signature.signature).type_id, cardinality(f.event_ids),
+        select match_owner.batch_id, f.class_id, (match_owner.signature).type_id, cardinality(f.event_ids),
             case when not f.contiguous then f.event_ids end,
             case when f.contiguous then int8multirange(int8range(f.lowest, f.highest, '[]')) end
         from (select f.*, f.highest > f.lowest and f.highest - f.lowest + 1 = cardinality(f.event_ids) as contiguous from unnest(v_found) f) f
         where f.class_id = any (v_classes::bigint[]) returning class_id
     )
     select array_agg(d.class_id) into v_matched from d;
-    perform pg_advisory_unlock_shared(1885826164, v_id::integer);
+    return v_matched;
+end
+$$;
+comment on function pgps_internal.match_owner(bigint, pgps_internal.signature, int8multirange, int8range) is
+'Notes the deliveries of a signature whose filter may do anything, with its owner''s rights; see match_signature';
+
+create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
+returns bigint[]
+language plpgsql
+as $$
+declare
+    v_id bigint := (match_signature.signature).signature_id;
+    v_locked boolean;
+    v_matched bigint[];
+begin
+    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
+    v_locked := pg_try_advisory_lock_shared(1885826164, v_id::integer);
+    if (match_signature.signature).tier = 'safe' then
+        execute 'select pgps_internal.match_' || v_id || '($1, $2, $3)'
+        using match_signature.batch_id, match_signature.ids, match_signature.only_classes into v_matched;
+    else
+        v_matched := pgps_internal.match_owner(match_signature.batch_id, match_signature.signature, match_signature.ids, match_signature.only_classes);
+    end if;
+    v_locked := pg_advisory_unlock_shared(1885826164, v_id::integer);
     return v_matched;
 end
 $$;

@@ -45,12 +45,19 @@ begin
             #variable_conflict use_column
             declare
                 pgps_matched bigint[];
+                pgps_lower bigint := pg_catalog.lower(pgps_ids);
+                pgps_upper bigint := pg_catalog.upper(pgps_ids) - 1;
+                pgps_slot bigint := pgps_lower / 65536;
+                pgps_slots bigint := pgps_upper / 65536 - pgps_slot;
             begin
                 with pgps_found as (
                     select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id) as pgps_events, pg_catalog.min(%1$I.event_id) as pgps_lowest,
                         pg_catalog.max(%1$I.event_id) as pgps_highest
                     from %2$s as %1$I, %3$s as pgps_c
-                    where %1$I.event_id between pg_catalog.lower(pgps_ids) and pg_catalog.upper(pgps_ids) - 1 and %1$I.event_id <@ pgps_ids
+                    where %1$I.event_id between pgps_lower and pgps_upper and %1$I.event_id <@ pgps_ids
+                        -- In the segments where they are only.
+                        and (%1$I.event_id / 65536) %% 4 in (pgps_slot %% 4, (pgps_slot + least(pgps_slots, 1)) %% 4,
+                            (pgps_slot + least(pgps_slots, 2)) %% 4, (pgps_slot + least(pgps_slots, 3)) %% 4)
                         and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only) and pg_catalog.upper(pgps_only) - 1)
                         and (%4$s
                         )
@@ -90,7 +97,7 @@ begin
         (select coalesce(string_agg(format(', pgps_p%s %s[]', n, v_types[n]), '' order by n), '') from generate_series(1, v_count) n));
     perform pgps_internal.create_function(format(
         '%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
-        format('language plpgsql volatile security definer set enable_seqscan = on %s as %L',
+        format('language plpgsql volatile security definer set enable_seqscan = on set enable_bitmapscan = on %s as %L',
             pgps_internal.environment_clause((build_owner_match.signature).environment), format($body$
             #variable_conflict use_column
             begin

@@ -26,7 +26,7 @@ begin
         from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
         -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
         execute format('create function %s(pgps_ids int8multirange) returns int8multirange
-            language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on
+            language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_bitmapscan = on
             begin atomic
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, ''[]'')), ''{}'')
                 from (

@@ -2,7 +2,6 @@
 
 create or replace function pgps_internal.wake_subscribers(classes bigint[]) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_woken bigint;

@@ -1,0 +1,75 @@
+-- What a dispatch writes into the ledgers, straight into the segment: an insert that looks for its segment has more to set up. Each segment has
+-- a branch with a statement of its own, of which one is run and planned. Called by pgps.dispatch alone, with its settings. Locks: none.
+
+do $do$
+begin
+    execute format($f$
+        create or replace function pgps_internal.note_batch(batch pgps_internal.batch) returns void
+        language plpgsql
+        as $$
+        begin
+            case ((note_batch.batch).batch_id / 4096) %% 4%s
+            end case;
+        end
+        $$$f$, (select string_agg(format($b$
+            when %1$s then insert into pgps_internal.batch_%1$s values ((note_batch.batch).*);$b$, n), '' order by n) from generate_series(0, 3) n));
+    execute format($f$
+        create or replace function pgps_internal.note_type(batch_id bigint, type_id integer, ids int8multirange, events bigint, repeats bigint)
+        returns void
+        language plpgsql
+        as $$
+        begin
+            -- Mostly the type's last batch is in the same segment.
+            case (note_type.batch_id / 4096) %% 4%s
+            end case;
+            if not found then
+                insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
+                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events, coalesce(p.total, 0) + note_type.events,
+                    coalesce(p.repeats, 0) + note_type.repeats
+                from (select) one
+                left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = note_type.type_id
+                    order by b.batch_id desc limit 1) p on true;
+            end if;
+        end
+        $$$f$, (select string_agg(format($b$
+            when %1$s then
+                insert into pgps_internal.batch_type_%1$s (batch_id, type_id, ids, events, total, repeats)
+                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events, b.total + note_type.events, b.repeats + note_type.repeats
+                from pgps_internal.batch_type_%1$s b
+                where b.type_id = note_type.type_id and b.batch_id >= note_type.batch_id / 4096 * 4096
+                order by b.batch_id desc limit 1;$b$, n), '' order by n)
+            from generate_series(0, 3) n));
+    execute format($f$
+        create or replace function pgps_internal.note_unfiltered(batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint)
+        returns bigint[]
+        language plpgsql
+        as $$
+        declare
+            v_classes bigint[];
+        begin
+            case (note_unfiltered.batch_id / 4096) %% 4%s
+            end case;
+            return v_classes;
+        end
+        $$$f$, (select string_agg(format($b$
+            when %1$s then
+                with d as (
+                    insert into pgps_internal.delivery_%1$s (batch_id, class_id, type_id, events, ids)
+                    select note_unfiltered.batch_id, c.class_id, (note_unfiltered.event_type).type_id, note_unfiltered.events, note_unfiltered.ids
+                    from pgps_internal.class c
+                    where c.type_id = (note_unfiltered.event_type).type_id and c.signature_id is null and c.is_active
+                        and has_table_privilege(c.owner::oid, (note_unfiltered.event_type).endpoint, 'select')
+                        -- The number of a role that has been dropped is shown as a number.
+                        and c.owner::text <> c.owner::oid::text
+                    returning class_id
+                )
+                select array_agg(d.class_id) into v_classes from d;$b$, n), '' order by n)
+            from generate_series(0, 3) n));
+end
+$do$;
+comment on function pgps_internal.note_batch(pgps_internal.batch) is 'Writes a batch into its segment';
+comment on function pgps_internal.note_type(bigint, integer, int8multirange, bigint, bigint) is
+'Writes what a batch has of one event type into its segment, with the totals up to there';
+comment on function pgps_internal.note_unfiltered(bigint, pgps_internal.event_type, int8multirange, bigint) is
+'Deliveries of the classes of a type without a filter, where no policies decide; returns the classes';
+revoke all on all functions in schema pgps_internal from public;
