@@ -147,7 +147,7 @@ begin
         v_batch := v_window.batch;
         v_found := v_window.parts;
     end if;
-    perform pgps_internal.note_batch(v_batch);
+    v_batch.batch_id := pgps_internal.note_batch(v_batch);
     foreach v_part in array v_found loop
         v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part);
     end loop;
@@ -236,6 +236,7 @@ declare
     v_type pgps_internal.event_type;
     v_cut pgps_internal.taken;
     v_all bigint;
+    v_woken bigint;
 begin
     -- In one statement; most types have nothing of what takes another one.
     select t as event_type,
@@ -264,9 +265,10 @@ begin
     if v_all = 0 then
         return 0;
     end if;
-    perform pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, v_all - v_cut.events);
+    -- Assigned, not performed: then it is no statement, with an executor to be set up.
+    v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, v_all - v_cut.events);
     if v_cut.events > 0 then
-        perform pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered, v_known.signatures);
+        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered, v_known.signatures);
         if v_known.is_shared then
             perform pgps_internal.share_out(dispatch_part.batch_id, v_type.type_id);
         end if;

@@ -30,7 +30,7 @@ begin
     v_attributes := coalesce((select string_agg('l.' || quote_ident(a.name), ', ') from pgps_internal.attributes_of(v_type.endpoint) a), '');
     perform pgps_internal.create_function(format(
         'pgps_internal.cut_%s(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken', v_type.type_id),
-        -- Called by pgps.dispatch alone, with its settings.
+        -- With the settings of who calls it.
         format($sql$language plpgsql stable as %L$sql$, format($body$
         declare
             v_cut pgps_internal.taken;

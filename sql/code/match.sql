@@ -9,11 +9,12 @@
 
 create or replace function pgps_internal.match(
     batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean, signatures pgps_internal.signature[]
-) returns void
+) returns bigint
 language plpgsql
 as $$
 declare
     v_classes bigint[];
+    v_woken bigint;
     v_state text;
     v_context text;
 begin
@@ -36,16 +37,17 @@ begin
             where d.batch_id = match.batch_id and d.type_id = (match.event_type).type_id);
     end;
     if cardinality(v_classes) > 0 then
-        perform pgps_internal.wake_subscribers(v_classes);
+        v_woken := pgps_internal.wake_members(v_classes);
     end if;
     if match.events > 200 then
         perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
             set_config('enable_bitmapscan', 'off', true);
     end if;
+    return v_woken;
 end
 $$;
 comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[]) is
-'Matches the events of one type in a batch against all classes, and wakes whom they are for';
+'Matches the events of one type in a batch against all classes, and wakes whom they are for; returns how many, null = none';
 
 create or replace function pgps_internal.share_out(batch_id bigint, type_id integer) returns void
 language plpgsql

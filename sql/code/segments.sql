@@ -4,18 +4,19 @@
 do $do$
 begin
     execute format($f$
-        create or replace function pgps_internal.note_batch(batch pgps_internal.batch) returns void
+        create or replace function pgps_internal.note_batch(batch pgps_internal.batch) returns bigint
         language plpgsql
         as $$
         begin
             case ((note_batch.batch).batch_id / 4096) %% 4%s
             end case;
+            return (note_batch.batch).batch_id;
         end
         $$$f$, (select string_agg(format($b$
             when %1$s then insert into pgps_internal.batch_%1$s values ((note_batch.batch).*);$b$, n), '' order by n) from generate_series(0, 3) n));
     execute format($f$
         create or replace function pgps_internal.note_type(batch_id bigint, type_id integer, ids int8multirange, events bigint, repeats bigint)
-        returns void
+        returns bigint
         language plpgsql
         as $$
         begin
@@ -30,6 +31,7 @@ begin
                 left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = note_type.type_id
                     order by b.batch_id desc limit 1) p on true;
             end if;
+            return note_type.events + note_type.repeats;
         end
         $$$f$, (select string_agg(format($b$
             when %1$s then
@@ -67,9 +69,10 @@ begin
             from generate_series(0, 3) n));
 end
 $do$;
-comment on function pgps_internal.note_batch(pgps_internal.batch) is 'Writes a batch into its segment';
+comment on function pgps_internal.note_batch(pgps_internal.batch) is 'Writes a batch into its segment; returns its number';
 comment on function pgps_internal.note_type(bigint, integer, int8multirange, bigint, bigint) is
-'Writes what a batch has of one event type into its segment, with the totals up to there';
+'Writes what a batch has of one event type into its segment, with the totals up to there; returns how many
+events, repeats among them';
 comment on function pgps_internal.note_unfiltered(bigint, pgps_internal.event_type, int8multirange, bigint) is
 'Deliveries of the classes of a type without a filter, where no policies decide; returns the classes';
 revoke all on all functions in schema pgps_internal from public;

@@ -1,24 +1,26 @@
 -- Who dispatches, and how it and the waiting clients are woken. Locks: advisory (1885826163, 2) awake, (1885826163, 3) leader.
 
-create or replace function pgps_internal.wake_subscribers(classes bigint[]) returns void
+create or replace function pgps_internal.wake_members(classes bigint[]) returns bigint
 language plpgsql
 as $$
 declare
     v_woken bigint;
+    v_sum text;
 begin
     -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their own, or are not
     -- active, are looked up.
     perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end, '')
-    from unnest(wake_subscribers.classes) c
+    from unnest(wake_members.classes) c
     join pgps_internal.member m on m.class_id = c
     left join pgps_internal.subscription s on s.subscription_id = m.subscription_id and (s.callback is not null or s.state <> 'active')
     where s.subscription_id is null or s.state = 'active';
     get diagnostics v_woken = row_count;
     -- A text that is only added to: what somebody else has put there is nothing to stumble over.
-    perform set_config('pgps.woken', concat_ws('+', nullif(current_setting('pgps.woken', true), ''), v_woken), true);
+    v_sum := set_config('pgps.woken', concat_ws('+', nullif(current_setting('pgps.woken', true), ''), v_woken), true);
+    return v_woken;
 end
 $$;
-comment on function pgps_internal.wake_subscribers(bigint[]) is
+comment on function pgps_internal.wake_members(bigint[]) is
 'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting pgps.woken tells the
 worker, until the transaction ends, how many there are of both, a sum for each event type';
 
