@@ -36,6 +36,7 @@ _SETTINGS = {
     **SETTINGS,
     "max_connections": "1500",
     "max_prepared_transactions": "300",
+    "track_commit_timestamp": "off",
     "shared_preload_libraries": "pg_stat_statements",
     "pg_stat_statements.track": "none",
 }
