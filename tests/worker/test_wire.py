@@ -8,11 +8,13 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from pgps_worker import broker
 from pgps_worker.config import WorkerConfig
 from pgps_worker.connection import connect
 from pgps_worker.stop import Stop
 from pgps_worker.wire import Wire
 from tests.fix_db import wait_until
+from tests.fix_worker import Ticks
 
 pytestmark = pytest.mark.anyio
 
@@ -96,3 +98,16 @@ async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig) -> None:
         await asyncio.sleep(0)
         stop.request()
         assert await asyncio.wait_for(waiting, 5) == 0
+
+
+async def test_a_dispatch_tells_how_many_events_it_found_and_subscriptions_it_woke(
+    own_database: str, ticks: Ticks
+) -> None:
+    for name in ("first", "second", "third"):
+        ticks.subscribe(name)
+    ticks.publish(1)
+    ticks.publish(2)
+    async with connect(WorkerConfig(dsn=own_database), "wire", statement_timeout=5) as connection:
+        wire = Wire(connection)
+        assert await broker.dispatch(wire) == broker.Batch(events=2, woken=3)
+        assert await broker.dispatch(wire) == broker.Batch(events=0, woken=0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
 
-__all__ = ["Connection", "connect", "in_one_line", "is_alive", "notified"]
+__all__ = ["Connection", "connect", "in_one_line", "is_alive", "notified", "take_notifications"]
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -86,7 +86,7 @@ async def notified(connection: Connection, timeout: float, *, stop: Stop) -> boo
     One that came while a statement ran counts, and those waiting count as one.
     """
     # One that came in the same packet as the last answer is in libpq's buffer already; psycopg would wait for another.
-    if _take_notifications(connection):
+    if take_notifications(connection):
         return True
     came = False
     async with stop.cuts_short():
@@ -101,7 +101,8 @@ def in_one_line(error: BaseException | None) -> str:
     return " ".join((text or str(error)).split())
 
 
-def _take_notifications(connection: Connection) -> int:
+def take_notifications(connection: Connection) -> int:
+    """Take the notifications that libpq has read already, and return how many there were."""
     taken = 0
     while connection.pgconn.notifies():
         taken += 1

@@ -14,6 +14,8 @@ from psycopg import errors
 from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus
 
+from pgps_worker.connection import take_notifications
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -65,7 +67,7 @@ class Wire:
         statement ran count.
         """
         deadline = asyncio.get_running_loop().time() + timeout
-        while not (came := self._notifications()):
+        while not (came := take_notifications(self.connection)):
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0 or stop.requested:
                 return 0
@@ -103,12 +105,6 @@ class Wire:
             forget(socket)
             if timer is not None:
                 timer.cancel()
-
-    def _notifications(self) -> int:
-        taken = 0
-        while self._pgconn.notifies():
-            taken += 1
-        return taken
 
 
 def _settle(ready: asyncio.Future[None]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from psycopg.conninfo import conninfo_to_dict
@@ -29,9 +30,9 @@ class _Packaged(System):
 
     packages: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def fetch(self) -> Path:
         """Fetch the packages. Raises peers.Missing."""
-        raise NotImplementedError
 
     def missing(self) -> str | None:
         """Fetch the packages."""
