@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -26,42 +27,67 @@ def config(dsn: str) -> WorkerConfig:
 
 async def test_a_row_has_the_types_that_psycopg_gives(config: WorkerConfig) -> None:
     async with connect(config, "wire", statement_timeout=5) as connection:
-        row = await Wire(connection).row("select 1, true, null, 'é', $1::pg_snapshot::text", ["1:1:"])
-        assert row == (1, True, None, "é", "1:1:")
+        with Wire(connection) as wire:
+            row = wire.row("select 1, true, null, 'é', $1::pg_snapshot::text", ["1:1:"])
+            assert row == (1, True, None, "é", "1:1:")
+            assert wire.row("select false, 2") == (False, 2)
 
 
 async def test_what_is_larger_than_the_sockets_buffers_comes_through(config: WorkerConfig) -> None:
     async with connect(config, "wire", statement_timeout=30) as connection:
         text = "x" * 8_000_000
-        assert await Wire(connection).row("select $1::text || 'y'", [text]) == (text + "y",)
+        with Wire(connection) as wire:
+            assert wire.row("select $1::text || 'y'", [text]) == (text + "y",)
 
 
 async def test_an_error_is_that_of_its_sqlstate_and_the_connection_goes_on(config: WorkerConfig) -> None:
     async with connect(config, "wire", statement_timeout=5) as connection:
-        wire = Wire(connection)
-        with pytest.raises(errors.DivisionByZero, match="division by zero"):
-            await wire.row("select 1 / $1::integer", ["0"])
-        assert await wire.row("select 2") == (2,)
+        with Wire(connection) as wire:
+            with pytest.raises(errors.DivisionByZero, match="division by zero"):
+                wire.row("select 1 / $1::integer", ["0"])
+            assert wire.row("select 2") == (2,)
         assert await (await connection.execute("select 3")).fetchone() == (3,)
 
 
 async def test_a_statement_that_takes_too_long_is_cancelled(config: WorkerConfig) -> None:
     async with connect(config, "wire", statement_timeout=0.05) as connection:
-        with pytest.raises(errors.QueryCanceled):
-            await Wire(connection).row("select pg_sleep(60)")
+        with Wire(connection) as wire, pytest.raises(errors.QueryCanceled):
+            wire.row("select pg_sleep(60)")
 
 
 async def test_a_cancelled_task_cancels_its_statement(config: WorkerConfig, admin: psycopg.Connection) -> None:
     async with connect(config, "wire", statement_timeout=60) as connection:
-        wire = Wire(connection)
-        task = asyncio.create_task(wire.row("select pg_sleep(60)"))
-        running = "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
-        pid = connection.info.backend_pid
-        await asyncio.to_thread(wait_until, lambda: admin.execute(running, [pid]).fetchone(), what="the statement runs")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert await wire.row("select 1") == (1,)
+        with Wire(connection) as wire:
+            task = asyncio.create_task(wire.aside(lambda: wire.row("select pg_sleep(60)")))
+            running = "select 1 from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+            pid = connection.info.backend_pid
+            await asyncio.to_thread(
+                wait_until, lambda: admin.execute(running, [pid]).fetchone(), what="the statement runs"
+            )
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 10)
+            assert wire.interrupted
+            assert wire.row("select 1") == (1,)
+
+
+@pytest.mark.parametrize("waits", [lambda wire: wire.notified(60), lambda wire: wire.pause(60)])
+async def test_a_cancelled_task_leaves_its_waits(config: WorkerConfig, waits: Callable[[Wire], object]) -> None:
+    async with connect(config, "wire", statement_timeout=60) as connection:
+        with Wire(connection) as wire:
+            task = asyncio.create_task(wire.aside(lambda: waits(wire)))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(task, 10)
+
+
+async def test_what_is_done_aside_has_its_result_and_its_error(config: WorkerConfig) -> None:
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        with Wire(connection) as wire:
+            assert await wire.aside(lambda: wire.row("select 1")) == (1,)
+            with pytest.raises(errors.UndefinedTable):
+                await wire.aside(lambda: wire.row("select * from no_such_table"))
 
 
 async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(
@@ -69,35 +95,40 @@ async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(
 ) -> None:
     for waits in (True, False):
         async with connect(config, "wire", statement_timeout=5) as connection:
-            wire = Wire(connection)
-            admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
-            with pytest.raises(psycopg.OperationalError):
-                await (wire.notified(5, stop=Stop()) if waits else wire.row("select 1"))
+            with Wire(connection) as wire:
+                admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
+                with pytest.raises(psycopg.OperationalError):
+                    _ = wire.notified(5) if waits else wire.row("select 1")
 
 
 async def test_notifications_are_counted_also_those_that_came_while_a_statement_ran(
     config: WorkerConfig, admin: psycopg.Connection
 ) -> None:
     async with connect(config, "wire", statement_timeout=5) as connection:
-        wire = Wire(connection)
         await connection.execute("listen wire_test")
-        for _ in range(3):
-            admin.execute("notify wire_test")
-        await wire.row("select 1")
-        assert await wire.notified(5, stop=Stop()) == 3
-        assert await wire.notified(0.01, stop=Stop()) == 0
-        waiting = asyncio.create_task(wire.notified(5, stop=Stop()))
-        await asyncio.to_thread(admin.execute, "notify wire_test")
-        assert await waiting == 1
+        with Wire(connection) as wire:
+            for _ in range(3):
+                admin.execute("notify wire_test")
+            wire.row("select 1")
+            assert wire.notified(5) == 3
+            assert wire.notified(0.01) == 0
+            waiting = asyncio.create_task(wire.aside(lambda: wire.notified(5)))
+            await asyncio.to_thread(admin.execute, "notify wire_test")
+            assert await waiting == 1
 
 
-async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig) -> None:
-    async with connect(config, "wire", statement_timeout=5) as connection:
-        stop = Stop()
-        waiting = asyncio.create_task(Wire(connection).notified(60, stop=stop))
-        await asyncio.sleep(0)
+@pytest.mark.parametrize("requested", ["before", "meanwhile"])
+async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig, requested: str) -> None:
+    stop = Stop()
+    if requested == "before":
         stop.request()
-        assert await asyncio.wait_for(waiting, 5) == 0
+    async with connect(config, "wire", statement_timeout=5) as connection:
+        with Wire(connection) as wire, stop.calls(wire.interrupt):
+            waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
+            await asyncio.sleep(0.1)
+            stop.request()
+            assert await asyncio.wait_for(waiting, 5) == 0
+            assert wire.interrupted
 
 
 async def test_a_dispatch_tells_how_many_events_it_found_and_subscriptions_it_woke(
@@ -108,6 +139,6 @@ async def test_a_dispatch_tells_how_many_events_it_found_and_subscriptions_it_wo
     ticks.publish(1)
     ticks.publish(2)
     async with connect(WorkerConfig(dsn=own_database), "wire", statement_timeout=5) as connection:
-        wire = Wire(connection)
-        assert await broker.dispatch(wire) == broker.Batch(events=2, woken=3)
-        assert await broker.dispatch(wire) == broker.Batch(events=0, woken=0)
+        with Wire(connection) as wire:
+            assert broker.dispatch(wire) == broker.Batch(events=2, woken=3)
+            assert broker.dispatch(wire) == broker.Batch(events=0, woken=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import sys
 from typing import Annotated
 
 import psycopg
@@ -104,6 +105,8 @@ def work(
     except ConfigError as error:
         _fail(error, 2)
     logs.set_up(log_level, as_json=json_logs, worker=config.name)
+    # The dispatcher's thread waits for the interpreter no longer than this while a link or a callback is busy in it.
+    sys.setswitchinterval(0.0005)
     try:
         asyncio.run(run_once(config) if once else run_worker(config))
     except psycopg.Error as error:

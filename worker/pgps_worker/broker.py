@@ -1,4 +1,4 @@
-"""The functions of schema `pgps` a worker calls, one statement each.
+"""The functions of schema `pgps` a worker calls, one statement each; those that take a wire block.
 
 Two calls in one statement save a round trip where latency counts; `offset 0`
 keeps the planner from changing their order, on which correctness rests.
@@ -57,24 +57,24 @@ class Pending:
     priority: int
 
 
-async def try_lead(wire: Wire) -> bool:
+def try_lead(wire: Wire) -> bool:
     """Take the leader lock if it is free; True while this session leads."""
-    return bool((await wire.row("select pgps.try_lead()"))[0])
+    return bool(wire.row("select pgps.try_lead()")[0])
 
 
-async def dispatch(wire: Wire) -> Batch:
+def dispatch(wire: Wire) -> Batch:
     """Cut and match one batch."""
-    return _batch(*await wire.row("select " + _DISPATCH))
+    return _batch(*wire.row("select " + _DISPATCH))
 
 
-async def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
+def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
     """Tell publishers not to notify, and dispatch; False when one that is committing prevents it."""
     first: LiteralString = "(select pgps.stay_awake() as awake offset 0) as first"
-    awake, *found = await wire.row("select awake, " + _DISPATCH + " from " + first)
+    awake, *found = wire.row("select awake, " + _DISPATCH + " from " + first)
     return bool(awake), _batch(*found)
 
 
-async def fall_asleep_and_dispatch(wire: Wire) -> tuple[str, Batch]:
+def fall_asleep_and_dispatch(wire: Wire) -> tuple[str, Batch]:
     """Let publishers notify again, and dispatch; return a snapshot before which all may still commit without.
 
     Not the one fall_asleep returns: a snapshot ends with the last transaction
@@ -83,14 +83,14 @@ async def fall_asleep_and_dispatch(wire: Wire) -> tuple[str, Batch]:
     """
     first: LiteralString = "(select pgps.fall_asleep() as running offset 0) as first"
     drawn: LiteralString = "case when running is not null then pg_catalog.pg_current_xact_id()::text end, "
-    xid, *found = await wire.row("select " + drawn + _DISPATCH + " from " + first)
+    xid, *found = wire.row("select " + drawn + _DISPATCH + " from " + first)
     return f"{xid}:{xid}:", _batch(*found)
 
 
-async def all_ended_and_dispatch(wire: Wire, running: str) -> tuple[bool, Batch]:
+def all_ended_and_dispatch(wire: Wire, running: str) -> tuple[bool, Batch]:
     """Return whether all of `running` had ended, and then what a dispatch found."""
     first: LiteralString = "(select pgps.all_ended($1::pg_catalog.pg_snapshot) as ended offset 0) as first"
-    ended, *found = await wire.row("select ended, " + _DISPATCH + " from " + first, [running])
+    ended, *found = wire.row("select ended, " + _DISPATCH + " from " + first, [running])
     return bool(ended), _batch(*found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -53,97 +52,101 @@ class Dispatcher:
         ) as connection:
             self.vitals.up(self.name)
             try:
-                wire = Wire(connection)
-                await self._stand_by(wire)
-                await _Leader(wire, self.stop, self.vitals, Pace(self.config.cores)).lead()
+                with Wire(connection) as wire, self.stop.calls(wire.interrupt):
+                    await wire.aside(lambda: _stand_by(wire))
+                    await self._lead(wire)
             finally:
                 self.vitals.leading = False
 
-    async def _stand_by(self, wire: Wire) -> None:
-        waiting = False
-        while not self.stop.requested and not await broker.try_lead(wire):
-            if not waiting:
-                log.info("standing by: another worker dispatches")
-                waiting = True
-            await self.stop.sleep(random.uniform(*_STANDBY_POLL))  # noqa: S311
-
-
-class _Leader:
-    """The loop of the dispatcher that leads. Nothing is logged in it, and a batch costs one round trip."""
-
-    def __init__(self, wire: Wire, stop: Stop, vitals: Vitals, pace: Pace) -> None:
-        self._wire = wire
-        self._stop = stop
-        self._vitals = vitals
-        self._pace = pace
-
-    async def lead(self) -> None:
-        """Dispatch until asked to stop."""
-        if self._stop.requested:
-            return
-        await self._wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
-        self._vitals.leading = True
-        log.info("dispatching")
-        while not self._stop.requested:
+    async def _lead(self, wire: Wire) -> None:
+        leader = _Leader(wire, self.vitals, Pace(self.config.cores))
+        if not wire.interrupted:
+            await wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
+            self.vitals.leading = True
+            log.info("dispatching")
+        while not wire.interrupted:
             try:
-                # Awake first: who commits now may have seen the last leader awake, and will not notify.
-                await self._awake()
-                await self._asleep()
+                await wire.aside(leader.lead)
             except errors.QueryCanceled:
-                names = await broker.blame(self._wire.connection)
+                names = await broker.blame(wire.connection)
                 if names is None:
                     raise
                 log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
 
-    async def _awake(self) -> None:
+
+def _stand_by(wire: Wire) -> None:
+    waiting = False
+    while not wire.interrupted and not broker.try_lead(wire):
+        if not waiting:
+            log.info("standing by: another worker dispatches")
+            waiting = True
+        wire.pause(random.uniform(*_STANDBY_POLL))  # noqa: S311
+
+
+class _Leader:
+    """The loop of the dispatcher that leads, in a thread. Nothing is logged in it, and a batch costs one round trip."""
+
+    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace) -> None:
+        self._wire = wire
+        self._vitals = vitals
+        self._pace = pace
+
+    def lead(self) -> None:
+        """Dispatch until interrupted."""
+        while not self._wire.interrupted:
+            # Awake first: who commits now may have seen the last leader awake, and will not notify.
+            self._awake()
+            self._asleep()
+
+    def _awake(self) -> None:
         """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
         awake = False
         checked = time.monotonic()
-        while not self._stop.requested:
+        while not self._wire.interrupted:
             began = time.monotonic()
             if awake:
-                batch = await broker.dispatch(self._wire)
+                batch = broker.dispatch(self._wire)
             else:
-                awake, batch = await broker.stay_awake_and_dispatch(self._wire)
+                awake, batch = broker.stay_awake_and_dispatch(self._wire)
             now = self._note(batch, began)
             if not batch.events and self._pace.is_calm(now):
                 break
             if now - checked > SAFETY:
-                await self._still_leading()
+                self._still_leading()
                 checked = now
-            await asyncio.sleep(self._pace.linger())
+            self._wire.pause(self._pace.linger())
         if awake:
-            await self._fall_asleep()
+            self._fall_asleep()
 
-    async def _fall_asleep(self) -> None:
+    def _fall_asleep(self) -> None:
         """Let publishers notify again, and look until none is left that was committing without."""
         began = time.monotonic()
-        running, batch = await broker.fall_asleep_and_dispatch(self._wire)
+        running, batch = broker.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
         for poll in ALL_ENDED_POLLS:
             began = time.monotonic()
-            ended, batch = await broker.all_ended_and_dispatch(self._wire, running)
+            ended, batch = broker.all_ended_and_dispatch(self._wire, running)
             now = self._note(batch, began)
-            if ended or self._stop.requested or self._pace.is_busy(now):
+            if ended or self._wire.interrupted or self._pace.is_busy(now):
                 return
-            await self._wire.notified(poll, stop=self._stop)
+            self._wire.notified(poll)
 
-    async def _asleep(self) -> None:
+    def _asleep(self) -> None:
         """Wait for publishers to notify, until they do it too often."""
         timeout = CONFIRM
-        while not self._stop.requested:
-            told = await self._wire.notified(timeout, stop=self._stop)
+        while not self._wire.interrupted:
+            told = self._wire.notified(timeout)
             if not told and timeout == SAFETY:
-                await self._still_leading()
+                self._still_leading()
             began = time.monotonic()
-            batch = await broker.dispatch(self._wire)
+            batch = broker.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return
             timeout = confirm(batch.events)
 
-    async def _still_leading(self) -> None:
+    def _still_leading(self) -> None:
         """Take the leader lock back should a filter's function have released the session's locks."""
-        if not await broker.try_lead(self._wire):
+        if not broker.try_lead(self._wire):
             raise LeadershipLostError
 
     def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:

@@ -62,8 +62,9 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
     """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
     before = vitals.events_handled + vitals.events_filed
     dispatched = 0
-    while events := (await broker.dispatch(Wire(connection))).events:
-        dispatched += events
+    with Wire(connection) as wire:
+        while events := (await wire.aside(lambda: broker.dispatch(wire))).events:
+            dispatched += events
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()

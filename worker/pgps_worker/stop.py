@@ -7,7 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 __all__ = ["Stop"]
 
@@ -39,6 +39,17 @@ class Stop:
     def then(self, callback: Callable[[], None]) -> None:
         """Have `callback` called when the request comes."""
         self._callbacks.append(callback)
+
+    @contextlib.contextmanager
+    def calls(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Have `callback` called when the request comes, or has come, as long as the block lasts."""
+        if self.requested:
+            callback()
+        self._callbacks.append(callback)
+        try:
+            yield
+        finally:
+            self._callbacks.remove(callback)
 
     async def wait(self) -> None:
         """Return when the request has come."""
