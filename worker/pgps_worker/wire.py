@@ -1,8 +1,8 @@
 """Statements and notifications straight over libpq, for the loop that every event goes through.
 
-It blocks, in a thread of its own: 0.16 ms of a processor for a notification and
-the statement that follows it, where the event loop took 0.5 and psycopg's
-cursors in it 0.85. Types, errors and cancellation are psycopg's.
+It blocks, in a thread of its own: at 100 events a second a worker takes less
+than half the processor time of one whose event loop sends the same statements
+(decision 18). Types, errors and cancellation are psycopg's.
 """
 
 from __future__ import annotations

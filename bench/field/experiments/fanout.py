@@ -26,7 +26,7 @@ TITLE = "Fan-out"
 NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "procrastinate", "pgboss", "graphile")
 _ONE_BY_ONE = ("procrastinate", "graphile")
 PLOT = "bars"
-MINUTES = 10.5
+MINUTES = 17.0
 _POINTS = (10, 100, 1)
 _TABLES: dict[Filters, str] = {
     "symbol": "deliveries a second, a tenth of the events to each consumer",

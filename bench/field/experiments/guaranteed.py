@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TITLE = "Guaranteed delivery (figure 9)"
 NEEDS = ("pgps", "activemq")
 PLOT = "curves"
-MINUTES = 7.0
+MINUTES = 8.5
 _POINTS = (100, 10, 1, 50, 20, 5)
 
 

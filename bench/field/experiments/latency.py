@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TITLE = "Latency with default settings"
 NEEDS = ("pgps", "pgq", "rabbitmq", "activemq", "pgqueuer", "procrastinate", "pgboss", "graphile")
 PLOT = "bars"
-MINUTES = 14.0
+MINUTES = 15.0
 RATES = (100, 1, 1000)
 _SECONDS = {1: 5.0, 100: 2.5, 1000: 2.0}
 

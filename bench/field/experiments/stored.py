@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TITLE = "Filters on stored data (figure 8)"
 NEEDS = ("pgps", "activemq")
 PLOT = "curves"
-MINUTES = 9.0
+MINUTES = 10.0
 _POINTS = (100, 10, 1, 50, 20)
 _SHARED = (0, 10, 20, 30)
 _RANDOM, _SAME = "pgps, random portfolios", "pgps, {} % on the same portfolio"

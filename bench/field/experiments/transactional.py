@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TITLE = "Transactional consumption (figure 10)"
 NEEDS = ("pgps", "activemq")
 PLOT = "curves"
-MINUTES = 16.0
+MINUTES = 18.0
 _POINTS = (100, 10, 1, 50, 20)
 _CALLBACK, _XA = "pgps, stored function, a batch", "ActiveMQ, XA, one at a time"
 _SERIES: dict[str, tuple[str, Consume, int]] = {
