@@ -258,13 +258,24 @@ def _whole(plan: Plan, size: float) -> int:
     return max(1, math.ceil(size / step)) * step
 
 
+def _headlines(text: str) -> str:
+    """Return an error's lines that are neither frames of a trace, Python's or JavaScript's, nor parts of an object."""
+    lines = (
+        line.removesuffix(" {").removesuffix(" Traceback (most recent call last):")
+        for line in text.splitlines()
+        if not line.startswith((" ", "}", "Traceback"))
+    )
+    return "; ".join(line for line in lines if line)
+
+
 @contextlib.contextmanager
 def noting(house: House, contender: Contender, standing: Standing) -> Iterator[None]:
     """Keep a failure of one contender from ending the others, or from going on beside them."""
     try:
         yield
     except Exception as error:
-        standing.error = f"{type(error).__name__}: {error}"
+        # What a client logged may be a trace, with paths; it is printed, not kept.
+        standing.error = f"{type(error).__name__}: {_headlines(str(error))}"
         house.progress.console.print(traceback.format_exc(), markup=False)
         with contextlib.suppress(Exception):
             contender.close()

@@ -48,9 +48,17 @@ def published(count: int) -> Published:
     return Published(0, count, 0.5, 1.0, records(*range(count)))
 
 
+JAVASCRIPT_TRACE = """
+    at /somewhere/node_modules/pool/index.js:45:11
+    at async serve (/somewhere/base.js:94:20) {
+  code: '40P01',
+}
+"""
+
+
 class Broken(Pgps):
     def open(self, house: House, plan: Plan) -> Any:
-        raise RuntimeError("no broker")
+        raise RuntimeError("no broker" + JAVASCRIPT_TRACE)
 
 
 def test_ways_of_consuming_from_pgps_arrive_and_are_checked_and_one_that_fails_stops_nobody(house: House) -> None:

@@ -22,10 +22,22 @@ async function send(boss, plan, quotes) {
     await boss.insert(jobs);
 }
 
+// Two that create queues at once run into a deadlock over their foreign keys.
+async function createQueue(boss, name) {
+    for (;;) {
+        try {
+            return await boss.createQueue(name, { retryLimit: 5, retryDelay: 0 });
+        } catch (error) {
+            if (error.code !== "40P01") throw error;
+            await new Promise((resolve) => setTimeout(resolve, 3000 * Math.random()));
+        }
+    }
+}
+
 async function subscribe(boss, plan, indexes) {
     for (const index of indexes) {
         const name = `c${index}`;
-        await boss.createQueue(name, { retryLimit: 5, retryDelay: 0 });
+        await createQueue(boss, name);
         await boss.subscribe(plan.filters === "symbol" ? topic(plan, index) : "quote", name);
     }
 }
