@@ -181,6 +181,24 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: 
         time.sleep(0.01)
 
 
+def lock_waiters(connection: psycopg.Connection, number: int) -> int:
+    """How many sessions of the connection's database wait for an advisory lock of this number; of two, the first.
+
+    Its database only: in one beside it another process may run the same test.
+    """
+    row = connection.execute(
+        """
+        select count(*) from pg_locks
+        where locktype = 'advisory' and not granted
+            and case objsubid when 1 then objid else classid end = %s::bigint::oid
+            and database = (select oid from pg_database where datname = current_database())
+        """,
+        [number],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def _drop_role(connection: psycopg.Connection, role: str) -> None:
     for statement in ("drop owned by {} cascade", "drop role {}"):
         connection.execute(sql.SQL(statement).format(sql.Identifier(role)))

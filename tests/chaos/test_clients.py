@@ -9,17 +9,12 @@ from collections.abc import Callable
 import psycopg
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_broker import call, column, make_type, publish, rows, value
+from tests.fix_broker import call, column, make_type, publish, rows
 from tests.fix_clients import Client
-from tests.fix_db import wait_until
+from tests.fix_db import lock_waiters, wait_until
 
 GATE = 98
 GATED = f"select pg_advisory_xact_lock_shared({GATE})"
-
-
-def at_gate(connection: psycopg.Connection) -> bool:
-    query = "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted"
-    return bool(value(connection, query, [GATE]))
 
 
 def killed(cluster: EmbeddedCluster, step: Callable[[psycopg.Connection], object]) -> None:
@@ -33,7 +28,7 @@ def killed(cluster: EmbeddedCluster, step: Callable[[psycopg.Connection], object
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: at_gate(holder))
+        wait_until(lambda: lock_waiters(holder, GATE))
         cluster.kill9()
         thread.join()
     cluster.start()

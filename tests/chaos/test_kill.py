@@ -15,7 +15,7 @@ import pytest
 
 from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import call, make_type, numbers, publish, rows, sink, sunk, take, value
-from tests.fix_db import wait_until
+from tests.fix_db import lock_waiters, wait_until
 
 GATE = 99
 SEGMENT = 65536
@@ -54,11 +54,6 @@ def broken(own_cluster: EmbeddedCluster) -> Iterator[Broken]:
     broker.connection.close()
 
 
-def at_gate(connection: psycopg.Connection) -> bool:
-    query = "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted"
-    return bool(value(connection, query, [GATE]))
-
-
 def killed(broker: Broken, target: str, step: Callable[[psycopg.Connection], object]) -> None:
     """Run a step in a session of its own until it waits at the gate; kill its backend, or the server; start again."""
     holder = psycopg.connect(broker.cluster.dsn(), autocommit=True)
@@ -71,7 +66,7 @@ def killed(broker: Broken, target: str, step: Callable[[psycopg.Connection], obj
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: at_gate(holder))
+    wait_until(lambda: lock_waiters(holder, GATE))
     if target == "backend":
         # The postmaster restarts all of them: shared memory may be damaged.
         os.kill(session.info.backend_pid, signal.SIGKILL)

@@ -10,19 +10,12 @@ import psycopg
 import pytest
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import Ticks, Workers, ticks, workers
 
 __all__ = ["ticks", "workers"]
 
 _GATE = 77
-
-
-def waits_at_gate(connection: psycopg.Connection) -> bool:
-    row = connection.execute(
-        "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted", [_GATE]
-    ).fetchone()
-    return row is not None and row[0] > 0
 
 
 def test_killed_in_the_middle_of_a_dispatch(own_database: str, ticks: Ticks, workers: Workers) -> None:
@@ -38,7 +31,7 @@ def test_killed_in_the_middle_of_a_dispatch(own_database: str, ticks: Ticks, wor
     worker = workers(own_database)
     ticks.connection.execute("select pg_advisory_lock(%s)", [_GATE])
     ticks.publish(1, 2, 3)
-    wait_until(lambda: waits_at_gate(ticks.connection))
+    wait_until(lambda: lock_waiters(ticks.connection, _GATE))
     worker.kill9()
     ticks.connection.execute("select pg_advisory_unlock(%s)", [_GATE])
     workers(own_database)
@@ -53,11 +46,11 @@ def test_killed_in_the_middle_of_a_callback(own_database: str, ticks: Ticks, wor
     worker = workers(own_database)
     ticks.connection.execute("select pg_advisory_lock(%s)", [_GATE])
     ticks.publish(1, 2, 3)
-    wait_until(lambda: waits_at_gate(ticks.connection))
+    wait_until(lambda: lock_waiters(ticks.connection, _GATE))
     worker.kill9()
-    wait_until(lambda: not waits_at_gate(ticks.connection), timeout=5)
+    wait_until(lambda: not lock_waiters(ticks.connection, _GATE), timeout=5)
     second = workers(own_database, ready=False)
-    wait_until(lambda: waits_at_gate(ticks.connection), what=second.messages)
+    wait_until(lambda: lock_waiters(ticks.connection, _GATE), what=second.messages)
     assert ticks.seen("gated") == []
     ticks.connection.execute("select pg_advisory_unlock(%s)", [_GATE])
     ticks.wait_for("gated", 3)
@@ -124,7 +117,7 @@ def test_the_server_is_killed_in_the_middle_of_a_step(
         worker = workers(dsn)
         connection.execute("select pg_advisory_lock(%s)", [_GATE])
         broker.publish(1, 2, 3)
-        wait_until(lambda: waits_at_gate(connection))
+        wait_until(lambda: lock_waiters(connection, _GATE))
         own_cluster.kill9()
     own_cluster.start()
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pgps.embedded import EmbeddedCluster
-from tests.fix_db import wait_until
+from tests.fix_db import lock_waiters, wait_until
 from tests.fix_worker import Ticks, Workers
 
 
@@ -36,7 +36,7 @@ def test_a_signal_lets_the_batch_end_and_the_worker_leaves_with_0(
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
     worker = workers(own_database)
     ticks.publish(1)
-    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    wait_until(lambda: lock_waiters(ticks.connection, 7) == 1)
     worker.signal(number)
     wait_until(lambda: "finishing the batch" in worker.messages)
     assert worker.is_running()
@@ -52,7 +52,7 @@ def test_a_second_signal_rolls_the_batch_back_and_nothing_is_lost(
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
     worker = workers(own_database)
     ticks.publish(1)
-    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    wait_until(lambda: lock_waiters(ticks.connection, 7) == 1)
     worker.signal(signal.SIGTERM)
     wait_until(lambda: "finishing the batch" in worker.messages)
     worker.signal(signal.SIGTERM)
@@ -97,7 +97,7 @@ def test_once_beside_a_running_worker_leaves_what_that_has_in_hand(
     ticks.subscribe("waits", "perform pg_advisory_xact_lock(7)")
     workers(own_database)
     ticks.publish(1)
-    wait_until(lambda: _waiting_for_lock(ticks) == 1)
+    wait_until(lambda: lock_waiters(ticks.connection, 7) == 1)
     assert run("--dsn", own_database, "--once").returncode == 0
     ticks.connection.execute("select pg_advisory_unlock(7)")
     wait_until(lambda: ticks.seen("waits") == [1])
@@ -189,13 +189,3 @@ def test_the_log_is_json_on_request(own_database: str, workers: Workers) -> None
     assert worker.log[0]["message"] == "worker w1 starts"
     assert {line["level"] for line in worker.log} <= {"info", "warning"}
     assert "Traceback" not in worker.messages
-
-
-def _waiting_for_lock(ticks: Ticks) -> int:
-    row = ticks.connection.execute(
-        "select count(*) from pg_locks where locktype = 'advisory' and objid = 7 and not granted"
-        # Another process runs the same tests in a database beside this one.
-        " and database = (select oid from pg_database where datname = current_database())"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])

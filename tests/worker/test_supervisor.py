@@ -132,6 +132,18 @@ async def test_a_wait_is_cut_short_by_the_request_and_by_nothing_else(stop: Stop
         await asyncio.Event().wait()
 
 
+async def test_who_asks_to_be_called_back_late_is_called_at_once_and_behind_its_block_not_at_all(stop: Stop) -> None:
+    calls: list[str] = []
+    with stop.calls(lambda: calls.append("before")):
+        pass
+    with stop.calls(lambda: calls.append("meanwhile")):
+        stop.request()
+        assert calls == ["meanwhile"]
+    stop.then(lambda: calls.append("late"))
+    with stop.calls(lambda: calls.append("later")):
+        assert calls == ["meanwhile", "late", "later"]
+
+
 async def test_a_second_request_calls_back_no_more(stop: Stop) -> None:
     calls: list[str] = []
     stop.then(lambda: calls.append("stopped"))

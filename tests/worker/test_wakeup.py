@@ -17,7 +17,7 @@ from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.pace import SAFETY, Pace
 from pgps_worker.stop import Stop
 from pgps_worker.vitals import Vitals
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import Ticks
 
 pytestmark = pytest.mark.anyio
@@ -131,9 +131,7 @@ async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_t
 
         thread = threading.Thread(target=publish)
         thread.start()
-        await until(
-            f"select 1 from pg_locks where locktype = 'advisory' and objid = {_GATE} and not granted", ticks.connection
-        )
+        await asyncio.to_thread(wait_until, lambda: lock_waiters(ticks.connection, _GATE))
         GivenPace.busy = False
         await until(ASLEEP, ticks.connection)
         opened = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -88,6 +89,19 @@ async def test_what_is_done_aside_has_its_result_and_its_error(config: WorkerCon
             assert await wire.aside(lambda: wire.row("select 1")) == (1,)
             with pytest.raises(errors.UndefinedTable):
                 await wire.aside(lambda: wire.row("select * from no_such_table"))
+
+
+async def test_a_wire_that_waits_takes_no_thread_of_the_event_loops(config: WorkerConfig) -> None:
+    """It has few, and needs them to look up hosts: many dispatchers in one process would leave it none."""
+    with ThreadPoolExecutor(1) as only:
+        asyncio.get_running_loop().set_default_executor(only)
+        async with connect(config, "wire", statement_timeout=5) as connection:
+            with Wire(connection) as wire:
+                waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
+                await asyncio.sleep(0.1)
+                assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 5) == 1
+                wire.interrupt()
+                assert await waiting == 0
 
 
 async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(

@@ -37,15 +37,15 @@ class Stop:
             wait.reschedule(now)
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the request comes."""
+        """Have `callback` called when the request comes, or now if it has come."""
         self._callbacks.append(callback)
+        if self.requested:
+            callback()
 
     @contextlib.contextmanager
     def calls(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Have `callback` called when the request comes, or has come, as long as the block lasts."""
-        if self.requested:
-            callback()
-        self._callbacks.append(callback)
+        """As `then`, for as long as the block lasts."""
+        self.then(callback)
         try:
             yield
         finally:

@@ -91,8 +91,7 @@ class Wire:
     def interrupt(self) -> None:
         """End all waits, now and in future; statements go on. From any thread."""
         self._interrupted.set()
-        with contextlib.suppress(OSError):
-            self._ringer.send(b"!")
+        self._ringer.send(b"!")
 
     def row(self, query: str, params: Sequence[str] = ()) -> tuple[Any, ...]:
         """Run a statement, whose parameters are $1, $2, … and texts, and return its one row. Raises psycopg.Error."""
