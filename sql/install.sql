@@ -2,6 +2,14 @@
 \ir schema/0002_links.sql
 \ir schema/0003_clients.sql
 \ir schema/0004_streams.sql
+\ir schema/0005_consumers.sql
+\ir schema/0006_links.sql
+\ir schema/0007_rights.sql
+\ir schema/0008_locks.sql
+\ir schema/0009_lanes.sql
+\ir schema/0010_housekeeping.sql
+\ir schema/0011_audit.sql
+\ir schema/0012_failures.sql
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/types.sql
