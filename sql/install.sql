@@ -78,3 +78,4 @@
 \ir code/client_reclaim.sql
 \ir code/client_views.sql
 \ir code/statements.sql
+\ir code/rebuild.sql

@@ -66,11 +66,3 @@ comment on view pgps.confirm_events is
 'Which event type confirms which, for readers who may see both. open: transactions that have raised events at once and have not ended, or not been looked at.';
 
 grant select on pgps.clients, pgps.registrations, pgps.requests, pgps.confirm_events to public;
-
--- Event types made before this release know nothing of clients in their generated code.
-do $$
-begin
-    perform pgps_internal.build_endpoint(t.type_id), pgps_internal.build_code(t.type_id)
-    from pgps_internal.event_type t where to_regproc('pgps_internal.statement_' || t.type_id) is null;
-end
-$$;

@@ -236,7 +236,7 @@ end
 $$;
 comment on function pgps_internal.build_code(integer) is 'Generates all code of an event type; again after its attributes have changed';
 
-create or replace function pgps_internal.drop_code(type_id integer) returns void
+create or replace function pgps_internal.drop_functions(type_id integer) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -244,7 +244,7 @@ declare
     v_type pgps_internal.event_type;
     v_function regprocedure;
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = drop_code.type_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = drop_functions.type_id;
     for v_function in
         select p.oid from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace and (
@@ -256,10 +256,23 @@ begin
         execute format('drop function %s', v_function);
     end loop;
     perform pgps_internal.drop_receive(v_type);
-    execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_link.%I',
-        v_type.name || '_in', v_type.name || '_out', v_type.name || '_exception', v_type.name || '_sent');
-    execute format('drop view if exists pgps_queue.%I', v_type.name || '_log');
+    execute format('drop view if exists pgps_link.%I', v_type.name || '_sent');
     execute format('drop type if exists pgps_internal.wire_%s', v_type.type_id);
+end
+$$;
+comment on function pgps_internal.drop_functions(integer) is
+'Drops the generated code of an event type, but for the views that users may have built upon';
+
+create or replace function pgps_internal.drop_code(type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := (select t.name from pgps_internal.event_type t where t.type_id = drop_code.type_id);
+begin
+    perform pgps_internal.drop_functions(drop_code.type_id);
+    execute format('drop view if exists pgps_queue.%I, pgps_queue.%I, pgps_queue.%I, pgps_queue.%I',
+        v_name || '_in', v_name || '_out', v_name || '_exception', v_name || '_log');
 end
 $$;
 comment on function pgps_internal.drop_code(integer) is 'Drops the generated code of an event type';

@@ -17,7 +17,7 @@ declare
 begin
     -- Scalar subqueries: what a reader does not name costs nothing.
     execute format($sql$
-        create view pgps_queue.%I with (security_invoker = true) as
+        create or replace view pgps_queue.%I with (security_invoker = true) as
         select %s l.event_id, l.xid, (select c.published_at %s) as published_at, (select c.publisher %s) as publisher,
             coalesce((select c.origin %s), (select p.broker from pgps_internal.progress p)) as origin, %s
         from %s l

@@ -237,7 +237,7 @@ declare
     v_relation text;
 begin
     execute format($sql$
-        create view pgps_queue.%I with (security_invoker = true) as
+        create or replace view pgps_queue.%I with (security_invoker = true) as
         select %s l.event_id, l.pgps_published_at as enqueued_at, l.xid, l.pgps_publisher as publisher, coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
             coalesce(l.pgps_origin_event, l.event_id) as origin_event_id
         from (
@@ -259,7 +259,7 @@ begin
         v_name || '_in', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'enqueued_at', 'xid', 'publisher', 'origin', 'state', 'origin_event_id']),
         v_attributes, v_log, v_id, v_attributes, v_audit, v_log, v_id, v_id);
     execute format($sql$
-        create view pgps_queue.%I with (security_invoker = true) as
+        create or replace view pgps_queue.%I with (security_invoker = true) as
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
         join (%s) l using (event_id)
@@ -267,7 +267,7 @@ begin
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))$sql$,
         v_name || '_out', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'subscription', 'matched_at', 'attempts', 'state']), v_events, v_id, v_id);
     execute format($sql$
-        create view pgps_queue.%I with (security_invoker = true) as
+        create or replace view pgps_queue.%I with (security_invoker = true) as
         select %s f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
         join (%s) l using (event_id)

@@ -242,26 +242,52 @@ def test_an_older_revision_is_brought_to_head(
     empty_database: str, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     install.install(empty_database)
+    newest = _scripts.schema_scripts()[-1]
+    revision = f"{int(_scripts.head()) + 1:04}"
+    script = f"schema/{revision}_more.sql"
     migrations = tmp_path / "migrations"
     shutil.copytree(_resources.migrations_dir(), migrations)
     baseline = (migrations / "versions" / "0001_baseline.py").read_text()
-    (migrations / "versions" / "0005_more.py").write_text(
-        baseline.replace("0001_baseline", "0005_more")
-        .replace('revision = "0001"', 'revision = "0005"')
-        .replace("down_revision = None", 'down_revision = "0004"')
+    (migrations / "versions" / f"{revision}_more.py").write_text(
+        baseline.replace("0001_baseline", f"{revision}_more")
+        .replace('revision = "0001"', f'revision = "{revision}"')
+        .replace("down_revision = None", f'down_revision = "{_scripts.head()}"')
     )
     monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
-    (release / "schema" / "0005_more.sql").write_text("create table pgps_internal.more (a int);\n")
+    (release / script).write_text("create table pgps_internal.more (a int);\n")
     contents = release / "install.sql"
-    contents.write_text(
-        contents.read_text().replace(
-            "\\ir schema/0004_streams.sql\n", "\\ir schema/0004_streams.sql\n\\ir schema/0005_more.sql\n"
-        )
-    )
-    assert install.pending(empty_database) == ["schema/0005_more.sql", *_scripts.code_scripts()]
+    contents.write_text(contents.read_text().replace(f"\\ir {newest}\n", f"\\ir {newest}\n\\ir {script}\n"))
+    assert install.pending(empty_database) == [script, *_scripts.code_scripts()]
     after = install.upgrade(empty_database)
-    assert (after.revision, after.up_to_date) == ("0005", True)
+    assert (after.revision, after.up_to_date) == (revision, True)
     connect(dsn=empty_database).execute("select from pgps_internal.more")
+
+
+def test_generated_code_of_old_event_types_is_made_again(empty_database: str, release: Path, connect: Connect) -> None:
+    install.install(empty_database)
+    mine = connect(dsn=empty_database)
+    mine.execute("select pgps.create_event_type('tick', 'n integer'), pgps.advertise('tick')")
+    mine.execute("select pgps.subscribe('even', 'tick', filter => 'n % 2 = 0')")
+    mine.execute("insert into pgps_event.tick (n) values (1), (2)")
+    mine.execute("create view public.seen as select n, state from pgps_queue.tick_in")
+    row = mine.execute("select type_id from pgps_internal.event_type").fetchone()
+    assert row is not None
+    mine.execute(
+        f"""
+        create or replace function pgps_internal.cut_{row[0]}(pgps_xids xid8[], pgps_ranges int8multirange)
+        returns pgps_internal.taken language plpgsql as $$ begin raise 'code of an older release'; end $$
+        """.encode()
+    )
+    with pytest.raises(psycopg.Error, match="code of an older release"):
+        mine.execute("select pgps.dispatch()")
+    add_code(release, "select 1;\n")
+    assert install.upgrade(empty_database).up_to_date
+    mine.execute("insert into pgps_event.tick (n) values (4)")
+    assert mine.execute("select pgps.dispatch()").fetchone() == (3,)
+    received = mine.execute("select (payload ->> 'n')::int from pgps.take('even')").fetchall()
+    assert received == [(2,), (4,)]
+    mine.execute("insert into pgps_event.tick (n) values (6)")
+    assert mine.execute("select n, state from public.seen").fetchall() == [(6, "waiting")]
 
 
 def test_a_newer_release_in_the_database_is_left_alone(empty_database: str, connect: Connect) -> None:
