@@ -21,6 +21,7 @@
 \ir code/immediate.sql
 \ir code/rules.sql
 \ir code/dispatch.sql
+\ir code/large.sql
 \ir code/segments.sql
 \ir code/wake.sql
 \ir code/match.sql

@@ -67,6 +67,7 @@ begin
     with wanted as materialized (
         select c.hi, c.lo, c.xid from pgps_internal.control c
         where c.xid = any (appoint.xids) and c.type_id = (appoint.event_type).type_id and c.hi >= lower(appoint.ids)
+            and c.lo < upper(appoint.ids)
             and coalesce(c.handler, (appoint.event_type).handler) = 'any'
     ),
     candidate as materialized (

@@ -124,37 +124,47 @@ $$;
 comment on function pgps_internal.rebaseline(pgps_internal.batch) is
 'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing repeated';
 
-create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
+create or replace function pgps_internal.cut_window(max_events integer) returns pgps_internal.cut
 language plpgsql
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
-    v_batch pgps_internal.batch;
-    v_window pgps_internal.cut;
-    v_found pgps_internal.part[];
+begin
+    if v_last.batch_id is null or pgps_internal.is_same_life(v_last) then
+        return pgps_internal.next_window(v_last, cut_window.max_events);
+    end if;
+    return row(pgps_internal.rebaseline(v_last),
+        array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
+            from pg_temp.pgps_rebaseline r group by r.type_id))::pgps_internal.cut;
+end
+$$;
+comment on function pgps_internal.cut_window(integer) is
+'What the next batch consists of; nulls when nothing waits. Nothing is noted but the beginning of a new epoch.';
+
+create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
+language plpgsql
+as $$
+declare
+    v_window pgps_internal.cut := pgps_internal.cut_window(cut_batch.max_events);
     v_part pgps_internal.part;
     v_events bigint := 0;
 begin
-    if v_last.batch_id is not null and not pgps_internal.is_same_life(v_last) then
-        v_batch := pgps_internal.rebaseline(v_last);
-        v_found := array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
-            from pg_temp.pgps_rebaseline r group by r.type_id);
-    else
-        v_window := pgps_internal.next_window(v_last, cut_batch.max_events);
-        if (v_window.batch).batch_id is null then
-            return -1;
-        end if;
-        v_batch := v_window.batch;
-        v_found := v_window.parts;
+    if (v_window.batch).batch_id is null then
+        return -1;
+    elsif pgps_internal.size_if_large(v_window, cut_batch.max_events) > 0 then
+        perform pgps_internal.open_parts(v_window);
+        return (select coalesce(sum(pgps_internal.dispatch_large_part(b)), 0) from generate_series((v_window.batch).batch_id,
+            (select max(p.batch_id) from pgps_internal.large_part p)) b);
     end if;
-    v_batch.batch_id := pgps_internal.note_batch(v_batch);
-    foreach v_part in array v_found loop
-        v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id, v_part);
+    v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
+    foreach v_part in array v_window.parts loop
+        v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
     end loop;
     return v_events;
 end
 $$;
-comment on function pgps_internal.cut_batch(integer) is 'Cuts and matches one batch; returns its number of events, -1 when nothing waits';
+comment on function pgps_internal.cut_batch(integer) is
+'Cuts and matches one batch, or one transaction that is too large for a batch; returns its number of events, -1 when nothing waits';
 
 create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
 language plpgsql

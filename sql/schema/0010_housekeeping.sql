@@ -1,5 +1,14 @@
 -- breaking: no
 -- Large transactions and segments.
 
+-- The parts of a large transaction that the dispatcher's transaction has still to match; empty whenever it has ended.
+create unlogged table pgps_internal.large_part (
+    batch_id bigint not null,
+    type_id integer not null,
+    xids xid8[] not null,
+    ranges int8multirange not null
+);
+create index large_part_idx on pgps_internal.large_part (batch_id);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0010')
 on conflict (key) do update set value = excluded.value;

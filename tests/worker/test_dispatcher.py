@@ -139,3 +139,43 @@ def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
     assert row is not None
     assert row[0] == "suspended"
     assert "timeout" in row[1]
+
+
+def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_whole(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    """Each of its parts takes a fifth of the time limit, all of it together several times as long."""
+    admin = connect(dsn=own_database)
+    admin.execute("select pgps.configure('max_part_events', '500')")
+    admin.execute(
+        "create function dawdle(n integer) returns boolean language sql volatile as 'select pg_sleep(0.0002) is not null'"
+    )
+    admin.execute("select pgps.subscribe('slow', 'tick', 'public.dawdle(n)')")
+    admin.execute("select pgps.subscribe('all', 'tick')")
+    worker = workers(own_database, "--dispatch-timeout", "1.5")
+    admin.execute("insert into pgps_event.tick (n) select generate_series(1, 12000)")
+    depths = "select name, depth from pgps.subscriptions order by name"
+    seen = set()
+
+    def arrived() -> bool:
+        seen.add(tuple(admin.execute(depths).fetchall()))
+        return (("all", 12000), ("slow", 12000)) in seen
+
+    wait_until(arrived, timeout=40, what=worker.messages)
+    assert {found[0] for found in seen} == {("all", 0), ("all", 12000)}, "all at once"
+    assert admin.execute("select count(*) from pgps.subscriptions where state <> 'active'").fetchone() == (0,)
+    assert "dispatch timeout" not in worker.messages
+
+
+def test_a_dispatch_nobody_is_to_blame_for_gets_more_time(
+    own_database: str, ticks: Ticks, connect: Connect, workers: Workers
+) -> None:
+    ticks.subscribe("all")
+    worker = workers(own_database, "--dispatch-timeout", "0.2")
+    with connect(dsn=own_database, autocommit=False) as other:
+        other.execute("lock table pgps_internal.batch in share mode")
+        ticks.publish(1)
+        wait_until(lambda: "it may take 0.8 s now" in worker.messages, timeout=10, what=worker.messages)
+        other.rollback()
+    ticks.wait_for("all", 1)
+    assert "again in" not in worker.messages, "it goes on leading"

@@ -6,6 +6,7 @@ keeps the planner from changing their order, on which correctness rests.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -19,10 +20,14 @@ __all__ = [
     "Batch",
     "Pending",
     "all_ended_and_dispatch",
+    "begin_large",
     "blame",
     "dispatch",
+    "dispatch_next_part",
     "fail_delivery",
     "fall_asleep_and_dispatch",
+    "limit_session",
+    "limit_statements",
     "next_delivery",
     "pending_subscribers",
     "reclaim",
@@ -38,15 +43,20 @@ DISPATCH_CHANNEL = "pgps_dispatch"
 INTERNAL_CHANNEL = "pgps_internal"
 
 # With a number, a call is one batch; without one it would go on in one transaction while events come.
-_DISPATCH: LiteralString = "pgps.dispatch(max_events => 10000), pg_catalog.current_setting('pgps.woken', true)"
+_BATCH: LiteralString = "max_events => 10000"
+_DISPATCH: LiteralString = "pgps.dispatch_batch(" + _BATCH + "), pg_catalog.current_setting('pgps.woken', true)"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a dispatch found, and how many subscriptions it woke; nothing of either when no event waited."""
+    """What a dispatch found, and how many subscriptions it woke; nothing of either when no event waited.
+
+    `large`: nothing was dispatched, since what is next is one transaction of so many events.
+    """
 
     events: int
     woken: int
+    large: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,30 @@ def try_lead(wire: Wire) -> bool:
 def dispatch(wire: Wire) -> Batch:
     """Cut and match one batch."""
     return _batch(*wire.row("select " + _DISPATCH))
+
+
+def begin_large(wire: Wire, timeout: float) -> int:
+    """Begin the transaction in which a large one is dispatched in parts; return how many events the largest has."""
+    wire.command("begin")
+    limit_statements(wire, timeout)
+    return int(wire.row("select pgps.dispatch_large(" + _BATCH + ")")[0])
+
+
+def dispatch_next_part(wire: Wire) -> Batch | None:
+    """Match the next part in this transaction, which is not yet visible; None when none is left."""
+    # It tells of all parts so far how many subscriptions they wake.
+    events, woken = wire.row("select pgps.dispatch_next_part(), pg_catalog.current_setting('pgps.woken', true)")
+    return None if events is None else _batch(events, woken)
+
+
+def limit_statements(wire: Wire, timeout: float) -> None:
+    """Set how long a statement of this transaction may take."""
+    wire.row("select pg_catalog.set_config('statement_timeout', $1, true)", [str(math.ceil(1000 * timeout))])
+
+
+def limit_session(wire: Wire, timeout: float) -> None:
+    """Set how long a statement of this session may take."""
+    wire.row("select pg_catalog.set_config('statement_timeout', $1, false)", [str(math.ceil(1000 * timeout))])
 
 
 def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
@@ -161,7 +195,7 @@ async def wash(connection: Connection) -> None:
 def _batch(events: int, woken: str | None) -> Batch:
     # A filter's function may have left something else there: it is believed as far as a pause.
     numbers = [int(part) for part in (woken or "").split("+") if part.isascii() and part.isdigit()]
-    return Batch(int(events), sum(numbers))
+    return Batch(max(0, int(events)), sum(numbers), max(0, -int(events)))
 
 
 async def _row(connection: Connection, query: LiteralString, params: Sequence[object] | None = None) -> Sequence[Any]:

@@ -12,6 +12,7 @@ from psycopg import errors
 
 from pgps_worker import broker
 from pgps_worker.connection import connect
+from pgps_worker.large import dispatch_large
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, Round, confirm
 from pgps_worker.wire import Wire
 
@@ -59,7 +60,7 @@ class Dispatcher:
                 self.vitals.leading = False
 
     async def _lead(self, wire: Wire) -> None:
-        leader = _Leader(wire, self.vitals, Pace(self.config.cores))
+        leader = _Leader(wire, self.vitals, Pace(self.config.cores), self.config.dispatch_timeout)
         if not wire.interrupted:
             await wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
             self.vitals.leading = True
@@ -69,9 +70,12 @@ class Dispatcher:
                 await wire.aside(leader.lead)
             except errors.QueryCanceled:
                 names = await broker.blame(wire.connection)
-                if names is None:
-                    raise
-                log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
+                if names is not None:
+                    log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
+                    continue
+                # Nobody's fault: there is more work than fits, and tried again with the same limit it would never end.
+                seconds = leader.be_patient()
+                log.warning("a dispatch was cancelled and no filter is to blame: it may take %g s now", seconds)
 
 
 def _stand_by(wire: Wire) -> None:
@@ -86,13 +90,21 @@ def _stand_by(wire: Wire) -> None:
 class _Leader:
     """The loop of the dispatcher that leads, in a thread. Nothing is logged in it, and a batch costs one round trip."""
 
-    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace) -> None:
+    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float) -> None:
         self._wire = wire
         self._vitals = vitals
         self._pace = pace
+        self._timeout = self._patience = timeout
+
+    def be_patient(self) -> float:
+        """Double the time a dispatch may take, until one has ended; return it, in seconds."""
+        self._patience *= 2
+        return self._patience
 
     def lead(self) -> None:
         """Dispatch until interrupted."""
+        if self._patience > self._timeout:
+            broker.limit_session(self._wire, self._patience)
         while not self._wire.interrupted:
             # Awake first: who commits now may have seen the last leader awake, and will not notify.
             self._awake()
@@ -150,9 +162,14 @@ class _Leader:
             raise LeadershipLostError
 
     def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:
-        """Count what a look found, and return the time."""
+        """Count what a look found, once it is dispatched, and return the time."""
+        if batch.large:
+            batch = dispatch_large(self._wire, batch.large, timeout=self._patience, progress=lambda: None)
         now = time.monotonic()
         if batch.events:
+            if self._patience > self._timeout:
+                self._patience = self._timeout
+                broker.limit_session(self._wire, self._timeout)
             self._pace.note(Round(began, now, batch.events, batch.woken, max(1, commits)))
             self._vitals.events_dispatched += batch.events
             self._vitals.batches_dispatched += 1

@@ -11,6 +11,7 @@ from pgps_worker.agenda import Agenda
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
 from pgps_worker.connection import Connection, connect
+from pgps_worker.large import dispatch_large
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.subscribers import LOOK_LIMIT
 from pgps_worker.supervisor import Supervisor
@@ -50,7 +51,7 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         asyncio.TaskGroup() as group,
     ):
         group.create_task(Supervisor(stop, vitals).run(runners), name="runners")
-        while not stop.requested and await _pass(connection, agenda, vitals):
+        while not stop.requested and await _pass(connection, agenda, vitals, config.dispatch_timeout):
             if await calls.pending_requests(connection):
                 await Requests(config, stop, vitals).drain()
         while not stop.requested and (segments := await broker.reclaim(connection)):
@@ -58,12 +59,12 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         stop.request()
 
 
-async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
+async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, timeout: float) -> bool:
     """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
     before = vitals.events_handled + vitals.events_filed
     dispatched = 0
     with Wire(connection) as wire:
-        while events := (await wire.aside(lambda: broker.dispatch(wire))).events:
+        while events := (await wire.aside(lambda: _dispatch(wire, timeout))).events:
             dispatched += events
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
@@ -74,6 +75,11 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals) -> bool:
         await broker.wash(connection)
     waiting = await calls.pending_requests(connection) > 0
     return waiting or dispatched > 0 or confirmed > 0 or vitals.events_handled + vitals.events_filed > before
+
+
+def _dispatch(wire: Wire, timeout: float) -> broker.Batch:
+    batch = broker.dispatch(wire)
+    return dispatch_large(wire, batch.large, timeout=timeout, progress=lambda: None) if batch.large else batch
 
 
 def _first(group: BaseExceptionGroup) -> BaseException:

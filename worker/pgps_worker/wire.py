@@ -104,6 +104,13 @@ class Wire:
         assert row is not None
         return row
 
+    def command(self, query: str) -> None:
+        """Run a statement that returns nothing, as begin and commit. Raises psycopg.Error."""
+        self._pgconn.send_query_params(query.encode(), None)
+        result = self._answer()
+        if result.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
+
     def notified(self, timeout: float) -> int:
         """Wait for a notification on any channel, and return how many there are.
 

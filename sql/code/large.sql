@@ -1,0 +1,182 @@
+-- A transaction too large for a batch is matched in parts: batches of bounded size, cut by event ids, that are noted in one transaction of the
+-- dispatcher and so become visible together. No statement, array or row ever holds all of it, and who has a time limit for statements calls part
+-- by part: pgps.dispatch_batch, pgps.dispatch_large, pgps.dispatch_next_part. See docs/decisions/0025-large-transactions.md.
+-- Writes: large_part. Locks: those of dispatch, until the transaction ends.
+
+create or replace function pgps_internal.size_if_large(cut pgps_internal.cut, max_events integer) returns bigint
+language plpgsql
+as $$
+declare
+    v_part pgps_internal.part;
+    v_events bigint := 0;
+begin
+    foreach v_part in array (size_if_large.cut).parts loop
+        -- How far the ids reach is known at once, and is more than there are.
+        if upper(v_part.ranges) - lower(v_part.ranges) > size_if_large.max_events then
+            v_events := v_events + pgps_internal.count_ids(v_part.ranges);
+        end if;
+    end loop;
+    -- The first batch of a new epoch is many transactions, and would have to look for each in every part.
+    if v_events <= size_if_large.max_events or v_events <= 3 * pgps_internal.setting('max_part_events')::bigint
+            or to_regclass('pg_temp.pgps_rebaseline') is not null then
+        return 0;
+    end if;
+    return v_events;
+end
+$$;
+comment on function pgps_internal.size_if_large(pgps_internal.cut, integer) is
+'How many events a batch would have, if it is to be dispatched in parts; else 0';
+
+create or replace function pgps_internal.part_bounds(parts pgps_internal.part[]) returns bigint[]
+language plpgsql
+as $$
+declare
+    v_size bigint := pgps_internal.setting('max_part_events')::bigint;
+    v_lowest bigint := (select min(lower(p.ranges)) from unnest(part_bounds.parts) p);
+    v_upper bigint := (select max(upper(p.ranges)) from unnest(part_bounds.parts) p);
+    v_whole int8multirange;
+begin
+    -- A client that is registered gets a statement as one occurrence, so that nothing is cut inside one.
+    select range_agg(int8range(c.lo, c.hi, '(]')) into v_whole
+    from unnest(part_bounds.parts) p join pgps_internal.control c on c.xid = any (p.xids) and c.type_id = p.type_id
+    where c.lo < c.hi and exists (select from pgps_internal.registration_type r where r.type_id = p.type_id);
+    -- At multiples of the size: a part then lies in one segment of the log.
+    return v_lowest || array(
+        select b from generate_series((v_lowest / v_size + 1) * v_size, v_upper - 1, v_size) b
+        where v_whole is null or not b <@ v_whole order by b) || v_upper;
+end
+$$;
+comment on function pgps_internal.part_bounds(pgps_internal.part[]) is 'The event ids at which a large transaction is cut, its lowest first, the one behind its highest last';
+
+create or replace function pgps_internal.open_parts(cut pgps_internal.cut) returns bigint
+language plpgsql
+as $$
+declare
+    v_bounds bigint[] := pgps_internal.part_bounds((open_parts.cut).parts);
+    v_batch bigint := pgps_internal.note_batch((open_parts.cut).batch);
+    v_largest bigint;
+begin
+    with split as (
+        select p.type_id, k, range_agg(int8range(greatest(lower(r), v_bounds[k]), least(upper(r), v_bounds[k + 1]))) as ranges
+        from unnest((open_parts.cut).parts) p
+        cross join lateral unnest(p.ranges) r
+        cross join lateral generate_series(width_bucket(lower(r), v_bounds), width_bucket(upper(r) - 1, v_bounds)) k
+        group by p.type_id, k
+    ),
+    noted as (
+        insert into pgps_internal.large_part (batch_id, type_id, xids, ranges)
+        select v_batch + dense_rank() over (order by s.k) - 1, s.type_id, p.xids, s.ranges
+        from split s join unnest((open_parts.cut).parts) p using (type_id)
+        returning pgps_internal.count_ids(ranges) as events
+    )
+    select max(n.events) into v_largest from noted n;
+    return v_largest;
+end
+$$;
+comment on function pgps_internal.open_parts(pgps_internal.cut) is
+'Notes a batch, and of which parts it and those behind it will be; returns how many events the largest has';
+
+create or replace function pgps_internal.dispatch_large_part(batch_id bigint) returns bigint
+language plpgsql
+as $$
+declare
+    v_batch pgps_internal.batch := pgps_internal.last_batch();
+    v_part pgps_internal.part;
+    v_events bigint := 0;
+begin
+    -- The same snapshots in all of them: up to the newest batch, all is dispatched or nothing.
+    if v_batch.batch_id < dispatch_large_part.batch_id then
+        v_batch.batch_id := dispatch_large_part.batch_id;
+        v_batch.created_at := clock_timestamp();
+        perform pgps_internal.note_batch(v_batch);
+    end if;
+    for v_part in
+        delete from pgps_internal.large_part p where p.batch_id = dispatch_large_part.batch_id returning p.type_id, p.xids, p.ranges
+    loop
+        v_events := v_events + pgps_internal.dispatch_part(dispatch_large_part.batch_id, v_part);
+    end loop;
+    return v_events;
+end
+$$;
+comment on function pgps_internal.dispatch_large_part(bigint) is 'Matches one part of a large transaction as a batch of its own; returns how many events';
+
+create or replace function pgps.dispatch_batch(max_events integer) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_window pgps_internal.cut;
+    v_part pgps_internal.part;
+    v_events bigint := 0;
+    v_large bigint;
+begin
+    if dispatch_batch.max_events is null or dispatch_batch.max_events <= 0 then
+        raise exception 'invalid max_events %', dispatch_batch.max_events using errcode = '22023', hint = 'Give a positive number.';
+    end if;
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pgps_internal.require_read_committed();
+    end if;
+    lock table only pgps_internal.batch in share row exclusive mode;
+    while v_events = 0 loop
+        v_window := pgps_internal.cut_window(dispatch_batch.max_events);
+        exit when (v_window.batch).batch_id is null;
+        v_large := pgps_internal.size_if_large(v_window, dispatch_batch.max_events);
+        if v_large > 0 then
+            return -v_large;
+        end if;
+        v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
+        foreach v_part in array v_window.parts loop
+            v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
+        end loop;
+    end loop;
+    return v_events;
+end
+$$;
+comment on function pgps.dispatch_batch(integer) is
+'For a worker: as pgps.dispatch(max_events), but of a transaction too large for one statement it returns the number of events, negative, and
+leaves it to be dispatched with pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 also when null, 42501.';
+
+create or replace function pgps.dispatch_large(max_events integer) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_window pgps_internal.cut;
+begin
+    if dispatch_large.max_events is null or dispatch_large.max_events <= 0 then
+        raise exception 'invalid max_events %', dispatch_large.max_events using errcode = '22023', hint = 'Give a positive number.';
+    end if;
+    perform pgps_internal.require_read_committed();
+    lock table only pgps_internal.batch in share row exclusive mode;
+    v_window := pgps_internal.cut_window(dispatch_large.max_events);
+    if (v_window.batch).batch_id is null then
+        return 0;
+    end if;
+    return coalesce(pgps_internal.open_parts(v_window), 0);
+end
+$$;
+comment on function pgps.dispatch_large(integer) is
+'For a worker: begins to dispatch what pgps.dispatch_batch(max_events) found too large; returns how many events the largest part has, 0 = nothing
+waits any more. In the same transaction pgps.dispatch_next_part() matches part after part until it returns null: the parts become visible together
+when the transaction commits, and none of them takes longer than a batch. Other dispatchers wait for it. Needs pgps_worker or pgps_admin.
+Errors: 22023 also when null, 42501.';
+
+create or replace function pgps.dispatch_next_part() returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
+as $$
+begin
+    lock table only pgps_internal.batch in share row exclusive mode;
+    return (select pgps_internal.dispatch_large_part(min(p.batch_id)) from pgps_internal.large_part p having count(*) > 0);
+end
+$$;
+comment on function pgps.dispatch_next_part() is
+'For a worker: matches the next part of what pgps.dispatch_large has begun in this transaction; returns how many events, null when none is left.
+Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part() from public;
+grant execute on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part() to pgps_worker, pgps_admin;
