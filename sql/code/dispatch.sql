@@ -124,22 +124,29 @@ $$;
 comment on function pgps_internal.rebaseline(pgps_internal.batch) is
 'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing repeated';
 
+create or replace function pgps_internal.begin_epoch(last pgps_internal.batch) returns pgps_internal.cut
+language plpgsql
+as $$
+begin
+    return row(pgps_internal.rebaseline(begin_epoch.last),
+        array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
+            from pg_temp.pgps_rebaseline r group by r.type_id))::pgps_internal.cut;
+end
+$$;
+comment on function pgps_internal.begin_epoch(pgps_internal.batch) is 'The first batch of a new epoch and what it consists of; see rebaseline';
+
 create or replace function pgps_internal.cut_window(max_events integer) returns pgps_internal.cut
 language plpgsql
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
 begin
-    if v_last.batch_id is null or pgps_internal.is_same_life(v_last) then
-        return pgps_internal.next_window(v_last, cut_window.max_events);
-    end if;
-    return row(pgps_internal.rebaseline(v_last),
-        array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
-            from pg_temp.pgps_rebaseline r group by r.type_id))::pgps_internal.cut;
+    return case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
+        then pgps_internal.next_window(v_last, cut_window.max_events) else pgps_internal.begin_epoch(v_last) end;
 end
 $$;
 comment on function pgps_internal.cut_window(integer) is
-'What the next batch consists of; nulls when nothing waits. Nothing is noted but the beginning of a new epoch.';
+'The next batch and what it consists of; nulls when nothing waits. Nothing is noted but the beginning of a new epoch.';
 
 create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
 language plpgsql

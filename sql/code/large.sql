@@ -106,6 +106,7 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    v_last pgps_internal.batch;
     v_window pgps_internal.cut;
     v_part pgps_internal.part;
     v_events bigint := 0;
@@ -119,12 +120,19 @@ begin
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
     while v_events = 0 loop
-        v_window := pgps_internal.cut_window(dispatch_batch.max_events);
+        v_last := pgps_internal.last_batch();
+        v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
+            then pgps_internal.next_window(v_last, dispatch_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
         exit when (v_window.batch).batch_id is null;
-        v_large := pgps_internal.size_if_large(v_window, dispatch_batch.max_events);
-        if v_large > 0 then
-            return -v_large;
-        end if;
+        foreach v_part in array v_window.parts loop
+            if upper(v_part.ranges) - lower(v_part.ranges) > dispatch_batch.max_events then
+                v_large := pgps_internal.size_if_large(v_window, dispatch_batch.max_events);
+                if v_large > 0 then
+                    return -v_large;
+                end if;
+                exit;
+            end if;
+        end loop;
         v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
         foreach v_part in array v_window.parts loop
             v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);

@@ -26,6 +26,7 @@ declare
     v_type pgps_internal.event_type;
     v_count integer;
     v_constants text;
+    v_first text := '';
 begin
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = build_signature.signature_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_signature.type_id;
@@ -34,7 +35,10 @@ begin
         if v_signature.has_table then
             v_constants := format('(select * from pgps_internal.const_%s)', v_signature.signature_id);
         else
-            v_constants := format('(select c.class_id as pgps_class %s from pgps_internal.class c where c.signature_id = %s and c.is_active offset 0)',
+            -- Read and converted once, not for each event: how many of those there are, the planner cannot know.
+            v_constants := 'pgps_constants';
+            v_first := format('pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
+                    where c.signature_id = %s and c.is_active), ',
                 (select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_signature.parameter_types[n], n), '' order by n), '')
                     from generate_series(1, v_count) n), v_signature.signature_id);
         end if;
@@ -50,7 +54,7 @@ begin
                 pgps_slot bigint := pgps_lower / 65536;
                 pgps_slots bigint := pgps_upper / 65536 - pgps_slot;
             begin
-                with pgps_found as (
+                with %6$spgps_found as (
                     select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id) as pgps_events, pg_catalog.min(%1$I.event_id) as pgps_lowest,
                         pg_catalog.max(%1$I.event_id) as pgps_highest
                     from %2$s as %1$I, %3$s as pgps_c
@@ -75,7 +79,7 @@ begin
                 )
                 select pg_catalog.array_agg(n.class_id) into pgps_matched from pgps_noted n;
                 return pgps_matched;
-            end$body$, v_type.name, v_type.log, v_constants, pgps_internal.write_constants(v_signature.shape, 'pgps_c'), v_type.type_id)));
+            end$body$, v_type.name, v_type.log, v_constants, pgps_internal.write_constants(v_signature.shape, 'pgps_c'), v_type.type_id, v_first)));
     else
         perform pgps_internal.build_owner_match(v_signature, v_type);
     end if;

@@ -81,7 +81,8 @@ def test_repeats_are_dropped_across_its_parts(broker: psycopg.Connection) -> Non
         for _ in range(3):
             rows(
                 broker,
-                "insert into pgps_event.tick (n, _producer, _producer_seq) select g, 'p', g from generate_series(1, 200) g",
+                "insert into pgps_event.tick (n, _producer, _producer_seq) "
+                "select g, 'p', g from generate_series(1, 200) g",
             )
     assert value(broker, "select pgps.dispatch()") == 200
     assert take(broker, "all") == list(range(1, 201))

@@ -148,7 +148,8 @@ def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_
     admin = connect(dsn=own_database)
     admin.execute("select pgps.configure('max_part_events', '500')")
     admin.execute(
-        "create function dawdle(n integer) returns boolean language sql volatile as 'select pg_sleep(0.0002) is not null'"
+        "create function dawdle(n integer) returns boolean language sql volatile "
+        "as 'select pg_sleep(0.0002) is not null'"
     )
     admin.execute("select pgps.subscribe('slow', 'tick', 'public.dawdle(n)')")
     admin.execute("select pgps.subscribe('all', 'tick')")

@@ -59,12 +59,12 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         stop.request()
 
 
-async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, timeout: float) -> bool:
+async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: float) -> bool:
     """Dispatch and run what waits; return whether that was anything, as callbacks may publish."""
     before = vitals.events_handled + vitals.events_filed
     dispatched = 0
     with Wire(connection) as wire:
-        while events := (await wire.aside(lambda: _dispatch(wire, timeout))).events:
+        while events := (await wire.aside(lambda: _dispatch(wire, limit))).events:
             dispatched += events
     vitals.events_dispatched += dispatched
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
