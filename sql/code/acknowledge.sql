@@ -33,8 +33,9 @@ declare
     v_batch bigint;
     v_event bigint;
     v_acked bigint;
-    v_leased bigint[];
-    v_retried bigint;
+    v_left bigint;
+    v_is_retry boolean;
+    v_retried bigint[];
 begin
     perform pgps_internal.require_read_committed();
     perform pg_advisory_xact_lock(1885826165, v_id::integer);
@@ -47,36 +48,40 @@ begin
         end if;
         return v_position.outstanding;
     end if;
-    -- Without those put back: these are counted where they are settled.
-    with received as materialized (
-        select n.batch_id, n.event_id from pgps_internal.received_events(v_id, v_position) n
-    ),
-    newest as (
-        select r.batch_id, r.event_id from received r
-        where ack_position.up_to is null or r.event_id = ack_position.up_to
-        order by r.batch_id desc, r.event_id desc limit 1
-    )
-    select n.batch_id, n.event_id, (select count(*) from received r where (r.batch_id, r.event_id) <= (n.batch_id, n.event_id)
-        and not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = r.event_id))
-    into v_batch, v_event, v_acked from newest n;
-    -- Events put back came before the others, by id.
-    v_leased := array(select f.event_id from pgps_internal.failure f
-        where f.subscription_id = v_id and f.state = 'leased' and (ack_position.up_to is null or v_batch is not null
-            or f.event_id <= ack_position.up_to and exists (select from pgps_internal.failure u
-                where u.subscription_id = v_id and u.event_id = ack_position.up_to and u.state = 'leased')));
-    v_retried := cardinality(v_leased);
-    if v_batch is null then
-        perform pgps_internal.settle(v_id, v_leased);
-        if ack_position.up_to is not null and v_retried = 0 then
+    -- Events put back were handed out before the others, by id: who acknowledges one of them has not come to the others yet.
+    v_is_retry := exists (select from pgps_internal.failure f
+        where f.subscription_id = v_id and f.event_id = ack_position.up_to and f.state = 'leased');
+    if not v_is_retry then
+        -- Without those put back: these are counted where they are settled.
+        with received as materialized (
+            select n.batch_id, n.event_id, exists (select from pgps_internal.failure f
+                where f.subscription_id = v_id and f.event_id = n.event_id) as is_put_back
+            from pgps_internal.received_events(v_id, v_position) n
+        ),
+        newest as (
+            select r.batch_id, r.event_id from received r
+            where ack_position.up_to is null or r.event_id = ack_position.up_to
+            order by r.batch_id desc, r.event_id desc limit 1
+        )
+        select n.batch_id, n.event_id, count(*) filter (where (r.batch_id, r.event_id) <= (n.batch_id, n.event_id)),
+            count(*) filter (where (r.batch_id, r.event_id) > (n.batch_id, n.event_id))
+        into v_batch, v_event, v_acked, v_left
+        from newest n left join received r on not r.is_put_back group by n.batch_id, n.event_id;
+        if v_batch is null and ack_position.up_to is not null then
             raise exception 'event % has not been received by subscription "%", or is acknowledged already', ack_position.up_to, (ack_position.subscription).name
             using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
         end if;
-        return v_retried;
     end if;
-    perform pgps_internal.move(v_id, v_batch, v_event, v_position.received_batch, v_position.received_event,
-        v_position.acked_total + v_acked + v_retried, greatest(v_position.outstanding - v_acked, 0)::integer);
-    perform pgps_internal.settle(v_id, v_leased);
-    return v_acked + v_retried;
+    v_retried := array(select f.event_id from pgps_internal.failure f
+        where f.subscription_id = v_id and f.state = 'leased' and (not v_is_retry or f.event_id <= ack_position.up_to));
+    if v_batch is null and v_retried = '{}' then
+        return 0;
+    end if;
+    v_acked := coalesce(v_acked, 0) + cardinality(v_retried);
+    perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch), coalesce(v_event, v_position.acked_event), v_position.received_batch,
+        v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer);
+    perform pgps_internal.settle(v_id, v_retried);
+    return v_acked;
 end
 $$;
 comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint) is
@@ -213,16 +218,10 @@ begin
     received as (
         select k.event_id, k.type_id, k.attempts + 1 as attempt from known k where k.state = 'leased'
         union all
-        select e.event_id, d.type_id, 1
-        from pgps_internal.member m
-        join pgps_internal.delivery d on d.class_id = m.class_id
-            and d.batch_id >= greatest(v_position.acked_batch, m.from_batch + 1) and d.batch_id <= v_position.received_batch
-        cross join lateral pgps_internal.event_ids(d) e(event_id)
-        join wanted w on w.id = e.event_id
-        where m.subscription_id = v_id and not e.event_id <@ m.skip
-            and (d.batch_id, e.event_id) > (v_position.acked_batch, v_position.acked_event)
-            and (d.batch_id, e.event_id) <= (v_position.received_batch, v_position.received_event)
-            and not exists (select from known k where k.event_id = e.event_id)
+        select n.event_id, n.type_id, 1
+        from pgps_internal.received_events(v_id, v_position) n
+        join wanted w on w.id = n.event_id
+        where not exists (select from known k where k.event_id = n.event_id)
     )
     select array_agg((0, r.event_id, r.type_id, r.attempt)::pgps_internal.received) into v_received from received r;
     return v_received;

@@ -20,12 +20,19 @@ as $$
 declare
     v_due pgps_internal.received[];
 begin
-    with due as (
+    with chosen as materialized (
+        select d.event_id from pgps_internal.failure d
+        where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= clock_timestamp() or d.state = 'leased')
+        order by d.event_id limit take_due.max_events
+    ),
+    returned as (
+        -- What an earlier consumer was given and this one is not: its ack must not cover that.
+        update pgps_internal.failure f set state = 'retrying', due_at = clock_timestamp()
+        where f.subscription_id = take_due.subscription_id and f.state = 'leased' and f.event_id not in (select c.event_id from chosen c)
+    ),
+    due as (
         update pgps_internal.failure f set state = 'leased', due_at = clock_timestamp() + pgps_internal.setting('lease')::interval
-        where f.subscription_id = take_due.subscription_id and f.state in ('retrying', 'leased') and f.event_id in (
-            select d.event_id from pgps_internal.failure d
-            where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= clock_timestamp() or d.state = 'leased')
-            order by d.event_id limit take_due.max_events)
+        from chosen c where f.subscription_id = take_due.subscription_id and f.event_id = c.event_id
         returning f.event_id, f.type_id, f.attempts
     )
     select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due from due d;
@@ -71,6 +78,7 @@ begin
         end if;
         return v_due || v_next;
     elsif v_next is null then
+        -- Only what was put back, or as much of it as was asked for: what was received before stays received.
         return v_due;
     end if;
     v_last := v_next[cardinality(v_next)];

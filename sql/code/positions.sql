@@ -38,6 +38,49 @@ $$;
 comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer) is
 'Adds a position to the ledger; outstanding: how many events are received and not acknowledged';
 
+create or replace function pgps_internal.has_rest(event_ids bigint[], ids int8multirange, skip int8multirange, after_event bigint) returns boolean
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return not has_rest.ids * int8multirange(int8range(has_rest.after_event, null, '()')) <@ has_rest.skip
+        or exists (select from unnest(has_rest.event_ids) e(id)
+            where (has_rest.after_event is null or e.id > has_rest.after_event) and not e.id <@ has_rest.skip);
+end
+$$;
+comment on function pgps_internal.has_rest(bigint[], int8multirange, int8multirange, bigint) is
+'True when a delivery, as a list or as ranges, has an event after one (null: any event) that is not skipped';
+
+-- What comes next after a position begins here, for all who ask. Without settings attached and of one statement, so that it becomes a part
+-- of the statement that asks and costs nothing of its own. With ties: a batch may have several deliveries of one class, where a filter was
+-- asked about it in parts (isolate.sql), and several of one subscription, one for each type; who took some of a batch would lose the others.
+create or replace function pgps_internal.deliveries_after(member pgps_internal.member, after_batch bigint, after_event bigint, most bigint)
+returns setof pgps_internal.delivery
+language sql stable rows 100
+begin atomic
+    select d.* from pgps_internal.delivery d
+    where d.class_id = (deliveries_after.member).class_id and d.batch_id >= greatest(deliveries_after.after_batch, (deliveries_after.member).from_batch + 1)
+        and (d.batch_id > deliveries_after.after_batch or deliveries_after.after_event < any (d.event_ids) or deliveries_after.after_event < upper(d.ids) - 1)
+        and (isempty((deliveries_after.member).skip) or pgps_internal.has_rest(d.event_ids, d.ids, (deliveries_after.member).skip,
+            case when d.batch_id = deliveries_after.after_batch then deliveries_after.after_event end))
+    order by d.batch_id fetch first (deliveries_after.most) rows with ties;
+end;
+comment on function pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint) is
+'The next deliveries of a class that have an event of its member after a position (batch, event), in order: at least so many (most), whole batches.
+The first may have events up to the position as well, each may have skipped ones: who unfolds a delivery leaves these out';
+
+create or replace view pgps_internal.assigned as
+select m.subscription_id, m.takes_batch, d.batch_id, d.class_id, d.type_id, e.event_id
+from pgps_internal.member m
+join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id > m.from_batch
+cross join lateral (
+    select unnest(d.event_ids) as event_id
+    union all
+    select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
+) e
+where not e.event_id <@ m.skip;
+comment on view pgps_internal.assigned is 'All that is delivered to a subscription, wherever it is: a row for each event. Ask for a range of batches';
+
 create or replace function pgps_internal.next_events(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
 ) returns table (batch_id bigint, event_id bigint, type_id integer)
@@ -46,63 +89,39 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan s
 as $$
 #variable_conflict use_column
 declare
-    v_failures bigint := (select count(*) from pgps_internal.failure f where f.subscription_id = next_events.subscription_id);
-    v_most bigint := next_events.max_events + v_failures;
+    v_failed int8multirange := '{}';
+    v_most bigint := next_events.max_events;
+    -- Known before: to look event by event whether it is skipped or has failed took a third of the time.
+    v_is_plain boolean := true;
 begin
-    if v_failures = 0 and not exists (select from pgps_internal.member m
-            where m.subscription_id = next_events.subscription_id and not isempty(m.skip)) then
-        -- The usual case, without what the other needs: to set up its plan is half of what it takes to hand out one event.
-        return query
-        select d.batch_id, e.event_id, d.type_id
-        from (
-            select d.*, coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
-                over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
-            from pgps_internal.member m
-            cross join lateral (
-                select d.batch_id, d.type_id, d.events, d.event_ids, d.ids from pgps_internal.delivery d
-                where d.class_id = m.class_id and d.batch_id >= greatest(next_events.after_batch, m.from_batch + 1)
-                order by d.batch_id limit v_most + 1
-            ) d
-            where m.subscription_id = next_events.subscription_id
-        ) d
-        cross join lateral (
-            select unnest(d.event_ids) as event_id
-            union all
-            select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
-            from unnest(d.ids * case when d.batch_id = next_events.after_batch then int8multirange(int8range(next_events.after_event, null, '()'))
-                else '{(,)}' end) r
-        ) e
-        where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
-        order by d.batch_id, e.event_id
-        limit next_events.max_events;
-        return;
+    if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id) then
+        select range_agg(int8range(f.event_id, f.event_id, '[]')), next_events.max_events + count(*), false into v_failed, v_most, v_is_plain
+        from pgps_internal.failure f where f.subscription_id = next_events.subscription_id;
+    elsif exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id and not isempty(m.skip)) then
+        v_is_plain := false;
     end if;
     return query
     select d.batch_id, e.event_id, d.type_id
     from (
-        -- Only as many deliveries as it takes: a backlog must not make each call slower.
-        select d.*, coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(d.skip) then d.events else 0 end)
-            over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
+        -- Only as many deliveries as it takes: a backlog must not make each call slower. A batch has a delivery for each type, so what
+        -- comes before is counted by whole batches; how many events of one are skipped is not known before it is unfolded.
+        select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
+            coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(m.skip) then d.events else 0 end)
+                over (order by d.batch_id groups between unbounded preceding and 1 preceding), 0) as before
         from pgps_internal.member m
-        cross join lateral (
-            select d.*, m.skip from pgps_internal.delivery d
-            where d.class_id = m.class_id and d.batch_id >= greatest(next_events.after_batch, m.from_batch + 1)
-                and (isempty(m.skip) or exists (select from pgps_internal.event_ids(d) e(event_id) where not e.event_id <@ m.skip))
-            order by d.batch_id limit v_most + 1
-        ) d
+        cross join lateral pgps_internal.deliveries_after(m, next_events.after_batch, next_events.after_event, v_most) d
         where m.subscription_id = next_events.subscription_id
     ) d
     cross join lateral (
         select unnest(d.event_ids) as event_id
         union all
         select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
-        from unnest(d.ids * case when d.batch_id = next_events.after_batch then int8multirange(int8range(next_events.after_event, null, '()'))
-            else '{(,)}' end - d.skip) r
+        from unnest(case when v_is_plain and d.batch_id > next_events.after_batch then d.ids
+            else d.ids - d.skip - v_failed - case when d.batch_id = next_events.after_batch
+                then int8multirange(int8range(null, next_events.after_event, '(]')) else '{}' end end) r
     ) e
     where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
-        and (isempty(d.skip) or not e.event_id <@ d.skip)
-        and (v_failures = 0 or not exists (select from pgps_internal.failure f
-            where f.subscription_id = next_events.subscription_id and f.event_id = e.event_id))
+        and (v_is_plain or not e.event_id <@ d.skip and not e.event_id <@ v_failed)
     order by d.batch_id, e.event_id
     limit next_events.max_events;
 end
@@ -125,7 +144,8 @@ declare
     v_events bigint;
     v_is_plain boolean;
 begin
-    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time.
+    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time. Only when this is all
+    -- there is, so that nothing has to be cut.
     select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events, v_is_plain
     from pgps_internal.member m
     cross join lateral (
@@ -192,36 +212,27 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
-        select from pgps_internal.member m
-        cross join pgps_internal.position_of(is_ahead.subscription_id) p
-        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
-        where m.subscription_id = is_ahead.subscription_id and not m.takes_batch and not is_ahead.event_id <@ m.skip
-            and (is_ahead.event_id = any (d.event_ids) or is_ahead.event_id <@ d.ids)
-            and (d.batch_id, is_ahead.event_id) > (p.acked_batch, p.acked_event));
+        select from pgps_internal.position_of(is_ahead.subscription_id) p
+        join pgps_internal.assigned a on a.subscription_id = p.subscription_id and a.batch_id >= p.acked_batch
+        where not a.takes_batch and a.event_id = is_ahead.event_id and (a.batch_id, a.event_id) > (p.acked_batch, p.acked_event));
 end
 $$;
 comment on function pgps_internal.is_ahead(bigint, bigint) is 'True while the position of a subscription has not come to an event of its own';
 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
-returns table (batch_id bigint, event_id bigint)
+returns table (batch_id bigint, event_id bigint, type_id integer)
 language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
     return query
-    select d.batch_id, e.event_id
-    from pgps_internal.member m
-    join pgps_internal.delivery d on d.class_id = m.class_id
-        and d.batch_id >= greatest((received_events.at).acked_batch, m.from_batch + 1) and d.batch_id <= (received_events.at).received_batch
-    cross join lateral (
-        select unnest(d.event_ids) as event_id
-        union all
-        select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
-    ) e
-    where m.subscription_id = received_events.subscription_id and not e.event_id <@ m.skip
-        and (d.batch_id, e.event_id) > ((received_events.at).acked_batch, (received_events.at).acked_event)
-        and (d.batch_id, e.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event);
+    select a.batch_id, a.event_id, a.type_id
+    from pgps_internal.assigned a
+    where a.subscription_id = received_events.subscription_id
+        and a.batch_id >= (received_events.at).acked_batch and a.batch_id <= (received_events.at).received_batch
+        and (a.batch_id, a.event_id) > ((received_events.at).acked_batch, (received_events.at).acked_event)
+        and (a.batch_id, a.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event);
 end
 $$;
 comment on function pgps_internal.received_events(bigint, pgps_internal.position) is 'Events received and not acknowledged';

@@ -33,19 +33,15 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
 as $$
 declare
+    v_member pgps_internal.member := row(null, next_runs.class_id, null, next_runs.from_batch, next_runs.skip, false);
     v_runs pgps_internal.run[];
 begin
     with d as (
-        -- Only as many deliveries as it takes; how many events of one are skipped is not known before it is unfolded.
-        select d.*, coalesce(sum(case when d.batch_id > next_runs.after_batch and isempty(next_runs.skip) then d.events else 0 end)
-            over (order by d.batch_id rows between unbounded preceding and 1 preceding), 0) as before
-        from (
-            select d.batch_id, d.events, d.event_ids, d.ids from pgps_internal.delivery d
-            where d.class_id = next_runs.class_id and d.batch_id >= greatest(next_runs.after_batch, next_runs.from_batch + 1)
-                and (isempty(next_runs.skip) or exists (select from unnest(d.event_ids) e(id) where not e.id <@ next_runs.skip)
-                    or not d.ids <@ next_runs.skip)
-            order by d.batch_id limit next_runs.max_events + 1
-        ) d
+        -- Only as many deliveries as it takes: see next_events.
+        select d.batch_id, d.event_ids, d.ids,
+            coalesce(sum(case when d.batch_id > next_runs.after_batch and isempty(next_runs.skip) then d.events else 0 end)
+                over (order by d.batch_id groups between unbounded preceding and 1 preceding), 0) as before
+        from pgps_internal.deliveries_after(v_member, next_runs.after_batch, next_runs.after_event, next_runs.max_events) d
     ),
     r as (
         select d.batch_id, u.lo, u.hi, sum(u.hi - u.lo + 1) over (order by d.batch_id, u.lo) as upto

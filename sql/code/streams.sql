@@ -114,9 +114,7 @@ begin
         case when w.ids is null then d.events else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
         case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1) else upper(w.ids) - 1 end
     from pgps_internal.member m
-    cross join lateral (select d.* from pgps_internal.delivery d
-        where d.class_id = m.class_id and d.batch_id >= greatest(stream_parts.after_batch, m.from_batch + 1)
-        order by d.batch_id limit stream_parts.most) d
+    cross join lateral pgps_internal.deliveries_after(m, stream_parts.after_batch, stream_parts.after_event, stream_parts.most) d
     -- Null: the whole delivery, the usual case, which need not be unfolded.
     cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
         else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
@@ -162,6 +160,7 @@ declare
     v_batch bigint := v_after_batch;
     v_event bigint := v_after_event;
     v_events bigint := 0;
+    v_part bigint;
     v_due pgps_internal.received[] := '{}';
 begin
     if v_max <= 0 then
@@ -181,10 +180,10 @@ begin
             v_event := v_after_event;
             v_events := 0;
         elsif v_events > v_max then
-            -- The first batch alone is more than that: a part of it.
-            select e.event_id into v_event from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
-            order by e.batch_id desc, e.event_id desc limit 1;
-            v_events := v_max;
+            -- The first batch alone is more than that: a part of it, or all when the rest of it has been put back or has failed.
+            select max(e.event_id), count(*) into v_part, v_events from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
+            where e.batch_id = v_batch;
+            v_event := case when v_events = v_max then v_part else v_event end;
         end if;
         if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
             v_due := coalesce(pgps_internal.take_due(v_id, least(v_max, 1000)::integer), '{}');

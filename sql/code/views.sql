@@ -80,12 +80,14 @@ left join lateral (select p.acked_batch, p.acked_event from pgps_internal.positi
     where p.subscription_id = m.subscription_id order by p.position_id desc limit 1) n on true
 cross join lateral (select coalesce(n.acked_batch, -1) as acked_batch, coalesce(n.acked_event, 0) as acked_event) p
 cross join lateral (
-    select coalesce(sum(case when d.batch_id > p.acked_batch and isempty(m.skip) then d.events
+    select coalesce(sum(d.rest), 0)::bigint as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
+    from (
+        select d.batch_id, case when d.batch_id > p.acked_batch and isempty(m.skip) then d.events
             else (select count(*) from pgps_internal.unfolded e where e.class_id = d.class_id and e.batch_id = d.batch_id
-                and (e.batch_id > p.acked_batch or e.event_id > p.acked_event) and not e.event_id <@ m.skip) end), 0)::bigint as depth,
-        min(d.batch_id) filter (where d.batch_id > p.acked_batch) as first_batch
-    from pgps_internal.delivery d
-    where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+                and (e.batch_id > p.acked_batch or e.event_id > p.acked_event) and not e.event_id <@ m.skip) end as rest
+        from pgps_internal.delivery d
+        where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+    ) d
 ) w
 where not m.takes_batch
 union all
