@@ -13,6 +13,7 @@
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/types.sql
+\ir code/expressions.sql
 \ir code/type_checks.sql
 \ir code/evolve.sql
 \ir code/queues.sql

@@ -1,6 +1,48 @@
 -- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a policy every
 -- holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets through.
 
+create or replace function pgps_internal.take_draft(caller name, event_type pgps_internal.event_type, role oid, draft regclass) returns name
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tree text;
+    v_fault text;
+begin
+    -- Locked first, so that it stays what it is found to be.
+    if take_draft.draft is not null then
+        execute format('lock table only %s in access exclusive mode', take_draft.draft);
+    end if;
+    select p.polqual::text into v_tree
+    from pg_class c join pg_policy p on p.polrelid = c.oid
+    where c.oid = take_draft.draft and c.relkind = 'r' and c.relowner = quote_ident(take_draft.caller)::regrole
+        and not exists (select from pg_rewrite w where w.ev_class = c.oid)
+        and not exists (select from pg_inherits i where c.oid in (i.inhrelid, i.inhparent))
+        and not exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
+        and not exists (select from pg_policy o where o.polrelid = c.oid and o.oid <> p.oid)
+        and not exists (select from pgps_internal.event_type t where t.endpoint = c.oid)
+        and (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum) from pg_attribute a
+                where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
+            = (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum) from pg_attribute a
+                where a.attrelid = (take_draft.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
+    if v_tree is null then
+        raise exception 'relation "%" is no draft of a policy of role "%"', coalesce(take_draft.draft::text, ''), take_draft.caller
+        using errcode = '55000', hint = 'Use pgps.create_policy.';
+    end if;
+    v_fault := pgps_internal.policy_fault(take_draft.caller, take_draft.role, v_tree);
+    if v_fault is not null then
+        raise exception 'the policy %: only a superuser may put that there', v_fault using errcode = '42501',
+            hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain tables that you may read.';
+    end if;
+    execute format('alter table %s owner to %I', take_draft.draft, current_user);
+    execute format('alter table %s set schema pgps_load', take_draft.draft);
+    return (select c.relname from pg_class c where c.oid = take_draft.draft);
+end
+$$;
+comment on function pgps_internal.take_draft(name, pgps_internal.event_type, oid, regclass) is
+'Takes over the table that pgps.create_policy made with its policy, when that may stand in a policy for the role; returns its name in pgps_load.
+Errors: 55000 no such draft, 42501';
+
 create or replace function pgps_internal.do_create_policy(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -9,31 +51,31 @@ declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.check_name(args ->> 'name', 'policy');
     v_role oid := (select r.oid from pg_roles r where r.rolname = args ->> 'role');
-    v_statements text[];
-    v_statement text;
-    v_path text;
+    v_relation record;
+    v_draft name;
+    v_expression text;
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
     if v_role is null then
         raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704', hint = 'See \du, or pg_roles.';
     elsif exists (select from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name) then
         raise exception 'policy "%" on event type "%" exists already', v_name, v_type.name
-        using errcode = '42710', hint = format('First: select pgps.drop_policy(%L, %L)', v_type.name, v_name);
+        using errcode = '42710', hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
     end if;
-    perform pgps.parse_filter(args ->> 'using_expression', v_type.name, array(select a.name from pgps_internal.attributes_of(v_type.endpoint) a));
+    v_draft := pgps_internal.take_draft(caller, v_type, v_role, to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
     -- The archive and the events kept aside have the same policies as the log; one relation's never run for another role's reader.
-    v_statements := array(
-        select format('create policy %I on %s for select to %s using (%s%s)', 'user_' || v_name, r, v_role::regrole, args ->> 'using_expression', E'\n')
-        from pgps_internal.guarded(v_type) r);
-    v_path := pgps_internal.clean_path(args -> 'schemas');
-    perform set_config('search_path', v_path, true);
-    -- Under the caller's search_path nothing is run here whose name or operator it could give another meaning.
-    foreach v_statement in array v_statements loop
-        execute v_statement;
+    for v_relation in select r, c.relname from pgps_internal.guarded(v_type) r join pg_class c on c.oid = r loop
+        -- Never the caller's text: that would be read with the rights of pgps. What was checked is written out with all its names, in
+        -- the name of the table that it is for, by which a sub-select calls it.
+        execute format('alter table pgps_load.%I rename to %I', v_draft, v_relation.relname);
+        v_draft := v_relation.relname;
+        select pg_get_expr(p.polqual, p.polrelid) into v_expression
+        from pg_policy p where p.polrelid = format('pgps_load.%I', v_draft)::regclass;
+        execute format('create policy %I on %s for select to %s using (%s)', 'user_' || v_name, v_relation.r, v_role::regrole, v_expression);
     end loop;
-    perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    execute format('drop table pgps_load.%I', v_draft);
     perform pgps_internal.refresh_policies(v_type.type_id);
 end
 $$;
@@ -67,6 +109,22 @@ end
 $$;
 comment on function pgps_internal.refresh_policies(integer) is 'Opens a type''s events to every holder of SELECT while it has no policy, else to pgps_admin only';
 
+create or replace function pgps_internal.do_may_write_policy(caller name, args jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+begin
+    perform pgps_internal.require_admin(caller, 'create policies');
+    if not has_table_privilege(caller, v_type.endpoint, 'select') then
+        raise exception 'role "%" may not see event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant select on %s to %I', v_type.endpoint, caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.do_may_write_policy(name, jsonb) is 'Raises 42501 when caller may not write policies of an event type';
+
 create or replace function pgps.create_policy(
     event_type text, name text, role name, using_expression text,
     search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ', ')
@@ -76,22 +134,27 @@ set standard_conforming_strings = on
 as $$
 declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', create_policy.event_type)) #>> '{}';
+    -- Longer than the name of an event type may be.
+    v_draft text := pg_catalog.concat('pgps_policy_that_is_being_written_in_session_', pg_catalog.pg_backend_pid());
 begin
     if create_policy.using_expression is null then
         raise exception 'the expression of policy "%" is null', create_policy.name
         using errcode = '22023', hint = 'Give a condition over the attributes; true lets the role have every event.';
     end if;
     perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
-    execute pg_catalog.format(E'explain select 1 from pgps_event.%I where (%s\n)', v_type, create_policy.using_expression);
+    perform pgps._call('may_write_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type)));
+    -- Read with the caller's rights: to read an expression turns its constants into values, which runs code of their types.
+    execute pg_catalog.format('create table pgps_event.%I (like pgps_event.%I)', v_draft, v_type);
+    execute pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft, create_policy.using_expression);
     perform pgps._call('create_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,
-        'role', create_policy.role, 'using_expression', create_policy.using_expression,
-        'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
+        'role', create_policy.role, 'using_expression', create_policy.using_expression, 'draft', v_draft));
 end
 $$;
 comment on function pgps.create_policy(text, text, name, text, text) is
 'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role add up. From the
-first policy on a type, a role without one receives nothing of it. The expression runs with the receiving role''s rights.
-Needs pgps_admin. Errors: 42704, 42710, 42601, 42501.';
+first policy on a type, a role without one receives nothing of it. The expression runs with the receiving role''s rights: who is neither a
+superuser nor a member of the role uses attributes, constants of built-in types, immutable and stable built-in functions, and sub-selects of plain
+tables that they may read. Needs pgps_admin and SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
 
 create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -108,7 +171,10 @@ begin
         raise exception 'policy "%" on event type "%" does not exist', v_name, v_type.name
         using errcode = '42704', hint = format('select * from pgps.policies where event_type = %L', v_type.name);
     end if;
-    for v_relation in select r from pgps_internal.guarded(v_type) r loop
+    for v_relation in
+        -- DROP OWNED takes a role out of policies, and those away that are about no other.
+        select p.polrelid from pgps_internal.guarded(v_type) r join pg_policy p on p.polrelid = r and p.polname = ('user_' || v_name)::name
+    loop
         execute format('drop policy %I on %s', 'user_' || v_name, v_relation);
     end loop;
     perform pgps_internal.refresh_policies(v_type.type_id);

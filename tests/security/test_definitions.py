@@ -114,11 +114,7 @@ def test_a_table_that_stands_in_for_an_added_attribute_is_the_callers(eve: Mallo
 
 def test_the_search_path_of_a_policy_leads_nothing_astray(eve: Mallory) -> None:
     rows(eve.connection, f"set search_path = {eve.schema}, pg_catalog")
-    args = {
-        "event_type": quoted(eve.event_type), "name": "p", "role": eve.role, "using_expression": "n = 1",
-        "schemas": [eve.schema.strip('"'), "pg_catalog"], "search_path": f"{eve.schema}, pg_catalog",
-    }  # fmt: skip
-    rows(eve.connection, "select pgps._call('create_policy', %s)", [Jsonb(args)])
+    call(eve.connection, "create_policy", quoted(eve.event_type), "p", eve.role, "n = 1")
     assert not has_gained(eve)
 
 
