@@ -12,6 +12,7 @@
 \ir schema/0012_failures.sql
 \ir code/python.sql
 \ir code/kernel.sql
+\ir code/turns.sql
 \ir code/types.sql
 \ir code/expressions.sql
 \ir code/type_checks.sql

@@ -199,6 +199,20 @@ def lock_waiters(connection: psycopg.Connection, number: int) -> int:
     return int(row[0])
 
 
+def table_waiters(connection: psycopg.Connection, table: str) -> int:
+    """How many sessions wait for a lock on a table of the connection's database."""
+    row = connection.execute(
+        """
+        select count(*) from pg_locks
+        where relation = %s::regclass and not granted
+            and database = (select oid from pg_database where datname = current_database())
+        """,
+        [table],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def _drop_role(connection: psycopg.Connection, role: str) -> None:
     for statement in ("drop owned by {} cascade", "drop role {}"):
         connection.execute(sql.SQL(statement).format(sql.Identifier(role)))

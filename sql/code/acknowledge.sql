@@ -1,4 +1,4 @@
--- ack and nack. Locks: advisory (1885826165, subscription), until the transaction ends; competing consumers lock their own rows instead.
+-- ack and nack. Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
 
 create or replace function pgps_internal.do_ack(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -37,14 +37,17 @@ declare
     v_is_retry boolean;
     v_retried bigint[];
 begin
-    perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pgps_internal.require_read_committed();
+    end if;
+    perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
     if ack_position.up_to is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
         -- The usual case: all that was received, and nothing of it was put back.
         if v_position.outstanding > 0 then
-            perform pgps_internal.move(v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
-                v_position.received_event, v_position.acked_total + v_position.outstanding);
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+            values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch, v_position.received_event,
+                v_position.acked_total + v_position.outstanding, 0);
         end if;
         return v_position.outstanding;
     end if;
@@ -206,7 +209,7 @@ declare
     v_position pgps_internal.position;
     v_received pgps_internal.received[];
 begin
-    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
     with wanted as materialized (
         select distinct e.id from unnest(received_of.event_ids) e(id)

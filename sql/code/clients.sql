@@ -1,5 +1,5 @@
 -- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it is whoever knows it.
--- Locks: advisory (1885826171, client) until the transaction ends, for what moves a client; the client's row in connect and disconnect.
+-- Locks: the turn of the client, until the transaction ends, for what moves a client; the client's row in connect and disconnect.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
 language plpgsql stable
@@ -93,7 +93,7 @@ as $$
 declare
     v_client pgps_internal.client := pgps_internal.find_client(caller, args ->> 'client');
 begin
-    perform pgps_internal.require_read_committed(), pg_advisory_xact_lock(1885826171, v_client.client_id::integer);
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_client(v_client.client_id);
     select c.* into v_client from pgps_internal.client c where c.client_id = v_client.client_id;
     perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
     return v_client;
@@ -131,7 +131,7 @@ begin
     perform pgps_internal.require_read_committed();
     insert into pgps_internal.client (name, owner) values (v_name, quote_ident(caller)::regrole) on conflict do nothing;
     v_before := pgps_internal.find_client(caller, quote_ident(v_name));
-    perform pg_advisory_xact_lock(1885826171, v_before.client_id::integer);
+    perform pgps_internal.hold_client(v_before.client_id);
     select c.* into v_before from pgps_internal.client c where c.client_id = v_before.client_id;
     if v_session <> v_before.session then
         perform pgps_internal.require_session(v_before, v_session);
@@ -219,12 +219,13 @@ declare
     v_client pgps_internal.client := pgps_internal.find_administered_client(caller, args ->> 'client');
     v_types integer[];
 begin
-    perform pg_advisory_xact_lock(1885826171, v_client.client_id::integer);
+    perform pgps_internal.hold_client(v_client.client_id);
     v_types := array(select distinct t.type_id from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
         where r.client_id = v_client.client_id);
     perform pgps_internal.drop_subscription(r.subscription_id) from pgps_internal.registration r
     where r.client_id = v_client.client_id and r.subscription_id is not null;
     delete from pgps_internal.client c where c.client_id = v_client.client_id;
+    delete from pgps_internal.turn t where t.kind = 'c' and t.id = v_client.client_id;
     perform pgps_internal.refresh_direct(t) from unnest(v_types) t;
     perform pgps_internal.drop_requester(v_client.owner);
 end

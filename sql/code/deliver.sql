@@ -1,6 +1,6 @@
 -- Delivery to external subscriptions: receive, ack, nack. A subscription is a position in the deliveries of its classes, kept
 -- as an append-only ledger, with failures (events to come again) and shares (competing consumers) beside it.
--- Locks: advisory (1885826165, subscription), until the transaction ends; competing consumers lock their own rows instead.
+-- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
 
 create or replace function pgps_internal.holder() returns text
 language plpgsql stable
@@ -41,6 +41,17 @@ end
 $$;
 comment on function pgps_internal.take_due(bigint, integer) is 'Hands out events that were put back and are due again';
 
+create or replace function pgps_internal.has_due(subscription_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pgps_internal.failure f
+        where f.subscription_id = has_due.subscription_id and (f.state = 'retrying' and f.due_at <= clock_timestamp() or f.state = 'leased'));
+end
+$$;
+comment on function pgps_internal.has_due(bigint) is 'True when take_due has something to hand out';
+
 create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer, acks boolean) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -53,14 +64,22 @@ declare
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
 begin
-    perform pgps_internal.require_read_committed(), pg_advisory_xact_lock(1885826165, v_id::integer);
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform pgps_internal.require_read_committed();
+    end if;
     v_position := pgps_internal.position_of(v_id);
     v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
-    -- Events put back come first; they are out of order by the consumer's own wish.
-    if v_has_failures then
-        v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
+    v_next := pgps_internal.next_received(v_id, v_position, take.max_events, v_has_failures);
+    -- The turn is taken only when there is something: a look that finds nothing writes nothing.
+    if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
+        return v_due;
     end if;
-    v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), v_has_failures);
+    if not pgps_internal.hold_unmoved(v_id, v_position.position_id) then
+        -- Another one had the turn meanwhile. Events put back come first; they are out of order by the consumer's own wish.
+        v_position := pgps_internal.position_of(v_id);
+        v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
+        v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), true);
+    end if;
     if v_next is null and v_due = '{}' then
         return v_due;
     elsif take.acks then
@@ -70,8 +89,8 @@ begin
                 v_position.acked_total + cardinality(v_due), v_position.outstanding);
         else
             v_last := v_next[cardinality(v_next)];
-            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
-                v_position.acked_total + cardinality(v_due || v_next));
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total + cardinality(v_due || v_next), 0);
         end if;
         if cardinality(v_due) > 0 then
             perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
@@ -84,8 +103,8 @@ begin
     v_last := v_next[cardinality(v_next)];
     -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
     if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
-        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total,
-            cardinality(v_next));
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
+        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next));
     end if;
     return v_due || v_next;
 end

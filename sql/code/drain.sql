@@ -1,6 +1,6 @@
 -- Links that are being dropped. Both sides say "drain" when they have another way for what has one, then, when they have packed what was
 -- dispatched until they heard it, "drained"; who has sent and heard both, and is confirmed, may forget the other. The side that connects
--- forgets last: it finds out by connecting again when the other has gone before it. Locks: advisory (1885826167, 0) until the transaction ends.
+-- forgets last: it finds out by connecting again when the other has gone before it. Locks: the turn of routes, until the transaction ends.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
 language plpgsql stable
@@ -74,7 +74,7 @@ as $$
 declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('send');
 begin
-    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.hold_routes();
     if (args ->> 'gone')::boolean then
         perform pgps_internal.require_worker(caller, 'serve links');
     end if;

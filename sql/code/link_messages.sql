@@ -1,5 +1,5 @@
 -- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
--- Locks: advisory (1885826167, 0), and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
+-- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
 -- those of creating an event type or a class.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
@@ -167,7 +167,7 @@ begin
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
     -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell which one that was.
     lock table only pgps_internal.batch in row exclusive mode;
-    perform pg_advisory_xact_lock(1885826166, (hear_sub.neighbour).role::oid::integer);
+    perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
     insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id)
     values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class)
@@ -207,7 +207,7 @@ begin
         delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.gone_batch <= drop_gone.packed returning w.class_id
     loop
         continue when exists (select from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
-        perform pg_advisory_xact_lock(1885826166, (drop_gone.neighbour).role::oid::integer);
+        perform pgps_internal.hold_owner((drop_gone.neighbour).role::oid);
         delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id and m.class_id = v_class;
         perform pgps_internal.drop_unused_class(v_class);
         v_dropped := true;

@@ -1,4 +1,4 @@
--- Receiving from a neighbour: one transaction a batch, the position in it. Locks: advisory (1885826169, 0) shared and (1885826169, origin),
+-- Receiving from a neighbour: one transaction a batch, the position in it. Locks: the turns of receiving (shared) and of the origins,
 -- in that order and by origin, until the transaction ends, before it has an id: transactions with events of one origin get their ids in order.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
@@ -36,12 +36,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock_shared(1885826169, 0);
-    perform pg_advisory_xact_lock(1885826169, o.origin_id)
-    from (select o.origin_id from pgps_internal.origin o
+    perform pgps_internal.share_receiving();
+    perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
-            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)
-        order by o.origin_id offset 0) o;
+            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)));
     return pgps_internal.last_received((lock_batch.neighbour).neighbour_id);
 end
 $$;

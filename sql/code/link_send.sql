@@ -205,7 +205,7 @@ declare
 begin
     if (args ->> 'refresh')::boolean then
         -- Before what is packed is known: a route that goes meanwhile is taken back behind all that came by it.
-        perform pg_advisory_xact_lock(1885826167, 0);
+        perform pgps_internal.hold_routes();
     end if;
     v_packed := coalesce((pgps_internal.last_batch()).batch_id, 0);
     if v_after > v_last and not args ? 'mark' then

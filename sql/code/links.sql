@@ -74,7 +74,7 @@ declare
     v_neighbour pgps_internal.neighbour;
 begin
     perform pgps_internal.require_admin(caller, 'drop links');
-    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.hold_routes();
     select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id) where coalesce(l.name, n.name) = v_name;
     if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';

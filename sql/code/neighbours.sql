@@ -1,4 +1,4 @@
--- Brokers at the other end of a link, and the sessions that carry something for them. Locks: advisory (1885826167, 1),
+-- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the turn of neighbours,
 -- the rows of neighbour and link_session.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
@@ -121,7 +121,7 @@ begin
         v_role := v_link.role;
     end if;
     -- Two that meet the same one at once: the second finds it.
-    perform pg_advisory_xact_lock(1885826167, 1);
+    perform pgps_internal.hold_neighbours();
     select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
     -- First of all: what follows forgets what an earlier epoch has left.
     if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then

@@ -1,6 +1,6 @@
 -- Queued registrations, occurrence by occurrence: a publishing statement with all its tuples. Inside a batch the cursor goes by the first event
 -- of a statement, since ids of statements that ran side by side interleave; the position of the subscription follows, so that pgps.receive,
--- reclaim and the views see the same. Locks: advisory (1885826171, client), (1885826165, subscription), until the transaction ends.
+-- reclaim and the views see the same. Locks: the turns of the client and of its subscriptions, until the transaction ends.
 
 create or replace function pgps_internal.delivered_ids(subscription_id bigint, type_id integer, batch_id bigint) returns int8multirange
 language plpgsql stable
@@ -224,7 +224,7 @@ begin
     end if;
     select r.* into v_registration from pgps_internal.registration r
     where r.registration_id = (complete.mark).registration_id and r.subscription_id is not null;
-    perform pg_advisory_xact_lock(1885826165, v_registration.subscription_id::integer), pgps_internal.note_mark(complete.mark, true);
+    perform pgps_internal.hold_subscriptions(array[v_registration.subscription_id]), pgps_internal.note_mark(complete.mark, true);
     return case when v_registration.registration_id is not null
         then pgps_internal.follow(v_registration, (complete.mark).batch_id, (complete.mark).tuples) end;
 end
@@ -232,20 +232,59 @@ $$;
 comment on function pgps_internal.complete(pgps_internal.client_mark) is
 'Completes an occurrence that is open; returns the next one of its registration in the same batch';
 
+create or replace function pgps_internal.has_news(client_id bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_registration pgps_internal.registration;
+    v_mark pgps_internal.client_mark := pgps_internal.last_mark(has_news.client_id);
+    v_batch bigint;
+begin
+    if v_mark.first_event is not null and not v_mark.completed then
+        return true;
+    end if;
+    for v_registration in
+        select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
+        where r.client_id = has_news.client_id and s.state = 'active'
+    loop
+        v_batch := (pgps_internal.position_of(v_registration.subscription_id)).acked_batch;
+        if exists (select from pgps_internal.member m join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id > greatest(v_batch, m.from_batch)
+                where m.subscription_id = v_registration.subscription_id)
+            or v_batch >= 0 and (pgps_internal.next_occurrence(v_registration, v_batch)).first_event is not null then
+            return true;
+        end if;
+    end loop;
+    return false;
+end
+$$;
+comment on function pgps_internal.has_news(bigint) is
+'False when a client''s queued registrations have nothing that it has not been given, and it has completed what it was given last';
+
 create or replace function pgps_internal.receive_event(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
+    v_client pgps_internal.client;
     v_name text := case when args ->> 'event_name' ~ '\*$' then args ->> 'event_name' else
         case when args ->> 'event_name' is not null then pgps_internal.fold(args ->> 'event_name') end end;
     v_registration pgps_internal.registration;
     v_found pgps_internal.client_mark;
     v_best pgps_internal.client_mark;
     v_upto bigint;
-    v_next pgps_internal.client_mark := pgps_internal.complete(pgps_internal.last_mark(v_client.client_id));
+    v_next pgps_internal.client_mark;
 begin
+    perform pgps_internal.require_read_committed();
+    v_client := pgps_internal.look_session(caller, args);
+    if receive_event.checkpoint is null and not pgps_internal.has_news(v_client.client_id) and (v_name is null
+            or exists (select from pgps_internal.registration r
+                where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C")) and r.mode = 'queued')) then
+        -- A look that finds nothing takes no turn, which would be written.
+        return null;
+    end if;
+    v_client := pgps_internal.enter_session(caller, args);
+    v_next := pgps_internal.complete(pgps_internal.last_mark(v_client.client_id));
     perform pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
     if v_name is not null and not exists (select from pgps_internal.registration r
             where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C")) and r.mode = 'queued') then
@@ -256,7 +295,7 @@ begin
         select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
         where r.client_id = v_client.client_id and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
     loop
-        perform pg_advisory_xact_lock(1885826165, v_registration.subscription_id::integer);
+        perform pgps_internal.hold_subscription(v_registration.subscription_id);
         v_upto := (pgps_internal.last_batch()).batch_id;
         v_found := case when v_next.registration_id = v_registration.registration_id then v_next else pgps_internal.next_occurrence(v_registration) end;
         if v_found.first_event is null then

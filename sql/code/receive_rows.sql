@@ -1,7 +1,7 @@
 -- Receiving as typed rows: pgps_queue.<type>_receive, made for each event type, gives the attributes as columns and not as JSON, and takes
 -- several subscriptions at once: those that are at the same place of the same class share the rows. What it cannot do plainly (events put
 -- back, competing consumers, policies, patterns, events that were kept aside) it leaves to pgps.receive, and gives the same rows.
--- Locks: advisory (1885826165, subscription), in the order of their ids, until the transaction ends.
+-- Locks: the turns of the subscriptions, in the order of their ids, until the transaction ends.
 
 do $$
 begin
@@ -69,6 +69,26 @@ end
 $$;
 comment on function pgps_internal.next_runs(bigint, bigint, int8multirange, bigint, bigint, integer) is
 'The next events of a class after a position as runs of ids, in delivery order; see pgps_internal.next_events';
+
+create or replace function pgps_internal.have_news(subscription_ids bigint[]) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+as $$
+begin
+    -- It ends at the first one that has something; a competing consumer's are looked for by pgps.receive.
+    return exists (
+        select from unnest(have_news.subscription_ids) u(subscription_id)
+        join pgps_internal.subscription s using (subscription_id)
+        join pgps_internal.member m using (subscription_id)
+        cross join lateral pgps_internal.position_of(s.subscription_id) p
+        where s.handler = 'any'
+            or exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
+            or exists (select from pgps_internal.delivery d
+                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
+                    and (d.batch_id > p.acked_batch or p.acked_event < any (d.event_ids) or p.acked_event < upper(d.ids) - 1)));
+end
+$$;
+comment on function pgps_internal.have_news(bigint[]) is 'False when none of these subscriptions has anything to hand out';
 
 create or replace function pgps_internal.take_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, out runs pgps_internal.run[], out others integer[]
@@ -155,9 +175,13 @@ begin
         using errcode = '22023', hint = 'Use the function of its own event type, or pgps.receive.';
     end if;
     perform pgps_internal.require_rights(s) from unnest(v_subscriptions) s;
-    -- One after the other in the order of their ids: two that want the same ones wait for each other, and do not lock each other out.
-    perform pg_advisory_xact_lock(1885826165, l.id) from (
-        select s.subscription_id::integer as id from unnest(v_subscriptions) s where s.handler = 'all' order by 1) l;
+    if not pgps_internal.have_news(array(select s.subscription_id from unnest(v_subscriptions) s)) then
+        -- A look that finds nothing takes no turn, which would be written.
+        new.runs := '{}';
+        new.others := '{}';
+        return new;
+    end if;
+    perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s where s.handler = 'all'));
     select t.runs, t.others into new.runs, new.others
     from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
         v_type, new.max_events) t;
@@ -308,8 +332,7 @@ begin
         raise exception 'subscription "%" is internal', v_internal
         using errcode = '55000', hint = 'Its events are acknowledged when its function returns.';
     end if;
-    perform pg_advisory_xact_lock(1885826165, l.id) from (
-        select distinct s.subscription_id::integer as id from unnest(v_subscriptions) s where s.handler = 'all' order by 1) l;
+    perform pgps_internal.hold_subscriptions(array(select distinct s.subscription_id from unnest(v_subscriptions) s where s.handler = 'all'));
     with wanted as (
         select distinct s.subscription_id, s.handler = 'all' and not exists (select from pgps_internal.failure f
             where f.subscription_id = s.subscription_id) as is_plain from unnest(v_subscriptions) s

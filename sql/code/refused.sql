@@ -1,5 +1,5 @@
 -- What came over a link and is no event here: refused by this broker's constraints, or a gap. Part of pgps.retry_exception and
--- pgps.discard_exception. Locks: the rows; to retry those of receiving, advisory (1885826169, 0) shared and (1885826169, origin).
+-- pgps.discard_exception. Locks: the rows; to retry those of receiving, the turns of receiving (shared) and of their origins.
 
 create or replace function pgps_internal.is_of_link(args jsonb) returns boolean
 language sql stable
@@ -70,9 +70,8 @@ begin
             hint = 'Acknowledge it: select pgps.discard_exception(null)';
     end if;
     perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock_shared(1885826169, 0);
-    perform pg_advisory_xact_lock(1885826169, o.origin_id)
-    from (select distinct c.origin_id from unnest(v_chosen) c order by c.origin_id offset 0) o;
+    perform pgps_internal.share_receiving();
+    perform pgps_internal.hold_origins(array(select c.origin_id from unnest(v_chosen) c));
     foreach v_one in array v_chosen loop
         v_count := v_count + pgps_internal.publish_refused(v_one)::integer;
     end loop;

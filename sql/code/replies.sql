@@ -1,4 +1,4 @@
--- Replies to queued requests, in the order of the requests. Locks: advisory (1885826171, client) until the transaction ends.
+-- Replies to queued requests, in the order of the requests. Locks: the turn of the client, until the transaction ends.
 
 create or replace function pgps_internal.last_reply_mark(client_id bigint) returns pgps_internal.reply_mark
 language plpgsql stable
@@ -27,11 +27,22 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
-    v_mark pgps_internal.reply_mark := pgps_internal.last_reply_mark(v_client.client_id);
-    v_next bigint := (select p.request_id from pgps_internal.reply p
-        where p.client_id = v_client.client_id and p.request_id > coalesce(v_mark.received, 0) order by p.request_id limit 1);
+    v_client pgps_internal.client;
+    v_mark pgps_internal.reply_mark;
+    v_next bigint;
 begin
+    perform pgps_internal.require_read_committed();
+    v_client := pgps_internal.look_session(caller, args);
+    v_mark := pgps_internal.last_reply_mark(v_client.client_id);
+    if receive_reply.checkpoint is null and v_mark.received is not distinct from v_mark.committed and not exists (
+            select from pgps_internal.reply p where p.client_id = v_client.client_id and p.request_id > coalesce(v_mark.received, 0)) then
+        -- A look that finds nothing takes no turn, which would be written.
+        return null;
+    end if;
+    v_client := pgps_internal.enter_session(caller, args);
+    v_mark := pgps_internal.last_reply_mark(v_client.client_id);
+    v_next := (select p.request_id from pgps_internal.reply p
+        where p.client_id = v_client.client_id and p.request_id > coalesce(v_mark.received, 0) order by p.request_id limit 1);
     perform pgps_internal.keep_checkpoint(v_client.client_id, 'reply', receive_reply.checkpoint);
     if v_next is not null or v_mark.received is distinct from v_mark.committed then
         insert into pgps_internal.reply_mark (client_id, received, committed)

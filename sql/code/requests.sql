@@ -1,6 +1,6 @@
 -- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall (RESET ROLE is a statement, too):
 -- the request runs in a function that this role owns, where a change of role is refused, as callbacks do. Effects, reply and that it is done commit together.
--- Locks: advisory (1885826171, client) in send; the client's row in client_turn while a request of it runs.
+-- Locks: the turn of the client in send; the client's row in client_turn while a request of it runs.
 
 create or replace function pgps_internal.requester(role regrole) returns regproc
 language sql stable
@@ -20,7 +20,7 @@ declare
     v_name text;
 begin
     if pgps_internal.requester(build_requester.role) is null then
-        perform pg_advisory_xact_lock(1885826166, build_requester.role::oid::integer);
+        perform pgps_internal.hold_owner(build_requester.role::oid);
         select 'pgps_internal.request_as_' || coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1 into v_name
         from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$';
         perform pgps_internal.create_function(

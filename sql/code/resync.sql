@@ -1,4 +1,4 @@
--- Links that have gone astray: both sides compare again. Locks: advisory (1885826167, 0) until the transaction ends.
+-- Links that have gone astray: both sides compare again. Locks: the turn of routes, until the transaction ends.
 
 create or replace function pgps_internal.unblock(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -24,7 +24,7 @@ declare
     v_neighbour pgps_internal.neighbour;
 begin
     perform pgps_internal.require_admin(caller, 'resynchronise links');
-    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.hold_routes();
     select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
     where coalesce(l.name, n.name) = pgps_internal.fold(args ->> 'name') order by l.name nulls last limit 1;
     if not found and exists (select from pgps_internal.link l where l.name = pgps_internal.fold(args ->> 'name')) then

@@ -1,5 +1,5 @@
 -- Routing: the parent for each origin, what is offered to whom, and from when on filters are in force.
--- Locks: advisory (1885826167, 0), one change of routes at a time, until the transaction ends.
+-- Locks: the turn of routes, one change of them at a time, until the transaction ends.
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
 language plpgsql stable
@@ -189,7 +189,7 @@ as $$
 begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
         -- What is being received is committed first, and so published before; what comes later sees the subscription.
-        perform pg_advisory_xact_lock(1885826169, 0);
+        perform pgps_internal.stop_receiving();
         update pgps_internal.origin o set is_settled = false where o.is_settled;
         perform pg_notify('pgps_link', '');
     end if;

@@ -1,6 +1,6 @@
 -- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch, event), as in
 -- positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is told that it was read.
--- Locks: advisory (1885826165, subscription) while a position moves.
+-- Locks: the turn of the subscription when its position moves, until the transaction ends.
 
 create or replace function pgps_internal.build_log_view(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -272,7 +272,7 @@ declare
     v_acked bigint := 0;
 begin
     perform pgps_internal.require_read_committed();
-    perform pg_advisory_xact_lock(1885826165, v_id::integer);
+    perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
     if v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
         raise exception 'there is no batch % to acknowledge', v_batch using errcode = '55000', hint = 'Acknowledge what pgps.end_of_stream gave.';

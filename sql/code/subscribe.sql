@@ -191,7 +191,7 @@ declare
     v_ranges int8multirange;
 begin
     -- Signatures and classes are shared by the subscriptions of a role.
-    perform pg_advisory_xact_lock(1885826166, (join_type.subscription).owner::oid::integer);
+    perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
     if v_replay and join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
             raise exception 'invalid start "%"', join_type.start using errcode = '22023', hint = 'Use now, earliest, or an event id.';

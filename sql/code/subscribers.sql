@@ -1,6 +1,6 @@
 -- Internal subscriptions: a callback in any procedural language, each subscription in its own transaction, by priority.
 -- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the failures to
--- the exception queue. Locks: advisory (1885826165, subscription), until the transaction ends.
+-- the exception queue. Locks: the turn of the subscription, until the transaction ends.
 
 create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
 language plpgsql
@@ -176,7 +176,7 @@ declare
     v_last pgps_internal.received;
 begin
     perform pgps_internal.require_read_committed();
-    if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
+    if not pgps_internal.try_subscription(v_id) then
         return 0;
     end if;
     if (select s.state from pgps_internal.subscription s where s.subscription_id = v_id) <> 'active' then
@@ -310,15 +310,6 @@ as $$
 $$;
 comment on function pgps._runnable() is 'Names of the active internal subscriptions, by priority; see pgps.run_subscribers';
 
-create or replace function pgps._run(subscription text, hurry boolean) returns bigint
-language sql security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
-as $$
-    select pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry)
-    from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
-$$;
-comment on function pgps._run(text, boolean) is 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
-
 create or replace function pgps_internal.next_delivery(subscription_id bigint) returns pgps_internal.received
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -340,6 +331,18 @@ $$;
 comment on function pgps_internal.next_delivery(bigint) is
 'The event that an internal subscription is given next: a retry that is due (of batch 0) or the next one; null when there is none';
 
+create or replace function pgps._run(subscription text, hurry boolean) returns bigint
+language sql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+as $$
+    -- Not where nothing waits: to take the turn is to write.
+    select case when (pgps_internal.next_delivery(s.subscription_id)).event_id is not null
+            or _run.hurry and exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id and f.state = 'retrying')
+        then pgps_internal.run(s, pgps_internal.setting('run_batch_events')::integer, _run.hurry) else 0 end
+    from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null
+$$;
+comment on function pgps._run(text, boolean) is 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
+
 create or replace function pgps.next_delivery(subscription text) returns bigint
 language sql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
@@ -360,7 +363,7 @@ declare
     v_next pgps_internal.received;
 begin
     perform pgps_internal.require_read_committed();
-    if not pg_try_advisory_xact_lock(1885826165, v_id::integer) then
+    if not pgps_internal.try_subscription(v_id) then
         return null;
     end if;
     v_next := pgps_internal.next_delivery(v_id);

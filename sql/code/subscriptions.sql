@@ -37,7 +37,7 @@ declare
     v_classes bigint[];
     v_class bigint;
 begin
-    perform pg_advisory_xact_lock(1885826166, s.owner::oid::integer), pgps_internal.retire(s, true) from pgps_internal.subscription s
+    perform pgps_internal.hold_owner(s.owner::oid), pgps_internal.retire(s, true) from pgps_internal.subscription s
     where s.subscription_id = drop_subscription.subscription_id;
     for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
         and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id) loop
@@ -139,7 +139,7 @@ begin
     if args ->> 'start' is null then
         raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
     end if;
-    perform pg_advisory_xact_lock(1885826165, v_subscription.subscription_id::integer);
+    perform pgps_internal.hold_subscription(v_subscription.subscription_id);
     -- Also read so that reclaim leaves the positions alone until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);

@@ -1,5 +1,5 @@
 -- What a neighbour should know. State-based: what it was told is kept, differences are sent.
--- Locks: advisory (1885826167, 0), one change of routes at a time, until the transaction ends.
+-- Locks: the turn of routes, one change of them at a time, until the transaction ends.
 
 create or replace function pgps_internal.definition_of(event_type pgps_internal.event_type) returns jsonb
 language sql stable
@@ -68,7 +68,7 @@ declare
     v_id integer := (refresh.neighbour).neighbour_id;
     v_news jsonb;
 begin
-    perform pg_advisory_xact_lock(1885826167, 0);
+    perform pgps_internal.hold_routes();
     perform pgps_internal.choose_parents();
     perform pgps_internal.push_filters();
     perform pgps_internal.activate();

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tests.fix_broker import call, make_type, publish, rows, value
-from tests.fix_db import lock_waiters, wait_until
+from tests.fix_db import table_waiters, wait_until
 from tests.fix_worker import Workers
 from tests.links.rig import Broker, received
 
@@ -63,9 +63,10 @@ def test_what_comes_while_a_small_batch_is_received_is_asked_for_meanwhile(broke
     subscribed(a, b)
     packed = "select count(*) from pgps_internal.shipment where kind = 'data'"
     with psycopg.connect(b.dsn) as receiver:
-        receiver.execute("select pg_advisory_xact_lock(1885826169, 0)")
+        receiver.execute("lock table pgps_internal.turn_of_receiving in exclusive mode")
         publish(a.admin, "tick", 1)
-        wait_until(lambda: lock_waiters(b.admin, 1885826169) == 1, what="the first is being received")
+        turn = "pgps_internal.turn_of_receiving"
+        wait_until(lambda: table_waiters(b.admin, turn), what="the first is being received")
         publish(a.admin, "tick", 2)
         wait_until(lambda: value(a.admin, packed) == 2, what="the second has been asked for")
     assert arrived(b, "all", 2) == [1, 2]

@@ -1,0 +1,182 @@
+-- Taking turns: the one place that knows what to lock so that two sessions do not do the same thing at once. Never an advisory lock, which
+-- every role could hold: rows and tables of this schema, which nobody else can lock (decision 12). All are held until the transaction ends.
+-- A locked row takes a transaction id and is written to the log: who may find nothing to do looks first, takes the turn when there is
+-- something, and looks again.
+-- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_routes, turn_of_receiving, and rows: clients,
+-- subscriptions in the order of their ids, origins likewise, roles.
+
+create or replace function pgps_internal.hold(kind "char", id bigint) returns void
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.turn t where t.kind = hold.kind and t.id = hold.id for update;
+    if not found then
+        -- The first time. Who is first at the same moment is waited for here, and then there is a row.
+        insert into pgps_internal.turn (kind, id) values (hold.kind, hold.id) on conflict do nothing;
+        perform from pgps_internal.turn t where t.kind = hold.kind and t.id = hold.id for update;
+    end if;
+end
+$$;
+comment on function pgps_internal.hold("char", bigint) is 'Takes the turn of one thing of a kind; waits for whoever has it';
+
+create or replace function pgps_internal.hold_subscription(subscription_id bigint) returns void
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.subscription_turn t where t.subscription_id = hold_subscription.subscription_id for update;
+    if not found then
+        raise exception 'subscription % does not exist any more', hold_subscription.subscription_id
+        using errcode = '42704', hint = 'It was dropped just now; see pgps.subscriptions.';
+    end if;
+end
+$$;
+comment on function pgps_internal.hold_subscription(bigint) is
+'Takes the turn of the one consumer of a subscription; waits for the transaction that has it. Errors: 42704.';
+
+create or replace function pgps_internal.hold_unmoved(subscription_id bigint, position_id bigint) returns boolean
+language plpgsql
+as $$
+declare
+    v_newest bigint;
+begin
+    perform from pgps_internal.subscription_turn t where t.subscription_id = hold_unmoved.subscription_id for update;
+    if not found then
+        perform pgps_internal.hold_subscription(hold_unmoved.subscription_id);
+    end if;
+    if exists (select from pgps_internal.failure f where f.subscription_id = hold_unmoved.subscription_id) then
+        return false;
+    end if;
+    -- Positions of one subscription are numbered in its turn: a newer one has a higher number than the one that was read. Most often there
+    -- is none at all, or it is in the same segment: then there is one scan to set up, not four.
+    v_newest := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
+    if v_newest = hold_unmoved.position_id then
+        return true;
+    elsif v_newest / 262144 = hold_unmoved.position_id / 262144 then
+        return not exists (select from pgps_internal.position p
+            where p.subscription_id = hold_unmoved.subscription_id and p.position_id > hold_unmoved.position_id
+                and (p.position_id / 262144) % 4 = (v_newest / 262144) % 4);
+    end if;
+    return not exists (select from pgps_internal.position p
+        where p.subscription_id = hold_unmoved.subscription_id and p.position_id > hold_unmoved.position_id);
+end
+$$;
+comment on function pgps_internal.hold_unmoved(bigint, bigint) is
+'As hold_subscription; true when the subscription is still at this position and has no failures, so that what was found there is what comes next';
+
+create or replace function pgps_internal.hold_subscriptions(subscription_ids bigint[]) returns void
+language plpgsql
+as $$
+begin
+    -- In the order of their ids: two that want the same ones wait for each other, and do not lock each other out.
+    perform from pgps_internal.subscription_turn t where t.subscription_id = any (hold_subscriptions.subscription_ids)
+    order by t.subscription_id for update;
+end
+$$;
+comment on function pgps_internal.hold_subscriptions(bigint[]) is 'As hold_subscription, for several; those that are gone are left out';
+
+create or replace function pgps_internal.try_subscription(subscription_id bigint) returns boolean
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.subscription_turn t where t.subscription_id = try_subscription.subscription_id for update skip locked;
+    return found;
+end
+$$;
+comment on function pgps_internal.try_subscription(bigint) is
+'Takes the turn of a subscription; false when another transaction has it, or the subscription is gone';
+
+create or replace function pgps_internal.hold_owner(role oid) returns void
+language plpgsql
+as $$
+begin
+    perform pgps_internal.hold('o', hold_owner.role::bigint);
+end
+$$;
+comment on function pgps_internal.hold_owner(oid) is
+'Takes the turn of a role''s definitions: its subscriptions share classes, signatures and generated functions';
+
+create or replace function pgps_internal.hold_client(client_id bigint) returns void
+language plpgsql
+as $$
+begin
+    perform pgps_internal.hold('c', hold_client.client_id);
+end
+$$;
+comment on function pgps_internal.hold_client(bigint) is 'Takes the turn of what moves a client';
+
+create or replace function pgps_internal.hold_origins(origin_ids integer[]) returns void
+language plpgsql
+as $$
+begin
+    perform pgps_internal.hold('r', o.id) from (select distinct i as id from unnest(hold_origins.origin_ids) i order by 1 offset 0) o;
+end
+$$;
+comment on function pgps_internal.hold_origins(integer[]) is 'Takes the turn of receiving from each of these origins, in the order of their ids';
+
+create or replace function pgps_internal.hold_routes() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_routes in exclusive mode;
+end
+$$;
+comment on function pgps_internal.hold_routes() is 'Takes the turn of changing routes';
+
+create or replace function pgps_internal.hold_neighbours() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_neighbours in exclusive mode;
+end
+$$;
+comment on function pgps_internal.hold_neighbours() is 'Takes the turn of meeting another broker';
+
+create or replace function pgps_internal.share_receiving() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_receiving in row exclusive mode;
+end
+$$;
+comment on function pgps_internal.share_receiving() is 'Receives beside others that receive, and not beside stop_receiving';
+
+create or replace function pgps_internal.stop_receiving() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_receiving in exclusive mode;
+end
+$$;
+comment on function pgps_internal.stop_receiving() is 'Waits for those who receive, and makes others wait until the transaction ends';
+
+create or replace function pgps_internal.note_turns() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if tg_op = 'INSERT' then
+        insert into pgps_internal.subscription_turn (subscription_id) select a.subscription_id from added a on conflict do nothing;
+    else
+        -- A consumer that has the turn does not hold up who drops its subscription; then the row stays, and nobody looks for it again.
+        delete from pgps_internal.subscription_turn t using (
+            select t.subscription_id from pgps_internal.subscription_turn t
+            where t.subscription_id in (select r.subscription_id from removed r) for update skip locked) free
+        where t.subscription_id = free.subscription_id;
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_turns() is 'After subscriptions were made or dropped: so are their rows in the table of turns';
+
+do $$
+begin
+    if not exists (select from pg_trigger t where t.tgrelid = 'pgps_internal.subscription'::regclass and t.tgname = 'pgps_turn_added') then
+        create trigger pgps_turn_added after insert on pgps_internal.subscription referencing new table as added
+        for each statement execute function pgps_internal.note_turns();
+        create trigger pgps_turn_removed after delete on pgps_internal.subscription referencing old table as removed
+        for each statement execute function pgps_internal.note_turns();
+    end if;
+end
+$$;
+
+revoke all on all functions in schema pgps_internal from public;
