@@ -3,7 +3,7 @@
 BIN := .venv/bin
 # Passed on to pytest: make test ARGS='-k publish -x'
 ARGS ?=
-# How long make soak goes on; 0 is until stopped.
+# How long make soak and make storm go on; 0 is until stopped.
 SECONDS ?= 0
 # Test processes; the server needs a core, too.
 JOBS ?= 2
@@ -11,7 +11,7 @@ JOBS ?= 2
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak lint format generate bench field clean
+.PHONY: help setup demo test test-all soak storm lint format generate bench field clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -31,6 +31,9 @@ test-all: setup ## run all tests, the slow ones too
 
 soak: setup ## tell random stories of linked brokers with fresh seeds, for SECONDS or until stopped
 	@$(BIN)/python -m tests.links.soak --seconds $(SECONDS) $(ARGS)
+
+storm: setup ## storms over linked brokers under load, SEED or fresh ones, COUNT of them or until stopped; ARGS='--help'
+	@$(BIN)/python -m tests.links.storm $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) --for $(SECONDS) $(ARGS)
 
 lint: setup ## check style, types, directions of imports, and that generated files are up to date
 	$(BIN)/ruff check

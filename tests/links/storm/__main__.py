@@ -1,0 +1,175 @@
+"""Storms over linked brokers, from seeds: `make storm ARGS='--seed 7 --count 20'`.
+
+    python -m tests.links.storm                       fresh seeds until stopped
+    python -m tests.links.storm --seed 7              the story of seed 7
+    python -m tests.links.storm --seed 7 --count 20   of seeds 7 to 26
+    python -m tests.links.storm --story behind        one that was written by hand
+    python -m tests.links.storm --seed 7 --print      only its script; cut it down, then:
+    python -m tests.links.storm --script FILE
+
+Exit status: 0 all clean, 1 something was lost, repeated, out of order or late, or did not come to rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.links.fleet import make_fleet
+from tests.links.storm.script import Script
+from tests.links.storm.stories import STORIES
+from tests.links.storm.tell import tell
+from tests.links.storm.verdict import Verdict
+from tests.links.storm.weather import Climate, random_script
+
+SERVERS = 3
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.links.storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, help="the first seed; fresh ones without it")
+    parser.add_argument("--count", type=int, help="how many seeds; 1 with --seed, else until stopped")
+    parser.add_argument("--seconds", type=float, default=25.0, help="how long each storm is")
+    parser.add_argument("--for", dest="limit", type=float, default=0.0, help="begin no story after so many seconds")
+    parser.add_argument("--rate", type=float, default=120.0, help="events a second, all publishers together")
+    parser.add_argument("--jobs", type=int, default=1, help="stories at a time, each with servers of its own")
+    parser.add_argument("--story", choices=sorted(STORIES), help="one that was written by hand")
+    parser.add_argument("--script", type=Path, help="tell what stands in a file")
+    parser.add_argument("--without", nargs="+", default=[], metavar="STEP", help="leave kinds of steps out")
+    parser.add_argument("--only", nargs="+", default=[], metavar="STEP", help="only these kinds of steps")
+    parser.add_argument("--print", action="store_true", help="print the script, and do nothing")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each story on the output")
+    parser.add_argument("--reports", type=Path, help="a directory for the reports of stories that were not clean")
+    parser.add_argument("--stop", action="store_true", help="stop at the first that is not clean")
+    return parser.parse_args()
+
+
+class _Run:
+    """All stories of a call."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.console = Console(stderr=True)
+        self.lock = threading.Lock()
+        self.began = time.monotonic()
+        self.told = self.unclean = 0
+        self.ending = False
+        self.scripts = self._scripts()
+
+    def _scripts(self) -> Iterator[Script]:
+        args = self.args
+        if args.script:
+            yield Script.parse(args.script.read_text())
+            return
+        climate = Climate().without(*args.without)
+        if args.only:
+            climate = climate.only(*args.only)
+        count = args.count if args.count is not None else (1 if args.seed is not None or args.story else 0)
+        made = 0
+        while not count or made < count:
+            seed = args.seed + made if args.seed is not None else random.SystemRandom().randrange(1_000_000)
+            made += 1
+            yield STORIES[args.story] if args.story else random_script(seed, args.seconds, climate)
+
+    def next(self) -> Script | None:
+        with self.lock:
+            if self.ending or (self.args.limit and time.monotonic() - self.began > self.args.limit):
+                return None
+            return next(self.scripts, None)
+
+    def command(self, script: Script) -> str:
+        """How to tell a story again."""
+        words = ["python -m tests.links.storm"]
+        if self.args.script or self.args.story:
+            words.append(f"--script {self.args.script}" if self.args.script else f"--story {self.args.story}")
+        else:
+            words.append(f"--seed {script.seed}")
+            words += [f"--seconds {self.args.seconds:g}"] if self.args.seconds != 25 else []
+            words += [f"--without {' '.join(self.args.without)}"] if self.args.without else []
+            words += [f"--only {' '.join(self.args.only)}"] if self.args.only else []
+        return " ".join(words + ([f"--rate {self.args.rate:g}"] if self.args.rate != 120 else []))
+
+    def job(self, number: int, home: Path, progress: Progress) -> None:
+        """Tell stories one after the other, on servers of this job."""
+        bar = progress.add_task("servers start", total=1.0)
+        fleet = make_fleet(home, f"storm-{number}", SERVERS)
+        try:
+            while (script := self.next()) is not None:
+
+                def say(what: str, share: float, script: Script = script) -> None:
+                    progress.update(bar, description=f"{script.name} {script.seed}: {what}", completed=share)
+
+                try:
+                    verdict = tell(fleet, script, per_second=self.args.rate, command=self.command(script), progress=say)
+                except Exception:
+                    # The rig itself failed, or a network that does not even settle.
+                    verdict = Verdict(script.seed, script.name, self.command(script), str(script))
+                    verdict.problems.append("the story broke off")
+                    verdict.told = traceback.format_exc().splitlines()
+                self.note(verdict)
+        finally:
+            progress.remove_task(bar)
+            fleet.close()
+
+    def note(self, verdict: Verdict) -> None:
+        with self.lock:
+            self.told += 1
+            self.unclean += not verdict.is_clean
+            self.ending = self.ending or (self.args.stop and not verdict.is_clean)
+            if self.args.json:
+                print(json.dumps(verdict.as_json(), default=str), flush=True)
+            self.console.print(verdict.line, highlight=False, soft_wrap=True, style=None if verdict.is_clean else "red")
+            if verdict.is_clean:
+                return
+            if self.args.reports:
+                self.args.reports.mkdir(parents=True, exist_ok=True)
+                name = self.args.reports / f"{verdict.name}-{verdict.seed}"
+                name.with_suffix(".txt").write_text(verdict.report())
+                name.with_suffix(".script").write_text(verdict.script)
+            elif not self.args.json:
+                self.console.print(verdict.report(), highlight=False, markup=False, soft_wrap=True)
+
+
+def main() -> int:
+    """Tell stories and say what came of them."""
+    args = _arguments()
+    run = _Run(args)
+    if args.print:
+        print("\n".join(map(str, run.scripts)))
+        return 0
+    columns = (TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="pgps-storm-") as home,
+        Progress(*columns, console=run.console, transient=True) as progress,
+        suppress(KeyboardInterrupt),
+    ):
+        Path(home).chmod(0o711)
+        with ThreadPoolExecutor(args.jobs) as pool:
+            jobs = [pool.submit(run.job, number, Path(home), progress) for number in range(args.jobs)]
+            try:
+                for job in jobs:
+                    job.result()
+            except KeyboardInterrupt:
+                run.ending = True
+                raise
+    print(f"{time.monotonic() - run.began:.0f} s: {run.told} stories, {run.told - run.unclean} clean", file=sys.stderr)
+    return 1 if run.unclean else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

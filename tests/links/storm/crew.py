@@ -1,0 +1,125 @@
+"""Workers by the dozen: forked from a process that has everything imported, so that starting one costs next to nothing.
+
+The nursery reads commands from its input, one a line, as JSON: a name, a log file and a connection string start a
+worker, and the answer is its process id; a process id kills that worker, and the answer comes when it is gone. When the
+input ends the nursery kills the workers that are left, and leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pgps_worker import logs
+from pgps_worker.config import WorkerConfig
+from pgps_worker.links import keeper
+from pgps_worker.worker import run_worker
+
+# The pauses of a worker whose link broke, 4 to 64 seconds, would be most of a story of half a minute.
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+
+
+class Crew:
+    """Starts and kills workers, one a broker."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._pids: dict[str, int] = {}
+        self._nursery = subprocess.Popen(
+            [sys.executable, "-m", "tests.links.storm.crew"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "error"},
+        )
+
+    def _ask(self, command: list[Any]) -> int:
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        print(json.dumps(command), file=self._nursery.stdin, flush=True)
+        return int(self._nursery.stdout.readline())
+
+    def start(self, name: str, dsn: str) -> None:
+        """Start a worker for a broker, unless it has one."""
+        if name not in self._pids:
+            self._pids[name] = self._ask([name, str(self.log(name)), dsn])
+
+    def kill(self, name: str) -> None:
+        """Kill a broker's worker with SIGKILL, if it has one."""
+        if name in self._pids:
+            self._ask([self._pids.pop(name)])
+
+    def log(self, name: str) -> Path:
+        """Where a broker's workers log."""
+        return self._directory / f"worker-{name}.log"
+
+    def kill_all(self) -> None:
+        """Kill all workers."""
+        for name in list(self._pids):
+            self.kill(name)
+
+    def close(self) -> None:
+        """Kill all workers, and end the nursery."""
+        for pipe in (self._nursery.stdin, self._nursery.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._nursery.wait(10)
+
+
+def _work(name: str, log: str, dsn: str) -> None:
+    """Be a worker until killed."""
+    with Path(log).open("ab") as target:
+        os.dup2(target.fileno(), 2)
+    with Path(os.devnull).open("r+b") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+    keeper._FIRST_PAUSE, keeper._LONGEST_PAUSE = FIRST_PAUSE, LONGEST_PAUSE
+    logs.set_up("info", as_json=False, worker=name)
+    sys.setswitchinterval(0.0005)
+    asyncio.run(run_worker(WorkerConfig(dsn=dsn, name=name, concurrency=1)))
+
+
+def _bear(name: str, log: str, dsn: str) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _work(name, log, dsn)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _bury(pid: int) -> None:
+    """Kill a worker; its process id is its own until it is waited for."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _nurse() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    alive: set[int] = set()
+    for line in sys.stdin:
+        command = json.loads(line)
+        if len(command) == 1:
+            _bury(command[0])
+            alive.discard(command[0])
+            print(command[0], flush=True)
+        else:
+            pid = _bear(*command)
+            alive.add(pid)
+            print(pid, flush=True)
+    for pid in alive:
+        _bury(pid)
+
+
+if __name__ == "__main__":
+    _nurse()

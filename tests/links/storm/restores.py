@@ -1,0 +1,168 @@
+"""Backups, restores and copies of brokers and of whole servers, in the midst of a story."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import psycopg
+
+from tests.fix_broker import call, column, rows
+from tests.links.storm.script import Pair, Step
+from tests.links.storm.traffic import read_journal
+from tests.links.storm.world import NOWHERE, Copy, NotYet, World, copied
+
+_PATIENCE = 8.0
+
+
+class Storm(World):
+    """A network to which everything may happen."""
+
+    def do_backup(self, name: str) -> None:
+        """Copy a broker's database while nobody publishes there."""
+        with self.held(name), self._left(name, dispatched=True):
+            copy = self._copy_of(name, f"backup_{self.members[name].database}")
+            self.members[name].site.copy(self.members[name].database, copy.database)
+        self.copies[name] = copy
+        self._come_back(name)
+
+    def do_restore(self, name: str) -> None:
+        """Put a broker back to what it was when it was copied, and let its links go on."""
+        if name not in self.copies:
+            raise NotYet("there is no backup")
+        with self.held(name), self._left(name, dispatched=False):
+            member = self.members[name]
+            member.site.drop(member.database)
+            member.site.copy(self.copies[name].database, member.database)
+            self._limit(member)
+            self._forget(name)
+            self._resume(name)
+        self._come_back(name)
+
+    def do_backup_server(self, server: str) -> None:
+        """Stop a server, copy its files, and start it again."""
+        names = self.on(int(server))
+        with self.held(*names):
+            for name in names:
+                self._wait_dispatched(name)
+                self.copies[name] = self._copy_of(name, "")
+                self.members[name].admin.close()
+            self.fleet.sites[int(server)].back_up()
+            for name in names:
+                self._limit(self.members[name])
+
+    def do_restore_server(self, server: str, how: str = "early") -> None:
+        """Put the files of a server back; its workers find it like that, and the administrator comes late, or early."""
+        names = self.on(int(server))
+        if any(name not in self.copies for name in names):
+            raise NotYet("there is no backup")
+        with self.held(*names):
+            for name in names:
+                self._admin(name)
+                self.note_own(name)
+                if how == "early":
+                    self.crew.kill(name)
+                self.members[name].admin.close()
+            self.fleet.sites[int(server)].put_back()
+            for name in names:
+                self._limit(self.members[name])
+                self._forget(name)
+        if how == "late":
+            time.sleep(2.0)
+        for name in names:
+            self._resume(name)
+            self.start_worker(name)
+
+    def do_clone(self, original: str, name: str, *peers: str) -> None:
+        """Copy a broker that lives on: the copy becomes a broker of its own, with links of its own."""
+        with self.held(original), self._left(original, dispatched=True):
+            member = self.members[original]
+            twin = self.fleet.broker(name, site=member.site, template=member.database)
+        self._come_back(original)
+        self.members[name] = twin
+        self._limit(twin)
+        call(twin.admin, "resume_links", "clone")
+        twin.identify(f"00000000-0000-4000-9000-{(self.script.seed * 7907 + 17) % 16**12:012x}")
+        rows(twin.admin, "truncate storm.journal")
+        call(twin.admin, "subscribe", f"{name}_own", "t*")
+        for twins in copied(self.subscriptions_at(original), name):
+            twins.apart = (original, time.time())
+            twins.sure = {key: at for key, at in twins.sure.items() if key[0] != original}
+            self.subscriptions.append(twins)
+        # The links that the original has defined are the copy's as well.
+        for (low, high), state in list(self.links.items()):
+            if low == original and state != "gone":
+                self.links[name, high] = state
+        for peer in peers:
+            if (name, peer) not in self.links and peer != original and (peer, name) not in self.links:
+                self._define((peer, name))
+        self.start_worker(name)
+
+    @contextlib.contextmanager
+    def _left(self, name: str, *, dispatched: bool) -> Iterator[None]:
+        """Have everybody leave a database, and nobody come, until the block ends."""
+        self._admin(name)
+        if dispatched:
+            self._wait_dispatched(name)
+        else:
+            self.note_own(name)
+        member = self.members[name]
+        self.crew.kill(name)
+        member.admin.close()
+        with psycopg.connect(member.site.cluster.dsn(), autocommit=True) as base:
+            rows(base, f'alter database "{member.database}" allow_connections false')
+            rows(base, "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [member.database])
+            try:
+                yield
+            finally:
+                rows(base, f'alter database "{member.database}" allow_connections true')
+
+    def _come_back(self, name: str) -> None:
+        self._limit(self.members[name])
+        self.start_worker(name)
+
+    def _wait_dispatched(self, name: str) -> None:
+        """Wait until what was committed here was handed out: else a restored broker would do it a second time."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            self.note_own(name)
+            if not any(finding.home == name for finding in self.truth.never_handed_out()):
+                return
+            if time.monotonic() > deadline:
+                raise NotYet(f"{name} has not dispatched what was committed there")
+            time.sleep(0.05)
+
+    def _copy_of(self, name: str, database: str) -> Copy:
+        journal = {event.n for event in self.truth.events.values() if event.home == name}
+        return Copy(database, copied(self.subscriptions_at(name), name), journal)
+
+    def _forget(self, name: str) -> None:
+        """Take note of what a broker has forgotten."""
+        kept = {event.n for event in read_journal(self.members[name])}
+        self.truth.lost |= {n for n, event in self.truth.events.items() if event.home == name and n not in kept}
+        self.truth.begin_era(name)
+        others = [one for one in self.subscriptions if one.broker != name]
+        self.subscriptions = others + copied(self.copies[name].subscriptions, name)
+
+    def _resume(self, name: str) -> None:
+        """Say that a broker was restored; its links become what they were when it was."""
+        member = self.members[name]
+        call(member.admin, "resume_links", "restored")
+        for pair, state in list(self.links.items()):
+            if name in pair and state == "gone":
+                # Nobody remembers on both sides what became of it.
+                self.do(Step(self.now, "drop_hard", pair))
+            elif pair[0] == name:
+                self._again(pair, state)
+
+    def _again(self, pair: Pair, state: str) -> None:
+        admin, link = self.members[pair[0]].admin, f"to_{pair[1]}"
+        if link not in column(admin, "select name from pgps.links where defined_here"):
+            call(admin, "create_link", link, self.members[pair[1]].dsn)
+        if state == "paused":
+            call(admin, "alter_link", link, enabled=False)
+        elif state == "broken":
+            call(admin, "alter_link", link, conninfo=NOWHERE)
+        else:
+            call(admin, "alter_link", link, conninfo=self.members[pair[1]].dsn, enabled=True)

@@ -1,0 +1,158 @@
+"""Stories that were written by hand: each of a way in which events were once lost."""
+
+from __future__ import annotations
+
+from tests.links.storm.script import Script
+
+# A broker that is behind becomes the way of one that is ahead, and asks for what that one lacks before what it lacks
+# itself: it had 1,050 of 1,906 events, with every link up.
+BEHIND = """
+name behind
+seconds 16
+broker o 0
+broker n 1
+broker m 1
+broker l 2
+link o n
+link n m
+link o l
+link m l
+publish o
+keep m m_read t* ge5
+keep m m_called tick odd
+keep l l_read t* ge3
+keep l l_called tick in2
+keep n n_read tock eq4
+at 2.0 drop m l
+at 4.0 kill_server 1
+at 4.1 pause o n
+at 4.3 start_server 1
+at 5.0 burst o 2000
+at 5.5 burst o 2000
+at 6.0 burst o 2000
+at 6.5 burst o 2000
+at 8.0 pause o l
+at 8.2 make m l
+at 11.0 resume o n
+at 14.0 resume o l
+"""
+
+# Two neighbours make the same event type at the same time; then the path changes to the one or the other.
+TYPES = """
+name types
+seconds 14
+broker a 0
+broker b 1
+broker c 2
+broker d 0
+link a b
+link b c
+link c d
+link a d
+publish a b c d
+keep a a_read t* any
+keep b b_read t* ge2
+keep c c_read t* ge4
+keep d d_read t* odd
+at 1.0 type tnew1 a b
+at 1.0 type tnew2 b c
+at 1.6 type tnew3 c d
+at 3.0 pause a b
+at 5.0 resume a b
+at 5.2 pause b c
+at 6.5 type tnew4 a d
+at 7.5 resume b c
+at 8.0 pause c d
+at 10.0 resume c d
+"""
+
+# The path to an origin changes to and fro, while subscriptions come and go at every broker on it.
+TURNS = """
+name turns
+seconds 16
+broker o 0
+broker p 1
+broker q 2
+broker r 1
+broker s 0
+link o p
+link o q
+link p r
+link q r
+link r s
+link q s
+publish o r
+keep r r_read t* ge4
+keep r r_called tick ge7
+keep s s_read t* in3
+keep s s_called tick odd3
+keep q q_read tock ge8
+keep p p_read tick eq3
+at 1.0 pause o p
+at 1.5 subscribe r s1 t* ge1
+at 2.0 drop q r
+at 2.2 resume o p
+at 2.6 pause o q
+at 2.8 subscribe s s2 tick ge2
+at 3.2 make q r
+at 3.4 resume o q
+at 3.8 pause p r
+at 4.4 subscribe q s3 t* any
+at 4.8 unsubscribe r s1
+at 5.0 resume p r
+at 5.1 pause q s
+at 5.6 subscribe r s4 t* ge2
+at 6.0 kill_worker q
+at 6.2 drop q r
+at 6.4 resume q s
+at 6.6 start_worker q
+at 7.0 kill_server 2
+at 7.5 start_server 2
+at 8.0 make q r
+at 8.4 pause o p
+at 9.0 unsubscribe s s2
+at 9.5 subscribe s s5 t* ge1
+at 10.0 resume o p
+at 10.2 pause o q
+at 11.0 unsubscribe q s3
+at 11.5 resume o q
+at 12.0 cut r
+at 12.5 cut q
+at 13.0 pause p r
+at 14.0 resume p r
+"""
+
+# No second way anywhere: whatever is taken away is waited for.
+TREE = """
+name tree
+seconds 8
+broker a 0
+broker b 1
+broker c 2
+link a b
+link c b
+publish a b c
+keep a a_read t* any
+keep a a_called tick ge6
+keep b b_read tock odd2
+keep c c_read t* ge2
+keep c c_called tick in3
+at 0.5 kill_worker b
+at 0.8 subscribe a s1 t* ge4
+at 1.0 start_worker b
+at 1.5 pause a b
+at 2.0 burst c 200
+at 2.2 subscribe c s2 tick any
+at 2.5 resume a b
+at 3.0 kill_server 1
+at 3.4 start_server 1
+at 4.5 cut b
+at 5.0 break c b
+at 5.5 unsubscribe a s1
+at 5.8 mend c b
+at 6.2 kill_worker c
+at 6.4 start_worker c
+at 6.6 cut a
+"""
+
+STORIES = {script.name: script for script in map(Script.parse, (TREE, BEHIND, TYPES, TURNS))}

@@ -1,0 +1,153 @@
+"""Tell a story from its script: build, settle, storm, mend, rest, compare; once more with traffic; compare."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.links.fleet import Fleet
+from tests.links.storm.crew import Crew
+from tests.links.storm.restores import Storm
+from tests.links.storm.script import Script
+from tests.links.storm.traffic import BASE_TYPES
+from tests.links.storm.truth import Finding
+from tests.links.storm.verdict import Verdict, gather, look, rest, told
+from tests.links.storm.world import World
+
+SETTLE_BOUND = 60.0
+REST_BOUND = 40.0
+DRAIN_BOUND = 25.0
+QUIET = 1.5
+QUIET_AFTER_LOSS = 6.0
+
+Progress = Callable[[str, float], None]
+
+
+def tell(
+    fleet: Fleet, script: Script, *, per_second: float = 120.0, command: str = "", progress: Progress | None = None
+) -> Verdict:
+    """Play a script on a fleet and say what came of it; the fleet is empty afterwards."""
+    say = progress or (lambda what, share: None)
+    verdict = Verdict(script.seed, script.name, command, str(script), began=time.time())
+    started = time.monotonic()
+
+    def done(phase: str) -> None:
+        verdict.phases[phase] = time.monotonic() - started - sum(verdict.phases.values())
+
+    with tempfile.TemporaryDirectory(prefix="pgps-storm-") as directory:
+        crew = Crew(Path(directory))
+        world = Storm(fleet, crew, script, per_second)
+        try:
+            say("build", 0.0)
+            world.build()
+            done("build")
+            say("settle", 0.1)
+            settle(world)
+            done("settle")
+            _play(world, say)
+            done("storm")
+            _judge(world, verdict, say)
+            done("rest")
+        except BaseException as error:
+            error.add_note(verdict.command)
+            error.add_note("\n".join(told(world)))
+            raise
+        finally:
+            world.close()
+            crew.close()
+    verdict.took = time.monotonic() - started
+    return verdict
+
+
+def settle(world: World) -> None:
+    """Publish here and there until everything that was subscribed to has come from everywhere; then it is in force."""
+    deadline = time.monotonic() + SETTLE_BOUND
+    publishing, published = 0.0, 0
+    while True:
+        if time.monotonic() > publishing + 1.0:
+            world.round(list(BASE_TYPES))
+            publishing, published = time.monotonic(), published + 1
+        for subscription in world.subscriptions:
+            world.read(subscription)
+        for name in world.members:
+            world.note_own(name)
+        lacks = [one.name for one in world.subscriptions if not _has_all_homes(world, one.broker, one.name)]
+        if not lacks and published > 1:
+            break
+        assert time.monotonic() < deadline, f"the network does not settle: {lacks} lack something"
+        time.sleep(0.1)
+    now = time.time()
+    for subscription in world.subscriptions:
+        subscription.be_sure(world.members, BASE_TYPES, now)
+
+
+def _has_all_homes(world: World, broker: str, name: str) -> bool:
+    """Whether a subscription has something of each type that it wants from each broker."""
+    found = next(one for one in world.subscriptions_at(broker) if one.name == name)
+    events = world.truth.events
+    wanted = {(event.home, event.type) for event in events.values() if found.wants(event)}
+    return wanted == {(events[n].home, events[n].type) for n in found.got if n in events}
+
+
+def _play(world: Storm, say: Progress) -> None:
+    world.publish()
+    undone_at = 0.0
+    for step in world.script.steps:
+        while world.now < step.at:
+            time.sleep(max(0.0, min(step.at - world.now, 0.25)))
+            if world.undone and world.now > undone_at + 0.25:
+                world.do_undone()
+                undone_at = world.now
+        say(str(step), 0.2 + 0.5 * min(1.0, world.now / world.script.seconds))
+        world.do(step)
+    while world.now < world.script.seconds:
+        time.sleep(0.1)
+        world.do_undone()
+    if world.script.calm:
+        world.hush()
+    world.mend()
+    if not world.script.calm:
+        time.sleep(2.0)
+        world.hush()
+
+
+def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
+    """Compare when all is at rest, and once more behind a last round of events."""
+    say("rest", 0.75)
+    _, problems = rest(world, quiet=QUIET, bound=DRAIN_BOUND)
+    stuck = world.force() if problems else []
+    _, problems = rest(world, quiet=QUIET, bound=REST_BOUND)
+    say("compare", 0.85)
+    before = look(world, verdict)
+    if before or problems:
+        # Whoever is only slow has more time; nothing is published meanwhile.
+        _, problems = rest(world, quiet=QUIET_AFTER_LOSS, bound=3 * QUIET_AFTER_LOSS)
+        before = look(world, verdict)
+    for subscription in world.subscriptions:
+        subscription.be_sure(world.members, world.types, time.time())
+    say("a last round", 0.9)
+    world.round(world.types)
+    _, problems_after = rest(world, quiet=QUIET, bound=REST_BOUND if not problems else QUIET_AFTER_LOSS)
+    verdict.findings = look(world, verdict)
+    if verdict.findings and len(verdict.findings) != len(before):
+        rest(world, quiet=QUIET_AFTER_LOSS, bound=2 * QUIET_AFTER_LOSS)
+        verdict.findings = look(world, verdict)
+    verdict.late = _only_before(before, verdict.findings)
+    verdict.problems = stuck + [f"at rest: {said}" for said in problems]
+    verdict.problems += [f"after a last round: {said}" for said in problems_after if said not in problems]
+    verdict.told = told(world)
+    if not verdict.is_clean:
+        gather(world, verdict)
+
+
+def _only_before(before: list[Finding], after: list[Finding]) -> list[Finding]:
+    """What was missing as long as nothing was published, and is there now."""
+    still = {(one.broker, one.subscription, n) for one in after for n in one.ns if one.kind == "missing"}
+    came = []
+    for one in before:
+        ns = tuple(n for n in one.ns if (one.broker, one.subscription, n) not in still)
+        if one.kind == "missing" and ns:
+            came.append(Finding("late", one.broker, one.subscription, one.home, one.type, ns, one.said))
+    return came

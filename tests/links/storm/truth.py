@@ -1,0 +1,201 @@
+"""What each subscription must have, worked out in Python from what the publishers committed; and what it has.
+
+A publisher writes each event a second time, in the same transaction, into a table of its own, the journal: after a kill
+nobody else knows what was committed. The order of an origin is that in which its own broker hands its events out to a
+subscription that wants all of them. From there on nothing of the broker is asked.
+
+A subscription has to have, of each origin and event type, all that it wants from one moment on; a broker that was
+restored begins a new *era* of its events. For a subscription that was in force before publishing began that moment is
+known; for one that came later it is the first event it got, or the end of the story, when everything was at rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.links.storm.script import FILTERS
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event that was committed; `at`: the clock when it was inserted."""
+
+    n: int
+    type: str
+    home: str
+    producer: int
+    seq: int
+    m: int
+    at: float
+
+
+@dataclass
+class Subscription:
+    """A global subscription and what it has got; `got` is filled in when it is read.
+
+    `made_at` and `ended_at` are times of the clock, None from the beginning and to the end. `sure` says from when on it
+    must have all of a home and type. What is in `apart` is left out: a copy of a broker has its original's own events
+    from before as local ones, and nobody says which of those that follow reach it.
+    """
+
+    broker: str
+    name: str
+    pattern: str
+    filter: str
+    is_called: bool = False
+    made_at: float | None = None
+    ended_at: float | None = None
+    sure: dict[tuple[str, str], float] = field(default_factory=dict)
+    apart: tuple[str, float] | None = None
+    got: list[int] = field(default_factory=list)
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event is of its types, and its filter says yes."""
+        named = event.type.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else event.type == self.pattern
+        return named and FILTERS[self.filter][1](event.m) and not self.leaves_out(event)
+
+    def leaves_out(self, event: Event) -> bool:
+        return self.apart is not None and event.home == self.apart[0] and event.at <= self.apart[1]
+
+    def be_sure(self, homes: Iterable[str], types: Iterable[str], at: float) -> None:
+        """Note that it has to have everything from a time on, if it had not to before."""
+        for key in [(home, kind) for home in homes for kind in types]:
+            self.sure.setdefault(key, at)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a subscription: `kind` is missing, twice, disorder, unwanted or unknown; `ns` are events."""
+
+    kind: str
+    broker: str
+    subscription: str
+    home: str
+    type: str
+    ns: tuple[int, ...]
+    said: str = ""
+
+
+@dataclass
+class Truth:
+    """All events, and in which order each broker handed out its own; `order` has a list for each era of a home."""
+
+    events: dict[int, Event] = field(default_factory=dict)
+    order: dict[str, list[list[int]]] = field(default_factory=lambda: defaultdict(lambda: [[]]))
+    lost: set[int] = field(default_factory=set)
+    """What a restored broker has forgotten of its own: others may have it, or not."""
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Note what stands in a journal."""
+        for event in events:
+            self.events[event.n] = event
+
+    def note_order(self, home: str, ns: list[int]) -> None:
+        """Note in which order a broker hands out its own events, what it has said before among them."""
+        known = {n for era in self.order[home] for n in era}
+        self.order[home][-1] += [n for n in ns if n not in known]
+
+    def begin_era(self, home: str) -> None:
+        """A restored broker begins anew."""
+        self.order[home].append([])
+
+    def never_handed_out(self) -> list[Finding]:
+        """Return what was committed, and its own broker gives to nobody."""
+        handed = {n for eras in self.order.values() for era in eras for n in era}
+        left: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for event in self.events.values():
+            if event.n not in handed and event.n not in self.lost:
+                left[event.home, event.type].append(event.n)
+        return [
+            Finding("missing", home, f"{home}_own", home, kind, tuple(ns), "never handed out at home")
+            for (home, kind), ns in left.items()
+        ]
+
+    def check(self, subscription: Subscription) -> list[Finding]:
+        """Compare what a subscription has with what it must have."""
+        found = self._strange(subscription)
+        got = [n for n in subscription.got if n in self.events and not subscription.leaves_out(self.events[n])]
+        for home, eras in self.order.items():
+            for era in eras:
+                found += self._missing(subscription, home, era, set(got))
+                found += self._disorder(subscription, home, era, got)
+        return found + self._disorder_of_producers(subscription, got)
+
+    def _strange(self, subscription: Subscription) -> list[Finding]:
+        """What it has that nobody committed, that it does not want, and that it has twice."""
+
+        def one(kind: str, home: str, type_: str, ns: list[int]) -> Finding:
+            return Finding(kind, subscription.broker, subscription.name, home, type_, tuple(ns))
+
+        unknown = [n for n in subscription.got if n not in self.events]
+        found = [one("unknown", "?", "?", unknown)] if unknown else []
+        grouped: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for n, times in Counter(subscription.got).items():
+            event = self.events.get(n)
+            if event is None or subscription.leaves_out(event):
+                continue
+            if times > 1:
+                grouped["twice", event.home, event.type].append(n)
+            if not subscription.wants(event):
+                grouped["unwanted", event.home, event.type].append(n)
+        return found + [one(*key, ns) for key, ns in grouped.items()]
+
+    def _missing(self, subscription: Subscription, home: str, era: list[int], got: set[int]) -> list[Finding]:
+        found = []
+        wanted: dict[str, list[Event]] = defaultdict(list)
+        for n in era:
+            if subscription.wants(event := self.events[n]):
+                wanted[event.type].append(event)
+        for kind, events in wanted.items():
+            places = [place for place, event in enumerate(events) if event.n in got]
+            first = places[0] if places else len(events)
+            last = len(events) - 1
+            if subscription.ended_at is not None:
+                last = places[-1] if places else -1
+            sure = subscription.sure.get((home, kind))
+            lacks = [
+                event
+                for place, event in enumerate(events)
+                if event.n not in got
+                and event.n not in self.lost
+                and place <= last
+                and (place > first or (sure is not None and event.at > sure))
+                # At home what was inserted before the subscription, and committed behind it, may come or not.
+                and not (home == subscription.broker and event.at <= (subscription.made_at or 0.0))
+            ]
+            if lacks:
+                said = f"of {len(events)} wanted, got {len(places)}"
+                found.append(
+                    Finding("missing", subscription.broker, subscription.name, home, kind,
+                            tuple(event.n for event in lacks), said)
+                )  # fmt: skip
+        return found
+
+    def _disorder(self, subscription: Subscription, home: str, era: list[int], got: list[int]) -> list[Finding]:
+        """Out of the order in which their own broker hands them out."""
+        place = {n: i for i, n in enumerate(era)}
+        last, wrong = -1, []
+        for n in got:
+            if n in place:
+                if place[n] < last:
+                    wrong.append(n)
+                last = max(last, place[n])
+        if not wrong:
+            return []
+        return [Finding("disorder", subscription.broker, subscription.name, home, "*", tuple(wrong))]
+
+    def _disorder_of_producers(self, subscription: Subscription, got: list[int]) -> list[Finding]:
+        """Out of the order in which one session published them."""
+        last: dict[int, int] = {}
+        wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for n in got:
+            event = self.events[n]
+            if event.seq < last.get(event.producer, 0):
+                wrong[event.home, event.type].append(n)
+            last[event.producer] = max(event.seq, last.get(event.producer, 0))
+        return [
+            Finding("disorder", subscription.broker, subscription.name, home, kind, tuple(ns), "of one producer")
+            for (home, kind), ns in wrong.items()
+        ]

@@ -1,0 +1,221 @@
+"""What came of a story, and all that is needed to find out why."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from tests.fix_broker import rows, value
+from tests.links.storm.truth import Event, Finding
+from tests.links.storm.world import World
+
+_EXPLAINED = 3
+
+
+@dataclass
+class Verdict:
+    """The outcome of a story."""
+
+    seed: int
+    name: str
+    command: str
+    script: str
+    began: float = 0.0
+    took: float = 0.0
+    published: int = 0
+    deliveries: int = 0
+    subscriptions: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds until the network was built, settled, stormed over, and at rest."""
+    findings: list[Finding] = field(default_factory=list)
+    late: list[Finding] = field(default_factory=list)
+    """What came only when there was traffic again."""
+    problems: list[str] = field(default_factory=list)
+    """Links that do not come up, brokers that stay behind, gaps: also without a lost event."""
+    windows: list[str] = field(default_factory=list)
+    explained: list[dict[str, Any]] = field(default_factory=list)
+    links: list[dict[str, Any]] = field(default_factory=list)
+    audit: list[dict[str, Any]] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.findings or self.late or self.problems)
+
+    def count(self, kind: str) -> int:
+        """How many deliveries are wrong in one way."""
+        return sum(len(finding.ns) for finding in self.findings if finding.kind == kind)
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line."""
+        phases = ", ".join(f"{name} {took:.0f}" for name, took in self.phases.items())
+        told = (
+            f"seed {self.seed} {self.name}: {self.published} events, {self.deliveries} deliveries,"
+            f" {self.took:.0f} s ({phases})"
+        )
+        if self.is_clean:
+            return f"{told}: clean"
+        kinds = {finding.kind: self.count(finding.kind) for finding in self.findings}
+        wrong = [f"{count} {kind}" for kind, count in kinds.items()]
+        wrong += [f"{sum(len(one.ns) for one in self.late)} late"] if self.late else []
+        return f"{told}: {', '.join([*wrong, *self.problems[:3]])}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The outcome as JSON knows it."""
+        return {"clean": self.is_clean, "line": self.line, **dataclasses.asdict(self)}
+
+    def report(self) -> str:
+        """The outcome as text, with what was found and the story so far."""
+        parts = [self.line, f"again: {self.command}", ""]
+        for title, lines in (
+            ("what is wrong", [*self.windows, *self.problems]),
+            ("the first of them", [_indented(one) for one in self.explained]),
+            ("links that are not as they should be", [str(one) for one in self.links if _is_odd(one)]),
+            ("the audit says", [str(one) for one in self.audit]),
+            ("the story", self.told),
+        ):
+            if lines:
+                parts += [f"-- {title}", *lines, ""]
+        return "\n".join(parts)
+
+
+def _is_odd(link: dict[str, Any]) -> bool:
+    return bool(link["state"] != "up" or link["lag_events"] or link["refused"] or link["gaps"] or link["last_error"])
+
+
+def _indented(one: dict[str, Any]) -> str:
+    return "\n".join(f"  {key}: {said}" for key, said in one.items())
+
+
+def snapshot(world: World) -> dict[str, Any]:
+    """Where every broker stands: what changes while anything moves."""
+    query = """
+        select (select json_agg(json_build_array(l.name, l.state, l.lag_events, l.events_sent, l.events_received)
+                    order by l.name) from pgps.links l),
+            (select json_agg(json_build_array(s.name, s.depth) order by s.name) from pgps.subscriptions s),
+            (select coalesce(sum(a.waiting), 0) from pgps.activity a), (select count(*) from storm.got)
+    """
+    return {name: rows(member.admin, query)[0] for name, member in world.members.items()}
+
+
+def unrest(world: World, seen: dict[str, Any]) -> list[str]:
+    """What is not as it has to be when all is at rest."""
+    called = {one.name for one in world.subscriptions if one.is_called}
+    said = []
+    for name, (links, subscriptions, waiting, _) in seen.items():
+        for link, state, lag, *_ in links or []:
+            if state != "up":
+                said.append(f"link {link} at {name} is {state}")
+            elif lag:
+                said.append(f"{lag} events wait for link {link} at {name}")
+        for subscription, depth in subscriptions or []:
+            if subscription in called and depth:
+                said.append(f"subscription {subscription} at {name} has not got {depth} events")
+        if waiting:
+            said.append(f"{waiting} events at {name} wait for dispatch")
+    return said
+
+
+def rest(world: World, *, quiet: float, bound: float) -> tuple[float, list[str]]:
+    """Wait until nothing has moved for a while; return how long that took, and what is still not as it should be."""
+    began = moved = time.monotonic()
+    before: dict[str, Any] = {}
+    while True:
+        world.do_undone()
+        seen = snapshot(world)
+        now = time.monotonic()
+        if seen != before:
+            moved, before = now, seen
+        said = [f"cannot be done: {step}" for step in world.undone] + unrest(world, seen)
+        if (not said and now - moved >= quiet) or now - began > bound:
+            return moved - began, said
+        time.sleep(0.25)
+
+
+def look(world: World, verdict: Verdict) -> list[Finding]:
+    """Read everything, and compare."""
+    for name in world.members:
+        world.note_own(name)
+    found = world.truth.never_handed_out()
+    for subscription in world.subscriptions:
+        world.read(subscription)
+    for subscription in world.subscriptions + world.ended:
+        found += world.truth.check(subscription)
+    verdict.published = len(world.truth.events)
+    verdict.subscriptions = len(world.subscriptions) + len(world.ended)
+    verdict.deliveries = sum(len(one.got) for one in world.subscriptions + world.ended)
+    return found
+
+
+def gather(world: World, verdict: Verdict) -> None:
+    """Put everything into the verdict that tells why something is wrong."""
+    for name, member in world.members.items():
+        query = "select to_jsonb(l) - 'hint' || jsonb_build_object('at', %s::text) from pgps.links l order by l.name"
+        verdict.links += [row[0] for row in rows(member.admin, query, [name])]
+        if value(member.admin, "select to_regprocedure('pgps.audit()') is not null"):
+            with contextlib.suppress(psycopg.Error):
+                query = "select to_jsonb(a) || jsonb_build_object('at', %s::text) from pgps.audit() a"
+                verdict.audit += [row[0] for row in rows(member.admin, query, [name])]
+    for finding in verdict.findings + verdict.late:
+        verdict.windows.append(_window(world, finding, is_late=finding in verdict.late))
+    for finding in [one for one in verdict.findings + verdict.late if one.ns][:_EXPLAINED]:
+        verdict.explained += [_explained(world, finding, n) for n in finding.ns[:_EXPLAINED]]
+
+
+def told(world: World) -> list[str]:
+    """The story so far."""
+    return [f"{one.at:6.2f} {one.text}{f'   ({one.outcome})' if one.outcome else ''}" for one in world.told]
+
+
+def _window(world: World, finding: Finding, *, is_late: bool) -> str:
+    events = [world.truth.events[n] for n in finding.ns if n in world.truth.events]
+    subscription = next((one for one in world.subscriptions + world.ended if one.name == finding.subscription
+                         and one.broker == finding.broker), None)  # fmt: skip
+    of = f"({subscription.pattern}, {subscription.filter})" if subscription else ""
+    return (
+        f"{len(finding.ns)} {'late' if is_late else finding.kind} at {finding.broker}: {finding.subscription} {of}"
+        f" of {finding.type} from {finding.home}, {finding.said}; {_span(world, events)}"
+    )
+
+
+def _span(world: World, events: Iterable[Event]) -> str:
+    found = sorted(events, key=lambda event: event.at)
+    if not found:
+        return "of nobody"
+    first, last = found[0], found[-1]
+    return (
+        f"n {first.n} to {last.n}, published from {first.at - world.began:.2f} s to {last.at - world.began:.2f} s"
+        f" by producers {sorted({event.producer for event in found})[:6]}"
+    )
+
+
+def _explained(world: World, finding: Finding, n: int) -> dict[str, Any]:
+    """Where an event is, and what the broker says of it and the subscription that lacks it."""
+    event = world.truth.events.get(n)
+    said: dict[str, Any] = {"subscription": f"{finding.subscription} at {finding.broker}", "event": str(event)}
+    if event is None:
+        return said
+    where: dict[str, int] = {}
+    for name, member in world.members.items():
+        with contextlib.suppress(psycopg.Error):
+            query = f"select event_id from pgps_queue.{event.type}_in where n = %s"
+            for (found,) in rows(member.admin, query, [n]):
+                where[name] = found
+    said["in the in queues of (event id)"] = where
+    admin = world.members[finding.broker].admin
+    if finding.broker in where:
+        with contextlib.suppress(psycopg.Error):
+            steps = rows(admin, "select step, outcome from pgps.explain(%s, %s)",
+                         [finding.subscription, where[finding.broker]])  # fmt: skip
+            said["explain"] = "; ".join(f"{step}: {outcome}" for step, outcome in steps)
+    with contextlib.suppress(psycopg.Error):
+        query = "select neighbour, path, is_parent, event_types, filters_in_force from pgps.routes where origin = %s"
+        said[f"routes to {event.home}"] = rows(admin, query, [event.home])
+    return said

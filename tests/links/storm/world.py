@@ -1,0 +1,392 @@
+"""The network of a story: its brokers and workers, and everything a script can do to them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import psycopg
+
+from tests.fix_broker import call, rows, value
+from tests.links.fleet import Fleet, Member
+from tests.links.storm.crew import Crew
+from tests.links.storm.script import FILTERS, Pair, Script, Step
+from tests.links.storm.traffic import ATTRIBUTES, BASE_TYPES, SCHEMA, Publishers, open_session, read_journal
+from tests.links.storm.truth import Subscription, Truth
+
+NOWHERE = "host=/nowhere dbname=nowhere"
+_LIMITS = "-c statement_timeout=10s -c lock_timeout=8s -c application_name=storm"
+
+
+class NotYet(Exception):
+    """A step cannot be done now, and is tried again."""
+
+
+@dataclass
+class Told:
+    """What was done, for the report."""
+
+    at: float
+    text: str
+    outcome: str = ""
+
+
+@dataclass
+class Copy:
+    """A broker as it was when it was copied."""
+
+    database: str
+    subscriptions: list[Subscription]
+    journal: set[int]
+
+
+@dataclass
+class World:
+    """Brokers, workers and publishers of a story, and what is known of them."""
+
+    fleet: Fleet
+    crew: Crew
+    script: Script
+    per_second: float
+    members: dict[str, Member] = field(default_factory=dict)
+    publishers: list[Publishers] = field(default_factory=list)
+    truth: Truth = field(default_factory=Truth)
+    subscriptions: list[Subscription] = field(default_factory=list)
+    ended: list[Subscription] = field(default_factory=list)
+    links: dict[Pair, str] = field(default_factory=dict)
+    types: list[str] = field(default_factory=lambda: list(BASE_TYPES))
+    down: set[int] = field(default_factory=set)
+    copies: dict[str, Copy] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
+    undone: list[Step] = field(default_factory=list)
+    began: float = field(default_factory=time.time)
+
+    # Setting up
+
+    def build(self) -> None:
+        """Make brokers, types, links, workers and the subscriptions that stay."""
+        for name, server in self.script.brokers.items():
+            self.add(self.fleet.broker(name, site=self.fleet.sites[server]), number=len(self.members) + 1)
+        for pair in self.script.links:
+            self._define(pair)
+        for member in self.members.values():
+            self.start_worker(member.name)
+        for keep in self.script.keeps:
+            is_called = keep.name.endswith("_called")
+            self._subscribe(Subscription(keep.broker, keep.name, keep.pattern, keep.filter, is_called))
+
+    def add(self, member: Member, *, number: int) -> None:
+        """Make a new database a broker of this story; ids decide between equal paths, so they are the seed's."""
+        self.members[member.name] = member
+        self._limit(member)
+        member.identify(f"00000000-0000-4000-8000-{(number * 7919 + self.script.seed * 104729) % 16**12:012x}")
+        call(member.admin, "configure", "link_report_interval", "500 milliseconds")
+        for statement in SCHEMA.split(";\n"):
+            if statement.strip():
+                rows(member.admin, statement)
+        for kind in BASE_TYPES:
+            self._make_type(member, kind)
+            rows(
+                member.admin,
+                f"create function storm.keep_{kind}(e pgps_event.{kind}[]) returns void begin atomic"
+                " insert into storm.got (subscription, n) select 'called', x.n from unnest(e) x; end",
+            )
+        call(member.admin, "subscribe", f"{member.name}_own", "t*")
+
+    def _make_type(self, member: Member, kind: str) -> None:
+        with contextlib.suppress(psycopg.errors.DuplicateObject):
+            call(member.admin, "create_event_type", kind, ATTRIBUTES)
+        rows(member.admin, f"grant insert, select on pgps_event.{kind} to public")
+        call(member.admin, "alter_queue", f"{kind}_in", auditable=True)
+        call(member.admin, "advertise", kind)
+
+    def _define(self, pair: Pair) -> None:
+        low, high = (self.members[name] for name in pair)
+        call(low.admin, "create_link", f"to_{high.name}", high.site.cluster.dsn(high.database))
+        self.links[pair] = "up"
+
+    def _limit(self, member: Member) -> None:
+        """Open the administrator's session anew, with limits: nothing that a story does may wait for ever."""
+        member.admin.close()
+        member.dsn = member.site.cluster.dsn(member.database)
+        member.admin = psycopg.connect(member.dsn, autocommit=True, options=_LIMITS)
+
+    def _subscribe(self, subscription: Subscription) -> None:
+        member = self.members[subscription.broker]
+        call(
+            member.admin, "subscribe", subscription.name, subscription.pattern,
+            filter=FILTERS[subscription.filter][0], scope="global",
+            execute=f"storm.keep_{subscription.pattern}" if subscription.is_called else None,
+        )  # fmt: skip
+        self.subscriptions.append(subscription)
+
+    def publish(self) -> None:
+        """Begin to publish."""
+        self.began = time.time()
+        for number in range(self.script.servers):
+            there = [self.members[name] for name in self.script.on(number) if name in self.script.publishers]
+            share = self.per_second * len(there) / len(self.script.publishers)
+            made = Publishers(there, f"{self.script.seed}/{number}", share)
+            made.start()
+            self.publishers.append(made)
+
+    def hush(self) -> None:
+        """Publish no more."""
+        for publishers in self.publishers:
+            publishers.end()
+
+    def round(self, kinds: list[str], at: list[str] | None = None) -> None:
+        """Publish, at each broker or those named, events of every type that every filter wants."""
+        for name in at or self.members:
+            session = open_session(self.members[name])
+            try:
+                with session.connection.transaction():
+                    offered = rows(
+                        session.connection, "select distinct event_type from pgps.advertisements where via is null"
+                    )
+                    session.publish([(kind, list(range(10))) for kind in kinds if (kind,) in offered])
+            finally:
+                session.connection.close()
+
+    # Looking
+
+    @property
+    def now(self) -> float:
+        """Seconds since publishing began."""
+        return time.time() - self.began
+
+    def subscriptions_at(self, name: str) -> list[Subscription]:
+        return [subscription for subscription in self.subscriptions if subscription.broker == name]
+
+    def read(self, subscription: Subscription) -> None:
+        """Read what a subscription has; nothing is acknowledged, so it is all there is."""
+        admin = self.members[subscription.broker].admin
+        if subscription.is_called:
+            found = rows(admin, "select n from storm.got order by place")
+        else:
+            found = rows(admin, "select (payload ->> 'n')::bigint from pgps.receive(%s, 1000000)", [subscription.name])
+        subscription.got = [n for (n,) in found]
+
+    def note_own(self, name: str) -> None:
+        """Note what a broker has published, and in which order it hands that out."""
+        member = self.members[name]
+        self.truth.note(event for event in read_journal(member) if event.home == name)
+        query = "select (payload ->> 'n')::bigint from pgps.receive(%s, 1000000) where payload ->> 'home' = %s"
+        self.truth.note_order(name, [n for (n,) in rows(member.admin, query, [f"{name}_own", name])])
+
+    # Steps
+
+    def do(self, step: Step) -> None:
+        """Do a step; what cannot be done now is kept for later."""
+        told = Told(self.now, " ".join((step.what, *step.args)))
+        self.told.append(told)
+        try:
+            getattr(self, f"do_{step.what}")(*step.args)
+        except (NotYet, psycopg.Error) as error:
+            told.outcome = f"later: {_one_line(error)}"
+            self.undone.append(step)
+
+    def do_undone(self) -> None:
+        """Try again what could not be done."""
+        undone, self.undone = self.undone, []
+        for step in undone:
+            count = len(self.told)
+            self.do(step)
+            if self.undone and self.undone[-1] is step:
+                # Said once.
+                del self.told[count]
+
+    def _admin(self, name: str) -> psycopg.Connection:
+        if self.script.brokers.get(name, self._server_of(name)) in self.down:
+            raise NotYet(f"the server of {name} is down")
+        if self.members[name].admin.closed:
+            self._limit(self.members[name])
+        return self.members[name].admin
+
+    def _server_of(self, name: str) -> int:
+        return self.fleet.sites.index(self.members[name].site)
+
+    def on(self, server: int) -> list[str]:
+        return [name for name in self.members if self._server_of(name) == server]
+
+    def do_pause(self, low: str, high: str) -> None:
+        self._alter(low, high, "paused", enabled=False)
+
+    def do_resume(self, low: str, high: str) -> None:
+        self._alter(low, high, "up", enabled=True)
+
+    def do_break(self, low: str, high: str) -> None:
+        self._alter(low, high, "broken", conninfo=NOWHERE)
+
+    def do_mend(self, low: str, high: str) -> None:
+        self._alter(low, high, "up", conninfo=self.members[high].dsn)
+
+    def _alter(self, low: str, high: str, becomes: str, **what: object) -> None:
+        admin = self._admin(low)
+        if self.links[low, high] != "gone":
+            call(admin, "alter_link", f"to_{high}", **what)
+            self.links[low, high] = becomes
+
+    def do_drop(self, low: str, high: str) -> None:
+        admin = self._admin(low)
+        if self.links[low, high] != "gone":
+            call(admin, "drop_link", f"to_{high}")
+        self._is_gone(low, high)
+
+    def _is_gone(self, low: str, high: str) -> None:
+        """Note that a link is dropped; what was to be done with it is not done any more."""
+        self.links[low, high] = "gone"
+        self.undone = [step for step in self.undone if step.args != (low, high)]
+
+    def do_drop_hard(self, low: str, high: str) -> None:
+        """Drop a link on both sides at once, with what waits for it."""
+        for here, name in ((low, f"to_{high}"), (high, low)):
+            with contextlib.suppress(psycopg.errors.UndefinedObject, NotYet):
+                call(self._admin(here), "drop_link", name, True)
+        self._is_gone(low, high)
+
+    def do_make(self, low: str, high: str) -> None:
+        """Define a link that was dropped; as long as the old one drains it has to wait."""
+        if self.links[low, high] != "gone":
+            return
+        there = "select count(*) from pgps.links where name = %s or neighbour = %s"
+        if value(self._admin(low), there, [f"to_{high}", high]) or value(self._admin(high), there, [low, low]):
+            raise NotYet("the old link is still there")
+        self._define((low, high))
+
+    def do_kill_worker(self, name: str) -> None:
+        self.crew.kill(name)
+
+    def do_start_worker(self, name: str) -> None:
+        self.start_worker(name)
+
+    def start_worker(self, name: str) -> None:
+        self.crew.start(name, self.members[name].dsn)
+
+    def do_kill_server(self, server: str) -> None:
+        self.fleet.sites[int(server)].cluster.kill9()
+        self.down.add(int(server))
+
+    def do_start_server(self, server: str) -> None:
+        site = self.fleet.sites[int(server)]
+        before = site.cluster.dsn()
+        site.cluster.start()
+        assert site.cluster.dsn() == before, "somebody took the server's port"
+        self.down.discard(int(server))
+        for name in self.on(int(server)):
+            self._limit(self.members[name])
+
+    def do_cut(self, name: str) -> None:
+        """Break the connections of all links at a broker."""
+        query = (
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like 'pgps-worker/%%/link-%%'"
+        )
+        rows(self._admin(name), query.replace("%%", "%"))
+
+    def do_subscribe(self, broker: str, name: str, pattern: str, filter_: str) -> None:
+        self._admin(broker)
+        self._subscribe(Subscription(broker, name, pattern, filter_))
+        # Committed before this moment: what was inserted later and came to its broker must come to it.
+        self.subscriptions[-1].made_at = time.time()
+
+    def do_unsubscribe(self, broker: str, name: str) -> None:
+        admin = self._admin(broker)
+        for subscription in [one for one in self.subscriptions_at(broker) if one.name == name]:
+            self.read(subscription)
+            call(admin, "unsubscribe", name)
+            subscription.ended_at = time.time()
+            self.subscriptions.remove(subscription)
+            self.ended.append(subscription)
+
+    def do_burst(self, broker: str, count: str) -> None:
+        """Publish many events in one transaction."""
+        self._admin(broker)
+        session = open_session(self.members[broker])
+        try:
+            with session.connection.transaction():
+                session.publish([("tick", [i % 10 for i in range(int(count) // 2)]), ("tock", [*range(10)] * 2)])
+        finally:
+            session.connection.close()
+
+    def do_type(self, kind: str, *names: str) -> None:
+        """Make an event type at several brokers at the same time."""
+        for name in names:
+            self._admin(name)
+        together(*(lambda name=name: self._make_type(self.members[name], kind) for name in names))
+        self.types.append(kind)
+        for publishers in self.publishers:
+            for name in set(names) & set(publishers.kinds):
+                publishers.kinds[name].append(kind)
+
+    def held(self, *names: str) -> contextlib.ExitStack:
+        """Hold up the publishers at some brokers until the block ends."""
+        stack = contextlib.ExitStack()
+        for publishers in self.publishers:
+            stack.enter_context(publishers.held(*names))
+        return stack
+
+    def mend(self) -> None:
+        """Start what is down, and mend, resume and make anew what is not up."""
+        for server in sorted(self.down):
+            self.do(Step(self.now, "start_server", (str(server),)))
+        for name in self.members:
+            self.start_worker(name)
+        for pair, state in list(self.links.items()):
+            what = {"gone": "make", "paused": "resume", "broken": "mend"}.get(state)
+            if what and not any(step.what == what and step.args == pair for step in self.undone):
+                self.do(Step(self.now, what, pair))
+
+    def force(self) -> list[str]:
+        """Drop at once what is still being dropped; return what that was."""
+        stuck = [step for step in self.undone if step.what == "make"]
+        for step in stuck:
+            self.do(Step(self.now, "drop_hard", step.args))
+            self.do(Step(self.now, "make", step.args))
+        return [f"the link from {step.args[0]} to {step.args[1]} was dropped, and did not go" for step in stuck]
+
+    def close(self) -> None:
+        """Take everything away."""
+        self.hush()
+        for member in self.members.values():
+            self.crew.kill(member.name)
+        for server in self.down:
+            self.fleet.sites[server].cluster.start()
+        for copy in self.copies.values():
+            for site in self.fleet.sites:
+                site.drop(copy.database)
+        self.fleet.clear()
+
+
+def together(*actions: Callable[[], Any]) -> None:
+    """Do several things at the same time; raise the first error."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            action()
+        except psycopg.Error as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def copied(subscriptions: list[Subscription], broker: str) -> list[Subscription]:
+    """The same subscriptions at another broker, or at the same one later."""
+    return [replace(one, broker=broker, sure=dict(one.sure), got=[]) for one in subscriptions]
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
