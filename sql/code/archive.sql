@@ -110,6 +110,9 @@ begin
                     where n.type_id = o.type_id and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
                 order by o.type_id, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
         when 'delivery' then
+            if not exists (select from pgps_internal.queue q where q.kind = 'out' and q.auditable) then
+                return;
+            end if;
             execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
                 select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
                     coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), clock_timestamp())

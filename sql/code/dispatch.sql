@@ -127,10 +127,14 @@ comment on function pgps_internal.rebaseline(pgps_internal.batch) is
 create or replace function pgps_internal.begin_epoch(last pgps_internal.batch) returns pgps_internal.cut
 language plpgsql
 as $$
+declare
+    v_cut pgps_internal.cut;
 begin
-    return row(pgps_internal.rebaseline(begin_epoch.last),
-        array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
-            from pg_temp.pgps_rebaseline r group by r.type_id))::pgps_internal.cut;
+    -- Makes the table that the next statement reads.
+    v_cut.batch := pgps_internal.rebaseline(begin_epoch.last);
+    v_cut.parts := array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
+        from pg_temp.pgps_rebaseline r group by r.type_id);
+    return v_cut;
 end
 $$;
 comment on function pgps_internal.begin_epoch(pgps_internal.batch) is 'The first batch of a new epoch and what it consists of; see rebaseline';

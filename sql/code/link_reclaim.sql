@@ -25,6 +25,7 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.shipment_id_seq'), 0);
     v_low bigint;
+    v_lowest bigint;
     v_reclaimed bigint := 0;
 begin
     -- Looked up first: a statement that reads a ledger keeps it from being truncated until it ends.
@@ -36,7 +37,8 @@ begin
     end if;
     v_newest := coalesce(pg_sequence_last_value('pgps_internal.arrival_id_seq'), 0);
     if v_newest >= 65536 then
-        select min(a.arrival_id) - 1 into v_low from pgps_internal.arrival a where a.hi >= pgps_internal.lowest_event();
+        v_lowest := pgps_internal.lowest_event();
+        select min(a.arrival_id) - 1 into v_low from pgps_internal.arrival a where a.hi >= v_lowest;
         v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('arrival', coalesce(v_low, v_newest), 65536, v_newest, 'arrival_id');
     end if;
     return v_reclaimed;

@@ -4,7 +4,7 @@
 
 create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
 language sql stable
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
 as $$
     select coalesce(least(
         (select min(d.batch_id) - 1
@@ -16,13 +16,19 @@ as $$
                         or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event and not e.event_id <@ m.skip))
                 order by d.batch_id limit 1) d
             where not m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
-        (select min(s.batch_id) - 1 from pgps_internal.share s
-            where (low_batch.type_id is null or s.type_id = low_batch.type_id) and s.batch_id > 0),
+        -- The first of each of them, from the index: there is a row for each event that waits.
+        (select min(s.batch_id) - 1 from pgps_internal.member m
+            cross join lateral (select s.batch_id from pgps_internal.share s
+                where s.subscription_id = m.subscription_id and s.batch_id > 0 and s.type_id = m.type_id
+                order by s.batch_id, s.event_id limit 1) s
+            where m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
         (select min(c.suspended_batch) from pgps_internal.class c
             where not c.is_active and (low_batch.type_id is null or c.type_id = low_batch.type_id)),
         (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1)), 0)
 $$;
-comment on function pgps_internal.low_batch(integer) is 'Every subscription (of a type) has acknowledged all batches up to this one';
+comment on function pgps_internal.low_batch(integer) is
+'Every subscription (of a type) has acknowledged all batches up to this one. Whoever needs batches longer adds itself here: what is kept of all
+logs and ledgers follows from it.';
 
 create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
 language sql stable
@@ -35,20 +41,66 @@ as $$
 $$;
 comment on function pgps_internal.has_undelivered(integer) is 'True while events of the type wait for dispatch, for a subscription, or in the exception queue';
 
-create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
+create or replace function pgps_internal.as_of(low bigint) returns pgps_internal.batch
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
-    v_pending int8multirange;
-    v_past boolean;
+    v_at pgps_internal.batch;
+    v_next pgps_internal.batch;
 begin
+    if as_of.low >= v_last.batch_id then
+        return v_last;
+    end if;
+    select b.* into v_at from pgps_internal.batch b where b.batch_id <= as_of.low order by b.batch_id desc limit 1;
+    select b.* into v_next from pgps_internal.batch b where b.batch_id > as_of.low order by b.batch_id limit 1;
+    -- Parts of one large transaction have the same snapshots: in the middle of it, what came before it counts. So it does when the row of the
+    -- batch is gone with its segment.
+    if v_at.batch_id is null or v_at.snapshot::text = v_next.snapshot::text and v_at.upto is not distinct from v_next.upto then
+        v_at := v_next;
+        v_at.snapshot := v_next.previous;
+        v_at.upto := null;
+    end if;
+    -- Of another life of this database: its transaction ids mean nothing.
+    return case when v_at.incarnation = v_last.incarnation then v_at end;
+end
+$$;
+comment on function pgps_internal.as_of(bigint) is
+'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up to low. Null when that cannot
+be told, before a restore.';
+
+create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_at pgps_internal.batch;
+    v_needed boolean;
+    v_pending int8multirange;
+begin
+    -- An archived event that came back, as batch 0, was dispatched long ago; whoever wants to see it again is at -1.
+    if is_past.low < 0 then
+        execute format('select not exists (select from %s)', is_past.segment) into v_needed;
+        return v_needed;
+    end if;
+    v_at := pgps_internal.as_of(is_past.low);
+    if v_at.batch_id is not null then
+        -- The newest event first: a segment that somebody needs is mostly found out by it.
+        execute format('select not pgps_internal.is_dispatched(l.xid, l.event_id, $1) from %s l order by l.event_id desc limit 1', is_past.segment)
+        using v_at into v_needed;
+        if v_needed is not false then
+            return v_needed is null;
+        end if;
+        execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1))', is_past.segment)
+        using v_at into v_needed;
+        return not v_needed;
+    end if;
     select coalesce(range_agg(r), '{}') into v_pending
     from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = is_past.type_id and b.batch_id > is_past.low;
-    execute format('select not exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1) or l.event_id <@ $2)',
-        is_past.segment) using v_last, v_pending into v_past;
-    return v_past;
+    execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1) or l.event_id <@ $2)',
+        is_past.segment) using pgps_internal.last_batch(), v_pending into v_needed;
+    return not v_needed;
 end
 $$;
 comment on function pgps_internal.is_past(integer, regclass, bigint) is 'True when no event in a segment of a log waits for dispatch or for a subscription';
@@ -76,7 +128,6 @@ declare
     v_segment regclass;
     v_low bigint;
     v_reclaimed bigint := 0;
-    v_any boolean;
     -- The out queue shows an event's attributes, too.
     v_audit boolean := exists (select from pgps_internal.queue q
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
@@ -84,9 +135,8 @@ begin
     for v_slot in 0..3 loop
         v_segment := format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
-        execute format('select exists (select from %s)', v_segment) into v_any;
         v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
-        continue when v_any and not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
+        continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         continue when not pgps_internal.try_lock(v_segment);
         -- Again, with the lock held: what was in flight has ended and shows itself now.
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
@@ -143,48 +193,19 @@ end
 $$;
 comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledger; the newest position of each subscription is carried over';
 
-create or replace function pgps_internal.reclaim_control() returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_slot integer;
-    v_segment regclass;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
-    v_last pgps_internal.batch := pgps_internal.last_batch();
-    v_needed boolean;
-    v_top bigint;
-    v_reclaimed bigint := 0;
-begin
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_internal.control_%s', v_slot);
-        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or not pgps_internal.try_lock(v_segment);
-        -- Needed while an event it speaks of is in a log.
-        execute format('select max(c.hi), bool_or(not pgps_internal.is_dispatched(c.xid, c.hi, $1)) from %s c', v_segment)
-        using v_last into v_top, v_needed;
-        continue when v_needed or v_top is not null and pgps_internal.log_reaches(v_segment, v_top);
-        execute format('truncate only %s', v_segment);
-        v_reclaimed := v_reclaimed + 1;
-    end loop;
-    return v_reclaimed;
-end
-$$;
-comment on function pgps_internal.reclaim_control() is 'Truncates segments of the control queue whose statements have no event in a log any more';
-
-create or replace function pgps_internal.log_reaches(segment regclass, top bigint) returns boolean
+create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
-    v_lowest bigint;
+    v_segment regclass;
     v_any boolean;
 begin
     for v_type in select t.* from pgps_internal.event_type t loop
-        execute format('select min(l.event_id) from %s l', v_type.log) into v_lowest;
-        if v_lowest <= log_reaches.top then
-            execute format('select exists (select from %s c join %s l on l.xid = c.xid and l.event_id between c.lo and c.hi where c.type_id = $1)',
-                log_reaches.segment, v_type.log) using v_type.type_id into v_any;
+        v_segment := format('pgps_link.%I', v_type.name || '_log_' || logs_use.slot);
+        if pg_relation_size(v_segment) > 0 then
+            execute format('select exists (select from %s)', v_segment) into v_any;
             if v_any then
                 return true;
             end if;
@@ -193,7 +214,86 @@ begin
     return false;
 end
 $$;
-comment on function pgps_internal.log_reaches(regclass, bigint) is 'True while a log has an event of a statement in this segment of the control queue';
+comment on function pgps_internal.logs_use(integer) is 'True while a log has events in this segment: the control queue has their statements in the same one';
+
+create or replace function pgps_internal.control_is_past(segment regclass) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_statement record;
+    v_needed boolean;
+begin
+    execute format('select exists (select from %s c where not pgps_internal.is_dispatched(c.xid, c.hi, $1))', control_is_past.segment)
+    using pgps_internal.last_batch() into v_needed;
+    if v_needed then
+        return false;
+    end if;
+    -- Statements that began in another segment, of which there are a few: their events may be there still.
+    for v_statement in execute format('select c.lo, c.hi, t.log from %s c join pgps_internal.event_type t using (type_id) where c.lo / 65536 < c.hi / 65536',
+        control_is_past.segment)
+    loop
+        execute format('select exists (select from %s l where l.event_id >= $1 and l.event_id <= $2)', v_statement.log)
+        using v_statement.lo, v_statement.hi into v_needed;
+        if v_needed then
+            return false;
+        end if;
+    end loop;
+    return true;
+end
+$$;
+comment on function pgps_internal.control_is_past(regclass) is
+'True when no statement in a segment of the control queue waits for dispatch, or has events that lie in another segment of a log';
+
+create or replace function pgps_internal.reclaim_control() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_slot integer;
+    v_segment regclass;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_reclaimed bigint := 0;
+begin
+    -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others of its number.
+    for v_slot in 0..3 loop
+        v_segment := format('pgps_internal.control_%s', v_slot);
+        continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or pgps_internal.logs_use(v_slot);
+        continue when not pgps_internal.control_is_past(v_segment) or not pgps_internal.try_lock(v_segment);
+        -- Again, with the lock held.
+        continue when pgps_internal.logs_use(v_slot);
+        continue when not pgps_internal.control_is_past(v_segment);
+        execute format('truncate only %s', v_segment);
+        v_reclaimed := v_reclaimed + 1;
+    end loop;
+    return v_reclaimed;
+end
+$$;
+comment on function pgps_internal.reclaim_control() is 'Truncates segments of the control queue whose statements have no event in a log any more';
+
+create or replace function pgps_internal.reclaim_kept(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_kept regclass := format('pgps_internal.%I', (reclaim_kept.event_type).name || '_kept');
+    v_shared bigint[];
+begin
+    if pg_relation_size(v_kept) = 0 then
+        return;
+    end if;
+    -- Whoever shares the type: of them an index has the event, of all together none.
+    v_shared := array(select m.subscription_id from pgps_internal.member m where m.type_id = (reclaim_kept.event_type).type_id and m.takes_batch);
+    execute format('delete from %1$s k where not exists (select from pgps_internal.failure f where f.type_id = $1 and f.event_id = k.event_id)
+        and not exists (select from pgps_internal.discarded d where d.type_id = $1 and d.event_id = k.event_id)
+        and not exists (select from %2$s l where l.event_id = k.event_id)
+        and ($2 = ''{}'' or not exists (select from pgps_internal.share s where s.subscription_id = any ($2) and s.event_id = k.event_id))',
+        v_kept, (reclaim_kept.event_type).log)
+    using (reclaim_kept.event_type).type_id, v_shared;
+end
+$$;
+comment on function pgps_internal.reclaim_kept(pgps_internal.event_type) is
+'Deletes events that were kept aside for failures, shares and discarded ones, when none of these is left';
 
 create or replace function pgps_internal.reclaim_rows() returns void
 language plpgsql
@@ -206,11 +306,7 @@ declare
 begin
     -- Sparse tables: events kept aside for failures that are settled, archives past their retention.
     for v_type in select t.* from pgps_internal.event_type t loop
-        execute format('delete from pgps_internal.%1$I k where not exists (select from pgps_internal.failure f where f.type_id = $1 and f.event_id = k.event_id)
-            and not exists (select from pgps_internal.share s where s.event_id = k.event_id)
-            and not exists (select from pgps_internal.discarded d where d.type_id = $1 and d.event_id = k.event_id)
-            and not exists (select from %2$s l where l.event_id = k.event_id)', v_type.name || '_kept', v_type.log)
-        using v_type.type_id;
+        perform pgps_internal.reclaim_kept(v_type);
         -- As long as the queue that keeps them longest; one whose retention was never set keeps them for ever.
         select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
         from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;

@@ -40,18 +40,45 @@ $$;
 comment on function pgps_internal.hear_low(pgps_internal.neighbour, jsonb) is
 'A neighbour, and all behind it, have everything of an origin up to a batch; of an older attachment it means nothing';
 
+create or replace function pgps_internal.newest_before(at timestamptz) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_low bigint := (select min(b.batch_id) from pgps_internal.batch b) - 1;
+    v_high bigint := (pgps_internal.last_batch()).batch_id;
+    v_middle bigint;
+begin
+    -- By halves: batches are numbered in the order of their time, and there may be millions.
+    while v_low < v_high loop
+        v_middle := (v_low + v_high + 1) / 2;
+        if (select b.created_at from pgps_internal.batch b where b.batch_id <= v_middle order by b.batch_id desc limit 1) < newest_before.at then
+            v_low := v_middle;
+        else
+            v_high := v_middle - 1;
+        end if;
+    end loop;
+    return nullif(v_low, (select min(b.batch_id) from pgps_internal.batch b) - 1);
+end
+$$;
+comment on function pgps_internal.newest_before(timestamptz) is 'The newest batch that was cut before a time; null when there is none';
+
 create or replace function pgps_internal.kept_batch(type_id integer = null) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_linked bigint;
 begin
-    return least(pgps_internal.low_batch(kept_batch.type_id), (
-        select greatest(min(greatest(a.low, o.from_batch)), (select max(b.batch_id) from pgps_internal.batch b
-            where b.created_at < clock_timestamp() - pgps_internal.setting('link_retention')::interval))
-        from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
-        where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
-            and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
-                and (kept_batch.type_id is null or m.type_id = kept_batch.type_id))));
+    select min(greatest(a.low, o.from_batch)) into v_linked
+    from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
+    where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
+        and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
+            and (kept_batch.type_id is null or m.type_id = kept_batch.type_id));
+    if v_linked is not null then
+        v_linked := greatest(v_linked, pgps_internal.newest_before(clock_timestamp() - pgps_internal.setting('link_retention')::interval));
+    end if;
+    return least(pgps_internal.low_batch(kept_batch.type_id), v_linked);
 end
 $$;
 comment on function pgps_internal.kept_batch(integer) is

@@ -10,5 +10,8 @@ create unlogged table pgps_internal.large_part (
 );
 create index large_part_idx on pgps_internal.large_part (batch_id);
 
+-- Asked event by event what the segments themselves tell.
+drop function if exists pgps_internal.log_reaches(regclass, bigint);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0010')
 on conflict (key) do update set value = excluded.value;

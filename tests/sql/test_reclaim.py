@@ -263,3 +263,92 @@ def test_only_a_worker_reclaims(
     with refused("42501"):
         rows(connect(role("nobody"), dsn=own_database), "select pgps.reclaim()")
     assert value(connect(role("worker", "pgps_worker"), dsn=own_database), "select pgps.reclaim()") == 0
+
+
+_READ = """
+select coalesce(sum(seq_tup_read), 0) + coalesce(sum(idx_tup_fetch), 0)
+from pg_stat_xact_user_tables where schemaname in ('pgps_internal', 'pgps_link')
+"""
+
+
+def rows_read(connection: psycopg.Connection) -> int:
+    """Reclaim once more, and return how many rows of the broker's tables that looked at."""
+    with connection.transaction():
+        before = value(connection, _READ)
+        assert value(connection, "select pgps.reclaim(100)") == 0
+        count = value(connection, _READ) - before
+    return int(count)
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+def test_it_looks_at_segments_not_at_the_events_that_a_dead_consumer_holds(
+    broker: psycopg.Connection, handler: str
+) -> None:
+    call(broker, "subscribe", "dead", "tick", handler=handler)
+    for _ in range(6):
+        publish(broker, "tick", *range(2000))
+        rows(broker, "select pgps.dispatch()")
+        roll(broker)
+    reclaim(broker)
+    assert kept(broker) == 12000
+    assert rows_read(broker) < 500
+
+
+def test_statements_of_what_is_reclaimed_are_not_compared_with_events_that_are_held(
+    broker: psycopg.Connection,
+) -> None:
+    """Transactions of many statements and one of many events, and a dead consumer of another type."""
+    make_type(broker, "tock")
+    call(broker, "subscribe", "dead", "tock")
+    call(broker, "subscribe", "alive", "tick")
+    for _ in range(3):
+        with broker.transaction():
+            publish(broker, "tock", 1)
+            rows(broker, "do $$ begin for i in 1..400 loop insert into pgps_event.tick (n) values (i); end loop; end $$")
+            publish(broker, "tick", *range(600))
+        roll(broker)
+    rows(broker, "select pgps.dispatch()")
+    assert len(take(broker, "alive", 5000)) == 3000
+    publish(broker, "tick", 1)
+    reclaim(broker)
+    assert (kept(broker), kept(broker, "tock_log")) == (1, 3)
+    assert rows_read(broker) < 500
+    assert len(take(broker, "dead")) == 3
+    reclaim(broker)
+    assert (kept(broker, "tock_log"), kept(broker, "control")) == (0, 1)
+
+
+def test_what_a_consumer_in_the_middle_of_a_large_transaction_needs_stays(broker: psycopg.Connection) -> None:
+    call(broker, "configure", "max_part_events", "50")
+    call(broker, "configure", "max_batch_events", "100")
+    call(broker, "subscribe", "s", "tick")
+    with broker.transaction():
+        publish(broker, "tick", *range(200))
+        roll(broker)
+        publish(broker, "tick", *range(200, 400))
+    roll(broker)
+    assert take(broker, "s", 120) == list(range(120))
+    publish(broker, "tick", 400)
+    reclaim(broker)
+    assert take(broker, "s", 100) == list(range(120, 220))
+    reclaim(broker)
+    assert take(broker, "s", 1000) == list(range(220, 401))
+    reclaim(broker)
+    assert kept(broker) == 1
+
+
+def test_a_statement_that_began_in_another_segment_is_kept_as_long_as_its_events(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick")
+    at = value(broker, "select last_value from pgps_internal.event_id_seq")
+    rows(broker, "select setval('pgps_internal.event_id_seq', %s)", [(at // 65536 + 1) * 65536 - 10])
+    publish(broker, "tick", *range(20))
+    roll(broker)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "select * from pgps.take('s', 5)")
+    publish(broker, "tick", 20)
+    reclaim(broker)
+    found = column(broker, "select published_at is not null from pgps.receive('s', 100)")
+    assert found == [True] * 15
+    assert take(broker, "s") == list(range(5, 21))
+    reclaim(broker)
+    assert (kept(broker), kept(broker, "control")) == (1, 1)
