@@ -304,7 +304,9 @@ def test_statements_of_what_is_reclaimed_are_not_compared_with_events_that_are_h
     for _ in range(3):
         with broker.transaction():
             publish(broker, "tock", 1)
-            rows(broker, "do $$ begin for i in 1..400 loop insert into pgps_event.tick (n) values (i); end loop; end $$")
+            rows(
+                broker, "do $$ begin for i in 1..400 loop insert into pgps_event.tick (n) values (i); end loop; end $$"
+            )
             publish(broker, "tick", *range(600))
         roll(broker)
     rows(broker, "select pgps.dispatch()")
