@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -68,7 +69,7 @@ class _Run:
         self.lock = threading.Lock()
         self.began = time.monotonic()
         self.told = self.unclean = 0
-        self.ending = False
+        self.ending = self.interrupted = False
         self.scripts = self._scripts()
 
     def _scripts(self) -> Iterator[Script]:
@@ -112,6 +113,8 @@ class _Run:
             while (script := self.next()) is not None:
 
                 def say(what: str, share: float, script: Script = script) -> None:
+                    if self.interrupted:
+                        raise KeyboardInterrupt
                     progress.update(bar, description=f"{script.name} {script.seed}: {what}", completed=share)
 
                 try:
@@ -148,6 +151,8 @@ class _Run:
 def main() -> int:
     """Tell stories and say what came of them."""
     args = _arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run = _Run(args)
     if args.print:
         print("\n".join(map(str, run.scripts)))
@@ -165,7 +170,8 @@ def main() -> int:
                 for job in jobs:
                     job.result()
             except KeyboardInterrupt:
-                run.ending = True
+                # Each job takes its servers away before it ends.
+                run.ending = run.interrupted = True
                 raise
     print(f"{time.monotonic() - run.began:.0f} s: {run.told} stories, {run.told - run.unclean} clean", file=sys.stderr)
     return 1 if run.unclean else 0

@@ -122,6 +122,76 @@ at 13.0 pause p r
 at 14.0 resume p r
 """
 
+# The files of a server are put back to what they were; its workers go on as if nothing had happened, until somebody
+# comes and says what did.
+PUTBACK = """
+name putback
+seconds 13
+broker a 0
+broker b 1
+broker c 2
+broker d 1
+link a b
+link b c
+link a c
+link c d
+publish a b c d
+keep a a_read t* ge3
+keep a a_called tick odd
+keep b b_read t* any
+keep c c_read tock in4
+keep c c_called tick eq5
+keep d d_read t* ge6
+keep d d_called tick odd5
+at 1.0 backup_server 1
+at 5.5 restore_server 1 late
+at 10.5 pause a b
+at 11.5 resume a b
+"""
+
+# A redundant link is drained and dropped while the server of one of its ends dies, and made anew while the only other
+# way there is cut.
+WINDOW = """
+name window
+seconds 15
+broker a 0
+broker b 1
+broker c 2
+broker d 1
+link a b
+link b c
+link c a
+link c d
+link d a
+publish a c
+keep b b_read t* ge4
+keep b b_called tick in2
+keep d d_read t* odd3
+keep d d_called tick ge7
+keep c c_read tock eq2
+keep a a_read t* ge8
+at 2.0 drop b c
+at 2.1 kill_server 1
+at 2.3 pause c d
+at 3.5 start_server 1
+at 4.5 burst a 600
+at 4.6 make b c
+at 4.8 pause a b
+at 6.0 resume c d
+at 6.2 drop d a
+at 6.3 kill_server 1
+at 6.8 burst c 600
+at 7.2 start_server 1
+at 8.0 resume a b
+at 9.0 make d a
+at 9.5 pause c a
+at 10.5 drop b c
+at 11.0 resume c a
+at 11.5 kill_worker b
+at 12.0 make b c
+at 12.5 start_worker b
+"""
+
 # No second way anywhere: whatever is taken away is waited for.
 TREE = """
 name tree
@@ -155,4 +225,4 @@ at 6.4 start_worker c
 at 6.6 cut a
 """
 
-STORIES = {script.name: script for script in map(Script.parse, (TREE, BEHIND, TYPES, TURNS))}
+STORIES = {script.name: script for script in map(Script.parse, (TREE, BEHIND, WINDOW, TURNS, TYPES, PUTBACK))}

@@ -289,7 +289,12 @@ class _Forecast:
             server = self.random.randrange(3)
             self.busy_until = self.now + 8
             self._do("backup_server", str(server))
-            self._at(self.now + self.random.uniform(3, 6), "restore_server", str(server))
+            self._at(
+                self.now + self.random.uniform(3, 6),
+                "restore_server",
+                str(server),
+                "early" if self.script.seed % 2 else "late",
+            )
 
     def _clone(self) -> None:
         found = [name for name in self.script.brokers if self.is_up(name)]
