@@ -231,7 +231,7 @@ end
 $$;
 comment on function pgps_internal.find_internal(text) is 'The internal subscription of that name; 42704 when there is none';
 
-create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer)
+create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer, owner name)
 language plpgsql security definer stable
 set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
@@ -240,7 +240,7 @@ begin
     -- A few index entries for each subscription; next_events only where these leave a doubt. Offset 0: joined otherwise, all deliveries
     -- there are would be read.
     return query
-    select s.name, s.priority
+    select s.name, s.priority, pg_get_userbyid(s.owner)
     from pgps_internal.subscription s
     left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
         where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true
@@ -260,11 +260,13 @@ begin
             where m.subscription_id = s.subscription_id and (not isempty(m.skip)
                 or d.batch_id = p.acked_batch and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
         ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1), coalesce(p.acked_event, 0), 1)))
-    order by s.priority desc, s.subscription_id;
+    -- The first of each owner, then the second of each: whoever takes some of them has something of everybody.
+    order by row_number() over (partition by s.owner order by s.priority desc, s.subscription_id), s.priority desc, s.subscription_id;
 end
 $$;
 comment on function pgps.pending_subscribers() is
-'Internal subscriptions that have events waiting or retries due, higher priority first. Needs pgps_worker or pgps_admin.';
+'Internal subscriptions that have events waiting or retries due: the first of each owner, then the second of each, and so on; of one owner
+those with the higher priority first. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.run_subscriber(subscription text, max_events integer = null) returns bigint
 language sql security definer
@@ -283,32 +285,47 @@ as $$
 declare
     v_name text;
     v_names text[];
-    v_round integer := 0;
+    v_begun text[] := '{}';
 begin
-    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call.
+    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call. After each batch it is
+    -- the next owner's turn.
     v_names := pgps._runnable();
-    foreach v_name in array v_names loop
-        v_round := 0;
-        while pgps._run(v_name, v_round = 0) > 0 loop
-            v_round := v_round + 1;
-            commit;
-        end loop;
+    while pg_catalog.cardinality(v_names) operator(pg_catalog.>) 0 loop
+        v_name := v_names[1];
+        if pgps._run(v_name, v_name operator(pg_catalog.<>) all (v_begun)) operator(pg_catalog.>) 0 then
+            v_begun := pg_catalog.array_append(v_begun, v_name);
+            v_names := pgps._behind(v_names);
+        else
+            v_names := v_names[2:];
+        end if;
         commit;
     end loop;
 end
 $$;
 comment on procedure pgps.run_subscribers() is
-'Runs all internal subscriptions (paper, section 5.2), by priority, each in its own transaction, until nothing waits; tries failed events
-again without waiting for their time. Not inside a transaction block. Needs pgps_worker or pgps_admin.';
+'Runs all internal subscriptions (paper, section 5.2), each in its own transaction, until nothing waits: owners in turn, batch by batch, those of
+one owner by priority; tries failed events again without waiting for their time. Not inside a transaction block. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps._runnable() returns text[]
 language sql security definer stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(array_agg(s.name order by s.priority desc, s.subscription_id), '{}')
-    from pgps_internal.subscription s where s.callback is not null and s.state = 'active'
+    select coalesce(array_agg(s.name order by s.highest desc, s.owner, s.priority desc, s.subscription_id), '{}')
+    from (select s.*, max(s.priority) over (partition by s.owner) as highest from pgps_internal.subscription s
+        where s.callback is not null and s.state = 'active') s
 $$;
-comment on function pgps._runnable() is 'Names of the active internal subscriptions, by priority; see pgps.run_subscribers';
+comment on function pgps._runnable() is 'Names of the active internal subscriptions, owner by owner, of each by priority; see pgps.run_subscribers';
+
+create or replace function pgps._behind(names text[]) returns text[]
+language sql security definer stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(array_agg(n.name order by s.owner is not distinct from f.owner, n.place), '{}')
+    from unnest(_behind.names) with ordinality n(name, place)
+    left join pgps_internal.subscription s using (name)
+    left join pgps_internal.subscription f on f.name = _behind.names[1]
+$$;
+comment on function pgps._behind(text[]) is 'Names of subscriptions with those of the first one''s owner behind the others; see pgps.run_subscribers';
 
 create or replace function pgps_internal.next_delivery(subscription_id bigint) returns pgps_internal.received
 language plpgsql stable
@@ -384,11 +401,11 @@ event_id: only if that is the next one still, since another worker may have done
 Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
+revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean),
     pgps.next_delivery(text),
     pgps.fail_delivery(text, text, text, bigint) from public;
 revoke all on procedure pgps.run_subscribers() from public;
-grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._run(text, boolean),
+grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer), pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean),
     pgps.next_delivery(text),
     pgps.fail_delivery(text, text, text, bigint) to pgps_worker, pgps_admin;
 grant execute on procedure pgps.run_subscribers() to pgps_worker, pgps_admin;

@@ -13,5 +13,8 @@ create index large_part_idx on pgps_internal.large_part (batch_id);
 -- Asked event by event what the segments themselves tell.
 drop function if exists pgps_internal.log_reaches(regclass, bigint);
 
+-- It tells the owner, too.
+drop function if exists pgps.pending_subscribers();
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0010')
 on conflict (key) do update set value = excluded.value;

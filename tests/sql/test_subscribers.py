@@ -219,3 +219,28 @@ def test_a_failure_is_filed_for_the_event_it_names_and_for_no_successor(admin: p
     for function, args in (("next_delivery", ()), ("fail_delivery", ("57014", "too long"))):
         with refused("42704", "no_such"):
             call(admin, function, "no_such", *args)
+
+
+def test_owners_take_turns_whatever_priority_one_gives_itself(connect: Connect, own_database: str, role: Any) -> None:
+    admin = connect(dsn=own_database)
+    make_type(admin, "tick")
+    call(admin, "configure", "run_batch_events", "2")
+    rows(admin, "create table public.runs (place bigint generated always as identity, who text)")
+    rows(admin, "grant insert on public.runs to public")
+    owners = {"loud": role("loud"), "quiet": role("quiet")}
+    for who, owner, priority in (("loud1", "loud", 1_000_000), ("loud2", "loud", 900_000), ("quiet", "quiet", 0)):
+        rows(
+            admin,
+            f"create function public.{who}(pgps_event.tick[]) returns void language sql as "
+            f"$$ insert into public.runs (who) values ('{who}') $$",
+        )
+        theirs = connect(owners[owner], dsn=own_database)
+        call(theirs, "subscribe", who, "tick", execute=f"public.{who}", priority=priority)
+    publish(admin, "tick", *range(6))
+    rows(admin, "select pgps.dispatch()")
+    assert rows(admin, "select subscription, owner from pgps.pending_subscribers()") == [
+        ("loud1", owners["loud"]), ("quiet", owners["quiet"]), ("loud2", owners["loud"]),
+    ]  # fmt: skip
+    rows(admin, "call pgps.run_subscribers()")
+    runs = [who for (who,) in rows(admin, "select who from public.runs order by place")]
+    assert runs == ["loud1", "quiet"] * 3 + ["loud2"] * 3

@@ -245,3 +245,43 @@ async def test_settled_returns_when_the_last_turn_is_done(agenda: Agenda) -> Non
     assert not settled.done()
     agenda.done(turn, Result(Outcome.NOTHING))
     await asyncio.wait_for(settled, 1)
+
+
+async def test_owners_share_the_time_and_priority_counts_among_an_owners_own(agenda: Agenda, clock: Clock) -> None:
+    """A role with many busy subscriptions of high priority, and one with a single one of low priority."""
+    agenda.offer([Pending(f"loud{n}", 1_000_000 + n, "loud") for n in range(50)])
+    agenda.offer([Pending("quiet", -5, "quiet")])
+    served: list[str] = []
+    for _ in range(40):
+        turn = await take(agenda)
+        served.append(turn.subscription)
+        clock.now += 1.0 if turn.owner == "loud" else 0.25
+        agenda.done(turn, Result(Outcome.HANDLED))
+    assert "quiet" in served[:2]
+    assert served.count("quiet") >= 20, "as much time for each of the two"
+    others = [name for name in served if name != "quiet"]
+    assert set(others) == {"loud49"}, "of its own the highest priority first"
+
+
+async def test_who_was_idle_has_saved_nothing_up(agenda: Agenda, clock: Clock) -> None:
+    agenda.offer([Pending("a", 0, "a")])
+    for _ in range(10):
+        turn = await take(agenda)
+        clock.now += 10
+        agenda.done(turn, Result(Outcome.HANDLED))
+    agenda.offer([Pending("b", 0, "b")])
+    owners = []
+    for _ in range(6):
+        turn = await take(agenda)
+        owners.append(turn.owner)
+        clock.now += 1
+        agenda.done(turn, Result(Outcome.HANDLED))
+    assert sorted(owners) == ["a", "a", "a", "b", "b", "b"]
+
+
+async def test_a_turn_that_runs_counts_for_its_owner(agenda: Agenda, clock: Clock) -> None:
+    agenda.offer([Pending("a1", 9, "a"), Pending("a2", 9, "a"), Pending("b", 0, "b")])
+    first = await take(agenda)
+    clock.now += 1
+    second = await take(agenda)
+    assert (first.owner, second.owner) == ("a", "b")

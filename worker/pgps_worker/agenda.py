@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,8 @@ class Turn:
     limit: int | None
     deaths: int = 0
     verdict: Result | None = None
+    owner: str = ""
+    began: float = 0.0
 
     @property
     def alone(self) -> bool:
@@ -94,6 +96,7 @@ class _Waiting:
     priority: int
     since: float
     place: int
+    owner: str
 
 
 @dataclass(slots=True)
@@ -109,7 +112,12 @@ class _Record:
 
 @dataclass(slots=True)
 class Agenda:
-    """The subscriptions that wait, in order of priority, and those that misbehave.
+    """The subscriptions that wait, in the order in which they are served, and those that misbehave.
+
+    Owners share the time that callbacks take: whose turns have taken least is
+    next, and of that owner's subscriptions the one with the highest priority.
+    Who had nothing to do saves nothing up, so that nobody waits for longer than
+    a turn of each owner.
 
     A suspect, whose callback hung or killed its process, waits behind the
     others and never has all slots, so that callbacks that loop for ever hold up
@@ -123,6 +131,9 @@ class Agenda:
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _running: dict[str, bool] = field(default_factory=dict)
     _again: dict[str, int] = field(default_factory=dict)
+    _used: dict[str, float] = field(default_factory=dict)
+    _turns: dict[str, Turn] = field(default_factory=dict)
+    _present: Counter[str] = field(default_factory=Counter)
     _records: dict[str, _Record] = field(default_factory=dict)
     _watchers: deque[asyncio.Future[None]] = field(default_factory=deque)
     _places: int = 0
@@ -148,7 +159,7 @@ class Agenda:
             elif name in self._waiting:
                 self._waiting[name].priority = each.priority
             elif name not in self._records or self._records[name].not_before <= now:
-                self._enter(name, each.priority)
+                self._enter(name, each.priority, each.owner)
         self._changed()
 
     async def take(self) -> Turn | None:
@@ -169,10 +180,13 @@ class Agenda:
         """Record how a turn ended, and enter the subscription again if it may have more."""
         name = turn.subscription
         self._running.pop(name, None)
+        if self._turns.pop(name, None) is not None:
+            self._used[turn.owner] = self._used.get(turn.owner, 0.0) + self.clock() - turn.began
+            self._present[turn.owner] -= 1
         again = self._again.pop(name, None)
         more = self._judge(turn, result)
         if more or (again is not None and self._may_run(name)):
-            self._enter(name, turn.priority if again is None else again)
+            self._enter(name, turn.priority if again is None else again, turn.owner)
         self._changed()
 
     def close(self) -> None:
@@ -215,9 +229,23 @@ class Agenda:
     def _may_run(self, name: str) -> bool:
         return name not in self._records or self._records[name].not_before <= self.clock()
 
-    def _enter(self, name: str, priority: int) -> None:
+    def _enter(self, name: str, priority: int, owner: str) -> None:
         self._places += 1
-        self._waiting[name] = _Waiting(priority, self.clock(), self._places)
+        if not self._present[owner]:
+            # From where the others are: no credit of earlier times. Who is idle is forgotten.
+            busy = [other for other, entries in self._present.items() if entries]
+            least = min((self._time(other) for other in busy), default=0.0)
+            mine = self._used.get(owner, 0.0) if busy else 0.0
+            self._used = {other: self._used.get(other, 0.0) for other in busy} | {owner: max(least, mine)}
+            self._present = Counter({other: self._present[other] for other in busy})
+        self._present[owner] += 1
+        self._waiting[name] = _Waiting(priority, self.clock(), self._places, owner)
+
+    def _time(self, owner: str) -> float:
+        """Return how long an owner's turns have taken, with those that run."""
+        now = self.clock()
+        running = sum(now - turn.began for turn in self._turns.values() if turn.owner == owner)
+        return self._used.get(owner, 0.0) + running
 
     def _is_suspect(self, name: str) -> bool:
         return name in self._records and self._records[name].limit is not None
@@ -225,18 +253,21 @@ class Agenda:
     def _pick(self) -> Turn | None:
         full = sum(self._running.values()) >= max(1, self.slots - 1)
         eligible = (name for name in self._waiting if not (full and self._is_suspect(name)))
-        name = min(eligible, key=self._rank, default=None)
+        times = {owner: self._time(owner) for owner, entries in self._present.items() if entries}
+        name = min(eligible, key=lambda name: self._rank(name, times), default=None)
         if name is None:
             return None
         entry = self._waiting.pop(name)
         record = self._records.get(name, _Record())
         self._running[name] = record.limit is not None
-        return Turn(name, entry.priority, record.limit, record.deaths, record.verdict)
+        turn = Turn(name, entry.priority, record.limit, record.deaths, record.verdict, entry.owner, self.clock())
+        self._turns[name] = turn
+        return turn
 
-    def _rank(self, name: str) -> tuple[bool, int, int]:
+    def _rank(self, name: str, times: dict[str, float]) -> tuple[bool, float, int, int]:
         entry = self._waiting[name]
         demoted = self._is_suspect(name) and self.clock() - entry.since < self.patience
-        return demoted, -entry.priority, entry.place
+        return demoted, times[entry.owner], -entry.priority, entry.place
 
     async def _change(self) -> None:
         watcher = asyncio.get_running_loop().create_future()

@@ -61,10 +61,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An internal subscription that has work."""
+    """An internal subscription that has work, and the role whose share of the time it takes."""
 
     subscription: str
     priority: int
+    owner: str = ""
 
 
 def try_lead(wire: Wire) -> bool:
@@ -129,10 +130,10 @@ def all_ended_and_dispatch(wire: Wire, running: str) -> tuple[bool, Batch]:
 
 
 async def pending_subscribers(connection: Connection, limit: int) -> list[Pending]:
-    """Return up to `limit` internal subscriptions that have work, the highest priority first."""
-    query: LiteralString = "select subscription, priority from pgps.pending_subscribers() limit %s"
+    """Return up to `limit` internal subscriptions that have work: owners in turn, of each by priority."""
+    query: LiteralString = "select subscription, priority, owner from pgps.pending_subscribers() limit %s"
     rows: Sequence[Any] = await (await connection.execute(query, [limit])).fetchall()
-    return [Pending(subscription, priority) for subscription, priority in rows]
+    return [Pending(*row) for row in rows]
 
 
 async def run_subscriber(connection: Connection, subscription: str, max_events: int | None) -> int:
