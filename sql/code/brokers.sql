@@ -132,6 +132,7 @@ begin
     if v_as is null or v_as not in ('restored', 'clone') then
         raise exception 'invalid state "%"', v_as using errcode = '22023', hint = 'Use restored (the original is gone) or clone (it lives on).';
     end if;
+    perform pgps_internal.hold_routes();
     perform pgps.dispatch();
     v_last := pgps_internal.last_of_former_life();
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self and o.to_batch is null;

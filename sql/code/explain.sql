@@ -95,7 +95,7 @@ begin
     end if;
     v_steps := v_steps || jsonb_build_array(jsonb_build_array('type', format('"%s" is what the subscription is about', (explain_match.event_type).name)));
     if v_batch <= v_member.from_batch or explain_match.event_id <@ v_member.skip then
-        return v_steps || jsonb_build_array(jsonb_build_array('start', 'published before the start of the subscription'));
+        return v_steps || jsonb_build_array(jsonb_build_array('start', pgps_internal.explain_skip(v_id, v_member, v_batch, explain_match.event_id)));
     end if;
     if isempty(pgps_internal.visible(explain_match.event_type, (explain_match.subscription).owner, v_one)) then
         return v_steps || jsonb_build_array(jsonb_build_array('rights', format('role %s may not see it: %s', (explain_match.subscription).owner,
@@ -118,6 +118,41 @@ end
 $$;
 comment on function pgps_internal.explain_match(pgps_internal.subscription, pgps_internal.event_type, bigint) is
 'The steps of an event from its batch to a subscription: type, start, rights, filter, delivery';
+
+create or replace function pgps_internal.explain_skip(
+    subscription_id bigint, member pgps_internal.member, batch_id bigint, event_id bigint
+) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_arrival pgps_internal.arrival;
+    v_origin text;
+    v_since bigint;
+begin
+    select a.* into v_arrival from pgps_internal.arrival a
+    where a.hi >= explain_skip.event_id and a.lo <= explain_skip.event_id and explain_skip.event_id <@ a.ids order by a.arrival_id desc limit 1;
+    if explain_skip.batch_id <= (explain_skip.member).from_batch or not found then
+        return 'published before the start of the subscription';
+    end if;
+    select o.name into v_origin from pgps_internal.origin o where o.origin_id = v_arrival.origin_id;
+    select a.since into v_since from pgps_internal.pushed p
+    join pgps_internal.activation a on a.key = p.key and a.origin_id = v_arrival.origin_id
+    where p.subscription_id = explain_skip.subscription_id and p.type_id = (explain_skip.member).type_id;
+    if v_arrival.horizon > v_arrival.upto then
+        return format('batch %s of broker "%s" was asked for again for a broker behind this one, which has all of that broker up to batch %s for its own '
+            'subscriptions', v_arrival.upto, v_origin, v_arrival.horizon);
+    elsif v_since is null then
+        return format('it is of batch %s of broker "%s", where the filter of the subscription was not in force yet', v_arrival.upto, v_origin);
+    elsif v_since >= v_arrival.upto then
+        return format('it is of batch %s of broker "%s", and the filter of the subscription is in force there from behind batch %s on',
+            v_arrival.upto, v_origin, v_since);
+    end if;
+    return 'published before the start of the subscription';
+end
+$$;
+comment on function pgps_internal.explain_skip(bigint, pgps_internal.member, bigint, bigint) is
+'Why an event that a subscription''s class has is not for the subscription: its start, the filter at the origin, or asked for again for others';
 
 create or replace function pgps_internal.explain_delivery(subscription_id bigint, batch_id bigint, event_id bigint) returns text
 language plpgsql stable

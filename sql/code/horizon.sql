@@ -32,18 +32,20 @@ begin
         return;
     end if;
     for v_attached in
-        select a.* from pgps_internal.attached a where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live order by a.origin_id
+        select a.* from pgps_internal.attached a
+        where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.missing) = 0 order by a.origin_id
     loop
         select o.* into v_origin from pgps_internal.origin o where o.origin_id = v_attached.origin_id;
         if cardinality(v_attached.keep) = 0 then
             -- With nothing in force at the child there is nothing that could be missing: from now on.
-            update pgps_internal.attached a set is_live = true where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id;
+            update pgps_internal.attached a set is_live = true
+            where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id and a.attachment = v_attached.attachment;
         elsif v_origin.is_self or not exists (
                 select from unnest(v_attached.keep) k
                 left join pgps_internal.activation c on c.origin_id = v_attached.origin_id and c.key = k
                 where c.since is null or c.since > v_attached.horizon) then
             perform pgps_internal.catch_up(go_live.neighbour, v_attached, v_origin);
-        elsif v_origin.rewind_to is null then
+        elsif v_origin.rewind_from is null then
             perform pgps_internal.rewind(v_origin);
         end if;
     end loop;
@@ -57,21 +59,25 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_id integer := (rewind.origin).origin_id;
     v_start bigint := (select min(a.horizon) from pgps_internal.attached a
-        where a.origin_id = (rewind.origin).origin_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent);
+        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent);
 begin
-    -- A new attachment with the children's horizon: the parent answers, or rewinds in turn; the origin has it all.
-    if v_start is not null then
-        update pgps_internal.origin o
-        set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
-                where a.origin_id = o.origin_id and not a.is_live and a.horizon >= v_start),
-            rewind_start = v_start, rewind_from = v_start, rewind_to = greatest(pgps_internal.horizon(o.origin_id), v_start), attachment = o.attachment + 1
-        where o.origin_id = (rewind.origin).origin_id;
-        update pgps_internal.activation a set is_confirmed = false where a.origin_id = (rewind.origin).origin_id;
+    if v_start is null then
+        return;
     end if;
+    -- A new attachment: the parent answers, or rewinds in turn; the origin has it all. From where the children are, but never from ahead of
+    -- this broker's own horizon: what lies between is not here yet, and a child that is ahead of it waits for nothing but the answer.
+    v_start := least(v_start, pgps_internal.horizon(v_id));
+    update pgps_internal.origin o
+    set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k where a.origin_id = o.origin_id and not a.is_live),
+        rewind_start = v_start, rewind_from = v_start, attachment = o.attachment + 1
+    where o.origin_id = v_id;
+    update pgps_internal.activation a set is_confirmed = false where a.origin_id = v_id;
 end
 $$;
-comment on function pgps_internal.rewind(pgps_internal.origin) is 'Asks the parent again from where the children are';
+comment on function pgps_internal.rewind(pgps_internal.origin) is
+'Asks the parent again from where the children are, or from the own horizon if that is lower; the horizon itself stays as it is';
 
 create or replace function pgps_internal.end_rewind(origin pgps_internal.origin) returns void
 language plpgsql
@@ -84,7 +90,7 @@ begin
     where c.origin_id = (end_rewind.origin).origin_id and not c.is_live and c.horizon >= (end_rewind.origin).rewind_start
         and f.key = any ((end_rewind.origin).rewind_keep)
     on conflict on constraint activation_pkey do update set since = least(a.since, excluded.since);
-    update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_to = null, rewind_keep = '{}'
+    update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_keep = '{}'
     where o.origin_id = (end_rewind.origin).origin_id;
     perform pg_notify('pgps_link', '');
 end
@@ -159,20 +165,28 @@ declare
 begin
     v_reached := case when (catch_up.origin).is_self then least(v_packed, (catch_up.origin).to_batch) else pgps_internal.horizon((catch_up.origin).origin_id) end;
     if not (catch_up.origin).is_self then
-        -- What is still to be packed must come behind what is sent now.
-        select min(a.upto) filter (where not a.is_packed), max(a.upto) filter (where a.is_packed) into v_open, v_done
-        from (select a.upto, exists (select from pgps_internal.batch_type b where b.batch_id <= v_packed and b.ids && a.ids) as is_packed
+        -- What is still to be packed must come behind what is sent now. Nothing else is: what was refused here, or was a repeat of its
+        -- producer, is in no batch, and must not be waited for.
+        with open as materialized (
+            select b.ids from pgps_internal.batch_type b where b.batch_id > v_packed
+            union all
+            select int8multirange(int8range(w.lo, w.hi, '[]')) from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+            where w.origin_id = (catch_up.origin).origin_id
+        )
+        select min(a.upto) filter (where a.is_open), max(a.upto) filter (where not a.is_open) into v_open, v_done
+        from (select a.upto, exists (select from open o where o.ids && a.ids) as is_open
             from pgps_internal.arrival a where a.origin_id = (catch_up.origin).origin_id and a.upto > v_from and a.ids is not null) a;
         if v_open <= v_done then
             return;
         end if;
         v_reached := least(v_reached, v_open - 1);
     end if;
-    update pgps_internal.attached a set is_live = true where a.neighbour_id = v_id and a.origin_id = (catch_up.origin).origin_id;
+    update pgps_internal.attached a set is_live = true
+    where a.neighbour_id = v_id and a.origin_id = (catch_up.origin).origin_id and a.attachment = (catch_up.attached).attachment;
     if v_trimmed > v_from then
         insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
         values (v_id, pgps_internal.last_sent(v_id) + 1, 'gap', jsonb_build_object('broker', (catch_up.origin).broker_id, 'epoch', (catch_up.origin).epoch,
-            'attachment', (catch_up.attached).attachment, 'after', v_from, 'upto', v_trimmed));
+            'attachment', (catch_up.attached).attachment, 'after', v_from, 'previous', v_from, 'upto', v_trimmed));
         v_from := v_trimmed;
     end if;
     v_last := pgps_internal.last_sent(v_id);

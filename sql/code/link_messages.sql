@@ -7,6 +7,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- What a message says is read and written in several statements, here and by those who answer it: one at a time.
+    perform pgps_internal.hold_routes();
     case hear.kind
         when 'type' then perform pgps_internal.hear_type(hear.neighbour, hear.body);
         when 'ad' then perform pgps_internal.hear_ad(hear.neighbour, hear.body);
@@ -64,7 +66,13 @@ begin
         begin
             v_type := pgps_internal.adopt_type(hear_type.neighbour, hear_type.body);
         exception when others then
+            -- What mends itself is tried again, by the link that then begins anew.
+            if sqlstate ~ '^(40|53|57|58|XX)' or sqlstate = '55P03' then
+                raise;
+            end if;
             v_difference := format('it cannot be created here: %s', sqlerrm);
+            -- Somebody may have created it in the meantime: then it is there.
+            select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
         end;
     end if;
     if v_type.type_id is null then
@@ -154,6 +162,7 @@ declare
     v_filter pgps_internal.filter;
     v_class bigint;
     v_text text := hear_sub.body ->> 'filter';
+    v_told bigint := coalesce((hear_sub.body ->> 'told')::bigint, 0);
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = hear_sub.body ->> 'type';
     if not found or (hear_sub.neighbour).direction = 'in' or pgps_internal.was_told((hear_sub.neighbour).neighbour_id, 'drain') then
@@ -165,13 +174,15 @@ begin
     end if;
     v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'), hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
+    perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell which one that was.
     lock table only pgps_internal.batch in row exclusive mode;
-    perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
-    insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id)
-    values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class)
-    on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id, gone_batch = null;
+    insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id, told)
+    values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class, v_told)
+    on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id, told = excluded.told, gone_batch = null;
+    update pgps_internal.attached a set keep = a.keep || v_key, missing = array_remove(a.missing, hear_sub.body ->> 'key')
+    where a.neighbour_id = (hear_sub.neighbour).neighbour_id and not a.is_live and hear_sub.body ->> 'key' = any (a.missing);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
     values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id, coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
 end
@@ -188,8 +199,9 @@ begin
     update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
     where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.known_as = hear_unsub.key;
     -- Nor is it waited for: nobody else may want it, and then it never comes into force.
-    update pgps_internal.attached a set keep = array(select k from unnest(a.keep) k join pgps_internal.wanted w on w.key = k
-        where w.neighbour_id = a.neighbour_id and w.gone_batch is null)
+    update pgps_internal.attached a set missing = array_remove(a.missing, hear_unsub.key),
+        keep = array(select k from unnest(a.keep) k join pgps_internal.wanted w on w.key = k
+            where w.neighbour_id = a.neighbour_id and w.gone_batch is null)
     where a.neighbour_id = (hear_unsub.neighbour).neighbour_id and not a.is_live;
 end
 $$;
@@ -232,14 +244,20 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, low)
+    -- A filter to be kept that is not known here, or is being taken back, is waited for: without it what comes next would look complete.
+    insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
         array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
-            and hear_attach.body -> 'keep' ? w.known_as), (hear_attach.body ->> 'horizon')::bigint)
+            and hear_attach.body -> 'keep' ? w.known_as),
+        array(select k from jsonb_array_elements_text(hear_attach.body -> 'keep') k
+            except select w.known_as from pgps_internal.wanted w
+            where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null),
+        (hear_attach.body ->> 'horizon')::bigint)
     on conflict on constraint attached_pkey do update
-    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, is_live = false, low = excluded.low;
+    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, missing = excluded.missing, is_live = false,
+        low = excluded.low;
 end
 $$;
 comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is 'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
@@ -255,6 +273,10 @@ begin
     where o.broker_id = (hear_active.body ->> 'broker')::uuid and o.epoch = (hear_active.body ->> 'epoch')::integer
         and o.parent = (hear_active.neighbour).neighbour_id and o.attachment = (hear_active.body ->> 'attachment')::integer
         and f.key = hear_active.body ->> 'key'
+        -- Of the filter as it was told last, and not of one that was taken back in between.
+        and exists (select from pgps_internal.told t
+            where t.neighbour_id = (hear_active.neighbour).neighbour_id and t.kind = 'sub' and t.key = f.key
+                and coalesce(hear_active.body -> 'told', t.value -> 'told') is not distinct from t.value -> 'told')
     on conflict on constraint activation_pkey do update set is_confirmed = true;
 end
 $$;
@@ -278,14 +300,18 @@ begin
     v_after := greatest((hear_gap.body ->> 'after')::bigint, coalesce(v_origin.rewind_from, v_horizon));
     if v_origin.origin_id is null or v_upto <= v_after then
         return;
+    elsif (hear_gap.body ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon) then
+        -- What lies before it did not come: once more from here, as with an item.
+        update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
+        return;
     end if;
     insert into pgps_internal.gap (origin_id, after_batch, upto) values (v_origin.origin_id, v_after, v_upto) on conflict do nothing;
     update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id and o.rewind_from < v_upto;
+    if v_origin.rewind_from is not null and v_upto >= v_horizon then
+        perform pgps_internal.end_rewind(v_origin);
+    end if;
     if v_upto <= v_horizon then
         -- Missing to those for whom it was asked for again, and not here.
-        if v_origin.rewind_to <= v_upto then
-            perform pgps_internal.end_rewind(v_origin);
-        end if;
         return;
     end if;
     insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
@@ -296,9 +322,6 @@ begin
     from (select) one
     left join lateral (select a.lseq, a.mark from pgps_internal.arrival a
         where a.neighbour_id = (hear_gap.neighbour).neighbour_id order by a.lseq desc limit 1) a on true;
-    if v_origin.rewind_to <= v_upto then
-        perform pgps_internal.end_rewind(v_origin);
-    end if;
     raise warning 'pgps: events of a broker were trimmed before they came here; see pgps.exceptions';
 end
 $$;

@@ -196,38 +196,48 @@ as $$
 declare
     v_origin pgps_internal.origin;
     v_horizon bigint;
+    v_place bigint;
     v_upto bigint := (take_item.item ->> 'upto')::bigint;
-    v_ids int8multirange;
+    v_ids int8multirange := '{}';
     v_had int8multirange := '{}';
 begin
     select o.* into v_origin from pgps_internal.origin o
     where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
-    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer
-            or v_upto <= coalesce(v_origin.rewind_from, v_horizon) then
+    v_place := coalesce(v_origin.rewind_from, v_horizon);
+    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
         return '{}';
-    elsif (take_item.item ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon) then
+    elsif (take_item.item ->> 'previous')::bigint > v_place then
         -- A gap: once more from here.
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
         return '{}';
     end if;
-    select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
-    if v_upto <= v_horizon then
-        v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices, take_item.mark);
-    else
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
-        values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment, v_upto, v_upto,
-            coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'), nullif(take_item.item -> 'hops', 'null'));
-        if not v_origin.is_settled and not isempty(v_ids) then
-            perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
-                from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
+    if v_origin.answered is distinct from v_origin.attachment then
+        -- Also by what is here already: who was asked may have nothing newer, and the old parent waits for this answer.
+        update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
+        perform pg_notify('pgps_link', '');
+    end if;
+    if v_upto > v_place then
+        select coalesce(range_agg(r), '{}') into v_ids
+        from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
+        if v_upto <= v_horizon then
+            v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices, take_item.mark);
+        else
+            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+            values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment,
+                v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'),
+                nullif(take_item.item -> 'hops', 'null'));
+            if not v_origin.is_settled and not isempty(v_ids) then
+                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
+                    from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
+            end if;
         end if;
     end if;
-    if v_origin.rewind_to <= v_upto then
+    -- Over when it has come up to the horizon, as that is now: what was taken before it began may have been committed since.
+    if v_origin.rewind_from is not null and v_upto >= v_horizon then
         perform pgps_internal.end_rewind(v_origin);
-    elsif v_origin.rewind_to is not null then
+    elsif v_origin.rewind_from < v_upto then
         update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
     end if;
     return v_ids - v_had;

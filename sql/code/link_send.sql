@@ -33,7 +33,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', gap_body.attachment,
-        'after', greatest((gap_body.gap).after_batch, gap_body.sent), 'upto', (gap_body.gap).upto)
+        'after', greatest((gap_body.gap).after_batch, gap_body.sent), 'previous', gap_body.sent, 'upto', (gap_body.gap).upto)
     from pgps_internal.origin o where o.origin_id = (gap_body.gap).origin_id
 $$;
 comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is 'The text of a message about trimmed history';
@@ -192,11 +192,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_neighbour pgps_internal.neighbour := pgps_internal.require_sender();
-    v_at pgps_internal.position := pgps_internal.position_of(v_neighbour.subscription_id);
+    v_neighbour pgps_internal.neighbour;
+    v_at pgps_internal.position;
     v_after bigint := (args ->> 'after')::bigint;
     v_packed bigint;
-    v_last bigint := pgps_internal.last_sent(v_neighbour.neighbour_id);
+    v_last bigint;
     v_events bigint;
     v_items jsonb;
     v_rows pgps_internal.shipment[];
@@ -204,9 +204,13 @@ declare
     v_types jsonb;
 begin
     if (args ->> 'refresh')::boolean then
-        -- Before what is packed is known: a route that goes meanwhile is taken back behind all that came by it.
+        -- Before anything is read, what is packed above all: a route that goes meanwhile is taken back behind all that came by it, a filter
+        -- that is heard meanwhile has its batches behind what is packed, and who begins to drain is told of no silence.
         perform pgps_internal.hold_routes();
     end if;
+    v_neighbour := pgps_internal.require_sender();
+    v_at := pgps_internal.position_of(v_neighbour.subscription_id);
+    v_last := pgps_internal.last_sent(v_neighbour.neighbour_id);
     v_packed := coalesce((pgps_internal.last_batch()).batch_id, 0);
     if v_after > v_last and not args ? 'mark' then
         raise exception 'broker "%" confirms %, and the last sent is %', v_neighbour.name, v_after, v_last
@@ -218,8 +222,8 @@ begin
         perform pgps_internal.pack(v_neighbour, v_at, v_packed, v_last);
     end if;
     perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
-    perform pgps_internal.drop_gone(v_neighbour, v_packed);
     if (args ->> 'refresh')::boolean then
+        perform pgps_internal.drop_gone(v_neighbour, v_packed);
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);
     end if;

@@ -122,6 +122,9 @@ begin
     end if;
     -- Two that meet the same one at once: the second finds it.
     perform pgps_internal.hold_neighbours();
+    if exists (select from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid and n.epoch < (v_peer ->> 'epoch')::integer) then
+        perform pgps_internal.hold_routes();
+    end if;
     select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
     -- First of all: what follows forgets what an earlier epoch has left.
     if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then

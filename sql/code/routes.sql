@@ -30,22 +30,45 @@ end
 $$;
 comment on function pgps_internal.last_sent(integer) is 'The highest number in the ledger of shipments of a neighbour';
 
+create or replace view pgps_internal.carried as
+-- Which event types of an origin come here by way of a neighbour that offers it.
+select f.neighbour_id, f.origin_id, t.type_id
+from pgps_internal.offer f
+join pgps_internal.neighbour n using (neighbour_id)
+join pgps_internal.event_type t on t.name = any (f.types)
+where has_table_privilege(n.role::oid, t.endpoint, 'insert')
+    and not exists (select from pgps_internal.foreign_type x
+        where x.neighbour_id = f.neighbour_id and x.name = t.name and x.difference is not null);
+comment on view pgps_internal.carried is
+'Event types of origins, by the neighbours that offer them: the same here and there, and of a type that its role may publish here';
+
 create or replace function pgps_internal.choose_parents() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Best by cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Not for a little:
-    -- a parent that is as good as the best stays.
-    with reachable as materialized (
-        select o.*, n.broker_id, n.is_draining, n.neighbour_id = g.parent as is_parent
+    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Not for
+    -- a little: a parent that is as good as the best stays. And never to one that does not carry a type of which a filter is in force:
+    -- its silence would look complete, so what cannot come another way is late rather than lost.
+    with carried as materialized (select c.* from pgps_internal.carried c),
+    in_force as materialized (
+        select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.filter f using (key)
+        where exists (select from pgps_internal.pushed p where p.key = a.key)
+            or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
+    ),
+    reachable as materialized (
+        select o.*, n.broker_id, n.is_draining, n.neighbour_id = g.parent as is_parent, (
+                select count(*) from carried c where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id) as types_carried
         from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
         where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
             and not (n.is_draining and pgps_internal.was_told(n.neighbour_id, 'drain'))
+            and (g.parent is null or g.parent = n.neighbour_id or not exists (select from in_force i where i.origin_id = o.origin_id
+                and not exists (select from carried c
+                    where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id and c.type_id = i.type_id)))
     ),
     best as (
         select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
-        order by r.origin_id, r.is_draining, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
+        order by r.origin_id, r.types_carried desc, r.is_draining, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
     )
     update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false
     from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
@@ -173,6 +196,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- Locked before it is looked: a subscription that is made meanwhile has set this to false, or does so when this has ended.
+    perform from pgps_internal.origin o where not o.is_settled and not o.is_self order by o.origin_id for no key update;
     update pgps_internal.origin o set is_settled = true
     where not o.is_settled and not o.is_self and not exists (
         select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
@@ -190,7 +215,7 @@ begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
         -- What is being received is committed first, and so published before; what comes later sees the subscription.
         perform pgps_internal.stop_receiving();
-        update pgps_internal.origin o set is_settled = false where o.is_settled;
+        update pgps_internal.origin o set is_settled = false where not o.is_self;
         perform pg_notify('pgps_link', '');
     end if;
     return null;

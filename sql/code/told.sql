@@ -38,7 +38,10 @@ begin
     select 'ad', a.origin_id::text, jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost, 'types', a.types)
     from ads a
     union all
-    select 'sub', f.key, '{}' from filters f
+    -- With a number of its own each time that it is told: what was said of it before it was taken back means nothing then.
+    select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
+    from filters f
+    left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key and not t.value ? 'is_stale'
     union all
     select 'attach', o.origin_id::text, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o
@@ -46,7 +49,8 @@ begin
     union all
     -- Origins and filters of the neighbour that are in force here.
     select 'active', concat(a.origin_id, ' ', w.known_as),
-        jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.known_as)
+        jsonb_strip_nulls(jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.known_as,
+            'told', nullif(w.told, 0)))
     from pgps_internal.attached a
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.wanted w using (neighbour_id)
@@ -60,6 +64,20 @@ comment on function pgps_internal.should_know(pgps_internal.neighbour) is
 'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force,
 and from where on somebody here may ask it again';
 
+create or replace function pgps_internal.compare_types(neighbour pgps_internal.neighbour) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.foreign_type f set difference = pgps_internal.difference(t, f.definition, (compare_types.neighbour).name)
+    from pgps_internal.event_type t
+    where f.neighbour_id = (compare_types.neighbour).neighbour_id and t.name = f.name and f.difference is not null
+        and f.difference is distinct from pgps_internal.difference(t, f.definition, (compare_types.neighbour).name);
+end
+$$;
+comment on function pgps_internal.compare_types(pgps_internal.neighbour) is
+'Compares event types that differed from a neighbour''s again: one may have been created or altered here since the neighbour told of it';
+
 create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -69,6 +87,7 @@ declare
     v_news jsonb;
 begin
     perform pgps_internal.hold_routes();
+    perform pgps_internal.compare_types(refresh.neighbour);
     perform pgps_internal.choose_parents();
     perform pgps_internal.push_filters();
     perform pgps_internal.activate();
@@ -85,6 +104,12 @@ begin
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
     select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
+    -- Its break begins here: should somebody want it again before the next look, it is not in force from where it was.
+    delete from pgps_internal.activation a using pgps_internal.origin o
+    where o.origin_id = a.origin_id and o.parent = v_id
+        and a.key in (select w.key from jsonb_to_recordset(v_news) w(key text, message text) where w.message = 'unsub')
+        and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
+            where t.neighbour_id = v_id and t.kind = 'sub' and c.key = a.key);
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
             array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
@@ -114,7 +139,7 @@ begin
                 select from pgps_internal.origin o
                 where o.origin_id = is_held.key::integer and o.parent <> (is_held.neighbour).neighbour_id
                     and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)
-                    and not exists (select from pgps_internal.arrival i where i.origin_id = o.origin_id and i.attachment = o.attachment));
+                    and o.answered is distinct from o.attachment);
         else
             return false;
     end case;
@@ -151,14 +176,14 @@ begin
             return tell.value || jsonb_build_object('name', tell.key);
         when 'sub' then
             select f.* into v_filter from pgps_internal.filter f where f.key = tell.key;
-            return jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types', v_filter.constant_types,
+            return tell.value || jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types', v_filter.constant_types,
                 'environment', v_filter.environment, 'type', (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
                 'collation', pgps_internal.do_link_identity(current_user, '{}') ->> 'collation');
         when 'unsub' then
             return jsonb_build_object('key', tell.key);
         when 'attach' then
             select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
-            return tell.value || jsonb_build_object('horizon', coalesce(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+            return tell.value || jsonb_build_object('horizon', least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
                 'keep', array(
                     -- What is told stands for what it covers.
                     select t.key from pgps_internal.told t

@@ -2,8 +2,8 @@
 -- every role could hold: rows and tables of this schema, which nobody else can lock (decision 12). All are held until the transaction ends.
 -- A locked row takes a transaction id and is written to the log: who may find nothing to do looks first, takes the turn when there is
 -- something, and looks again.
--- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_routes, turn_of_receiving, and rows: clients,
--- subscriptions in the order of their ids, origins likewise, roles.
+-- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients, subscriptions in the
+-- order of their ids, origins likewise; turn_of_routes, which who receives needs for what a neighbour says; and roles.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
 language plpgsql

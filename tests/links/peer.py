@@ -84,10 +84,10 @@ class Peer:
     def message(self, kind: str, **body: Any) -> Item:
         return {"kind": kind, "body": body}
 
-    def ad(self, origin: Origin, *path: str) -> Item:
+    def ad(self, origin: Origin, *path: str, types: tuple[str, ...] = ("tick",)) -> Item:
         """Offer an origin by way of this peer and others."""
         way = [self.broker, *path, origin.broker]
-        return self.message("ad", **origin.key, name=origin.name, path=way, cost=len(way) - 1, types=["tick"])
+        return self.message("ad", **origin.key, name=origin.name, path=way, cost=len(way) - 1, types=types)
 
     def active(self, origin: Origin, key: str, attachment: int, since: int) -> Item:
         return self.message("active", **origin.key, attachment=attachment, key=key, since=since)

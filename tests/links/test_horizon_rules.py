@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, rows, value
-from tests.links.peer import Origin, Peer, kinds
+from tests.links.peer import Item, Origin, Peer, kinds
 from tests.links.rig import Broker, received
 
 
@@ -200,6 +200,133 @@ def rewind(s: Scene) -> None:
     assert s.got() == [5], "what was fetched for the child is not for those here"
 
 
+def wants_all(s: Scene, peer: Peer, key: str, horizon: int, *, attachment: int = 1) -> list[Item]:
+    """Make a peer a child for x that has every event up to a batch; return what it asks with."""
+    every = peer.message("sub", key=key, filter=None, constant_types=None, environment={}, type="tick")
+    return [every, peer.message("attach", **s.x.key, attachment=attachment, horizon=horizon, keep=[key])]
+
+
+def few(s: Scene) -> int:
+    """Events of 5 and more are in force from batch 4 on; c, which has every event up to batch 8, becomes a child."""
+    s.subscribe("few", "n >= 5")
+    s.b.say(s.b.ad(s.x))
+    s.b.hear()
+    s.c.hear()
+    key, one = s.b.key(s.x), s.number(s.b)
+    s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, key, one, 4))
+    s.c.say(*wants_all(s, s.c, "every", 8))
+    s.c.hear()
+    s.b.hear()
+    assert s.number(s.b) > one
+    return s.number(s.b)
+
+
+def child_ahead(s: Scene) -> None:
+    """Rule 4: for a child that is ahead the parent is asked from the own horizon: what lies between is not here yet."""
+    two = few(s)
+    assert s.b.attachment(s.x)["horizon"] == 4
+    s.b.say(s.b.data(s.x, two, 4, 6, (60, 6)), s.b.data(s.x, two, 6, 9, (90, 9), (91, 1)))
+    assert s.got("few") == [6, 9]
+    answer = [(i["previous"], i["upto"], i["events"]) for i in s.c.hear() if "upto" in i]
+    assert [a for a in answer if a[2]] == [(8, 9, 2)]
+
+
+def child_ahead_at_rest(s: Scene) -> None:
+    """Rule 4: the parent's answer ends it, also when nothing is published any more."""
+    two = few(s)
+    s.b.say(s.b.data(s.x, two, 4, 4))
+    assert "silence" in kinds(s.c.hear())
+
+
+def told_once_more(s: Scene) -> None:
+    """Rule 2: a filter taken back and told again is in force when the parent says so of the second, not of the first."""
+    s.ready()
+    s.subscribe("low", "n < 100")
+    s.b.hear()
+    first = s.b.key(s.x), [i["body"] for i in s.b.all_heard if i["kind"] == "sub"][-1]
+    for name in ("low", "all"):
+        call(s.here.admin, "unsubscribe", name)
+    s.b.hear()
+    s.subscribe("again")
+    s.b.hear()
+    second = [i["body"] for i in s.b.all_heard if i["kind"] == "sub"][-1]
+    assert second["told"] > first[1]["told"]
+    key = second["key"]
+    told = "select count(*) from pgps_internal.activation where key = %s"
+    assert value(s.here.admin, told, [key]) == 0
+    stale, fresh = (s.b.active(s.x, key, s.number(s.b), 4) for _ in range(2))
+    stale["body"]["told"], fresh["body"]["told"] = second["told"] - 1, second["told"]
+    s.b.say(stale)
+    assert value(s.here.admin, told, [key]) == 0
+    s.b.say(fresh)
+    assert value(s.here.admin, told, [key]) == 1
+
+
+def wanted_again_at_once(s: Scene) -> None:
+    """Rule 5: who unsubscribes and subscribes again before anybody looks is not in force from where it was."""
+    wide = s.ready()
+    call(s.here.admin, "unsubscribe", "all")
+    batch = call(s.b.hears, "link_next", s.b.heard, 1000, True)
+    assert "unsub" in kinds(batch["items"])
+    s.subscribe("again")
+    s.b.hear()
+    assert value(s.here.admin, "select count(*) from pgps_internal.activation where key = %s", [wide]) == 0
+
+
+def says_active_again(s: Scene) -> None:
+    """Rule 2, the parent's side: it says of a filter that was taken back and told again that it is in force again."""
+    me, _ = attached(s)
+    s.c.hear()
+    again = s.c.message(
+        "sub", key="k", told=7, filter="n > 5", constant_types=["integer"], environment={}, type="tick"
+    )
+    s.c.say(s.c.message("unsub", key="k"), again)
+    said = [i["body"] for i in s.c.hear() if i["kind"] == "active"]
+    assert [(body["broker"], body["told"]) for body in said] == [(me.broker, 7)]
+
+
+def unheard_keep(s: Scene) -> None:
+    """Rule 4: no answer before all filters that are to be kept are known: without one of them it would look complete."""
+    key = s.ready()
+    s.c.close()
+    d = s.peer("d")
+    every, attach = wants_all(s, d, key, 4)
+    d.say(attach)
+    assert "silence" not in kinds(d.hear())
+    d.say(every)
+    assert "silence" in kinds(d.hear())
+
+
+def poorer_path(s: Scene) -> None:
+    """Rule 1: a path that does not carry what is in force is not taken: what comes on it would look complete."""
+    key = s.ready()
+    s.c.say(s.c.ad(s.x, types=()))
+    s.b.close()
+    assert "attach" not in kinds(s.c.hear())
+    s.c.say(s.c.ad(s.x))
+    s.c.hear()
+    assert s.c.attachment(s.x)["keep"] == [key]
+
+
+def richer_path(s: Scene) -> None:
+    """Rule 1: the path that carries more is the better one, whatever it costs."""
+    s.subscribe()
+    s.b.say(s.b.ad(s.x, types=()))
+    s.c.say(s.c.ad(s.x, "0000000f-0000-4000-8000-000000000000"))
+    assert "attach" not in kinds(s.b.hear())
+    assert "attach" in kinds(s.c.hear())
+
+
+def detached_at_rest(s: Scene) -> None:
+    """Rule 2: that there is nothing new is an answer, too."""
+    s.ready()
+    two = s.turn_to_c()
+    s.again(s.b)
+    assert "detach" not in kinds(s.b.hear())
+    s.c.say(s.c.data(s.x, two, 4, 4))
+    assert "detach" in kinds(s.b.hear())
+
+
 def kept(s: Scene) -> None:
     """Rule 5: a filter's `since` is kept over a change of parent: the new one must give all from the horizon on."""
     key = s.ready()
@@ -301,9 +428,15 @@ def withdrawn_keep(s: Scene) -> None:
 
 Step = Callable[[Scene], object]
 _ATTACHMENT = "(take_item.item ->> 'attachment')::integer"
-_PREVIOUS = "(take_item.item ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon)"
+_PREVIOUS = "(take_item.item ->> 'previous')::bigint > v_place"
 _UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n        from"
 _UNWANTED = "where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)"
+_OF_WHAT_WAS_TOLD = (
+    "and exists (select from pgps_internal.told t",
+    "and true or exists (select from pgps_internal.told t",
+)
+_BREAK_BEGINS = ("where w.message = 'unsub'", "where false")
+_NOT_AHEAD = "v_start := least(v_start, pgps_internal.horizon(v_id));"
 _MISSING = Taken("do_link_begin", "elsif (args ->> 'after')::bigint > v_last then", "elsif false then")
 _MISSING_AT_THE_END = Taken(
     "require_next",
@@ -330,6 +463,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
             [
                 Taken("hear_active", "o.parent = (hear_active.neighbour).neighbour_id", "true"),
                 Taken("hear_active", "o.attachment = (hear_active.body ->> 'attachment')::integer", "true"),
+                Taken("hear_active", *_OF_WHAT_WAS_TOLD),
             ]
         ],
     ),
@@ -337,7 +471,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         repeat,
         [
             [
-                Taken("take_item", "v_upto <= coalesce(v_origin.rewind_from, v_horizon)", "false"),
+                Taken("take_item", "if v_upto > v_place then", "if true then"),
                 Taken("take_item", "if v_upto <= v_horizon then", "if false then"),
             ]
         ],
@@ -352,7 +486,27 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         ],
     ),
     (kept, [[Taken("choose_parents", _UNCONFIRMED, "delete from pgps_internal.activation a\n        using")]]),
-    (forgotten, [[Taken("activate", _UNWANTED, _UNWANTED.replace("not exists", "false and not exists"))]]),
+    (
+        forgotten,
+        [
+            [
+                Taken("activate", _UNWANTED, _UNWANTED.replace("not exists", "false and not exists")),
+                Taken("refresh", *_BREAK_BEGINS),
+            ]
+        ],
+    ),
+    (child_ahead, [[Taken("rewind", _NOT_AHEAD, "")]]),
+    (
+        child_ahead_at_rest,
+        [[Taken("take_item", "v_origin.rewind_from is not null and v_upto >= v_horizon", "v_upto > v_horizon")]],
+    ),
+    (told_once_more, [[Taken("hear_active", *_OF_WHAT_WAS_TOLD)]]),
+    (wanted_again_at_once, [[Taken("refresh", *_BREAK_BEGINS)]]),
+    (says_active_again, [[Taken("should_know", "'told', nullif(w.told, 0)", "'told', null")]]),
+    (unheard_keep, [[Taken("go_live", "and cardinality(a.missing) = 0", "")]]),
+    (poorer_path, [[Taken("choose_parents", "g.parent is null or", "true or")]]),
+    (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
+    (detached_at_rest, [[Taken("take_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
     (early, [[Taken("take_item", "if not v_origin.is_settled and", "if false and")]]),
     (withdrawal, [[Taken("is_held", "pgps_internal.is_awaited(is_held.neighbour, is_held.key)", "false")]]),
     (detached, [[Taken("is_held", "where o.origin_id = is_held.key::integer and", "where false and")]]),
