@@ -128,7 +128,9 @@ def test_explain_says_from_when_on_a_filter_is_in_force(brokers: Brokers) -> Non
         here.settle()
         event = value(here.admin, "select event_id from pgps_internal.tick_log")
         said = dict(rows(here.admin, "select * from pgps.explain('all', %s)", [event]))
-        assert said["start"] == 'it is of batch 4 of broker "x", where the filter of the subscription was not in force yet'
+        assert (
+            said["start"] == 'it is of batch 4 of broker "x", where the filter of the subscription was not in force yet'
+        )
         b.say(b.active(x, key, one, 4))
         said = dict(rows(here.admin, "select * from pgps.explain('all', %s)", [event]))
         assert "is in force there from behind batch 4 on" in said["start"]

@@ -277,9 +277,7 @@ def says_active_again(s: Scene) -> None:
     """Rule 2, the parent's side: it says of a filter that was taken back and told again that it is in force again."""
     me, _ = attached(s)
     s.c.hear()
-    again = s.c.message(
-        "sub", key="k", told=7, filter="n > 5", constant_types=["integer"], environment={}, type="tick"
-    )
+    again = s.c.message("sub", key="k", told=7, filter="n > 5", constant_types=["integer"], environment={}, type="tick")
     s.c.say(s.c.message("unsub", key="k"), again)
     said = [i["body"] for i in s.c.hear() if i["kind"] == "active"]
     assert [(body["broker"], body["told"]) for body in said] == [(me.broker, 7)]
