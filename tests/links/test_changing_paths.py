@@ -111,7 +111,7 @@ def test_explain_says_why_an_event_fetched_for_others_is_not_for_a_subscription(
     mesh.settle()
     assert [n for _, n in received(mesh.l, "all")] == list(range(1, 7))
     fetched = value(mesh.m.admin, "select max(event_id) from pgps_internal.tick_log where n = 5")
-    said = dict(rows(mesh.m.admin, "select * from pgps.explain('local', %s)", [fetched]))
+    said: dict[str, str] = dict(rows(mesh.m.admin, "select * from pgps.explain('local', %s)", [fetched]))
     assert "asked for again for a broker behind this one" in said["start"]
 
 
@@ -127,7 +127,7 @@ def test_explain_says_from_when_on_a_filter_is_in_force(brokers: Brokers) -> Non
         b.say(b.data(x, one, 0, 4, (40, 4)))
         here.settle()
         event = value(here.admin, "select event_id from pgps_internal.tick_log")
-        said = dict(rows(here.admin, "select * from pgps.explain('all', %s)", [event]))
+        said: dict[str, str] = dict(rows(here.admin, "select * from pgps.explain('all', %s)", [event]))
         assert (
             said["start"] == 'it is of batch 4 of broker "x", where the filter of the subscription was not in force yet'
         )

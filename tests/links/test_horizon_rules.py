@@ -239,7 +239,7 @@ def child_ahead_at_rest(s: Scene) -> None:
 
 
 def told_once_more(s: Scene) -> None:
-    """Rule 2: a filter taken back and told again is in force when the parent says so of the second, not of the first."""
+    """Rule 2: a filter taken back and told again is in force when the parent says so of the second telling."""
     s.ready()
     s.subscribe("low", "n < 100")
     s.b.hear()
@@ -284,7 +284,7 @@ def says_active_again(s: Scene) -> None:
 
 
 def unheard_keep(s: Scene) -> None:
-    """Rule 4: no answer before all filters that are to be kept are known: without one of them it would look complete."""
+    """Rule 4: no answer before all filters that are to be kept are known: without one it would look complete."""
     key = s.ready()
     s.c.close()
     d = s.peer("d")
