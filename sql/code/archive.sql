@@ -18,17 +18,28 @@ end
 $$;
 comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is 'Copies a segment of an auditable in queue to its archive';
 
-create or replace function pgps_internal.restore_audited(event_type pgps_internal.event_type, from_event bigint) returns void
+create or replace function pgps_internal.restore_audited(event_type pgps_internal.event_type, from_batch bigint, from_event bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_ids int8multirange;
+    v_wanted int8multirange;
     v_columns text := pgps_internal.column_list((restore_audited.event_type).endpoint);
 begin
+    select coalesce(range_agg(r), '{}') into v_wanted
+    from pgps_internal.batch_type b
+    cross join lateral unnest(case when b.batch_id > restore_audited.from_batch then b.ids
+        else b.ids * int8multirange(int8range(restore_audited.from_event, null)) end) r
+    where b.type_id = (restore_audited.event_type).type_id and b.batch_id >= restore_audited.from_batch;
+    if restore_audited.from_batch = 0 then
+        -- Whose batches are forgotten, too: among themselves these come by their ids.
+        v_wanted := v_wanted + (int8multirange(int8range(restore_audited.from_event, null)) - coalesce((
+            select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = (restore_audited.event_type).type_id), '{}'));
+    end if;
     execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from pgps_internal.%I a
-        where a.event_id >= $1 and not exists (select from %s l where l.event_id = a.event_id)',
-        (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using restore_audited.from_event into v_ids;
+        where a.event_id <@ $1 and not exists (select from %s l where l.event_id = a.event_id)',
+        (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using v_wanted into v_ids;
     if isempty(v_ids) then
         return;
     end if;
@@ -45,8 +56,8 @@ begin
     where not isempty(n.ids);
 end
 $$;
-comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint) is
-'Brings archived events back into the log for a subscription that wants to see them again';
+comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint, bigint) is
+'Brings archived events back into the log for a subscription that wants to see them again, from an event of a batch on (0: those without one)';
 
 create or replace function pgps_internal.retire(subscription pgps_internal.subscription, ended boolean) returns void
 language plpgsql

@@ -134,7 +134,7 @@ comment on function pgps.subscribe(text, text, text, text, text, integer, text, 
 'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and later (''security*'').
 filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null = every event; a null result is no match.
 scope: local, or global over links. execute: the callback of an internal subscription, null = external (pgps.receive). priority: higher
-first. start: now (what commits from now on), earliest, or an event id. max_attempts: tries before the exception queue.
+first. start: now (what commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts: tries before the exception queue.
 handler: all, any = competing consumers, null = as the type says. Needs SELECT on the type.
 Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
 
@@ -184,6 +184,7 @@ as $$
 declare
     v_replay boolean := join_type.start <> 'now';
     v_from bigint := 0;
+    v_batch bigint := 0;
     v_class bigint;
     v_last pgps_internal.batch;
     v_skip int8multirange := '{}';
@@ -207,9 +208,13 @@ begin
     v_class := pgps_internal.find_class(join_type.event_type, (join_type.subscription).owner, (join_type.subscription).filter,
         (join_type.subscription).parameter_types, (join_type.subscription).environment, v_replay);
     if v_replay then
+        -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after it.
         if v_from > 0 then
-            v_skip := int8multirange(int8range(null, v_from));
+            v_batch := pgps_internal.start_batch(join_type.event_type, v_from, v_last);
+            v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids * int8multirange(int8range(null, v_from))) r
+                where b.batch_id = v_batch and b.type_id = (join_type.event_type).type_id), '{}');
         end if;
+        perform pgps_internal.restore_audited(join_type.event_type, v_batch, v_from);
     else
         -- What has been committed but is not in a batch yet was published before.
         select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
@@ -220,9 +225,9 @@ begin
     end if;
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_type.subscription).subscription_id, v_class, (join_type.event_type).type_id,
-        case when v_replay then -1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any' and (join_type.subscription).callback is null);
+        case when v_replay then v_batch - 1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any' and (join_type.subscription).callback is null);
     if v_replay then
-        perform pgps_internal.replay(v_class, join_type.event_type, v_from, -1);
+        perform pgps_internal.replay(v_class, join_type.event_type, v_from, v_batch - 1);
     end if;
     if (join_type.subscription).callback is not null then
         perform pgps_internal.build_callback((join_type.subscription).subscription_id, (join_type.event_type).type_id);
@@ -231,6 +236,36 @@ end
 $$;
 comment on function pgps_internal.join_type(pgps_internal.subscription, pgps_internal.event_type, text) is
 'Makes a subscription a member of the class of its filter on one event type, from now, earliest or an event id on';
+
+create or replace function pgps_internal.start_batch(event_type pgps_internal.event_type, event_id bigint, last pgps_internal.batch) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_next bigint := coalesce((start_batch.last).batch_id, 0) + 1;
+    v_batch bigint;
+    v_known int8multirange;
+    v_is_archived boolean;
+begin
+    select max(b.batch_id) into v_batch from pgps_internal.batch_type b where start_batch.event_id <@ b.ids;
+    if v_batch is not null then
+        return v_batch;
+    elsif exists (select from pgps_internal.waiting(start_batch.last, pg_current_snapshot()) w where start_batch.event_id between w.lo and w.hi) then
+        return v_next;
+    end if;
+    select coalesce(range_agg(r), '{}') into v_known
+    from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = (start_batch.event_type).type_id;
+    execute format('select exists (select from pgps_internal.%I a where a.event_id >= $1 and not a.event_id <@ $2)',
+        (start_batch.event_type).name || '_audit') using start_batch.event_id, v_known into v_is_archived;
+    if v_is_archived then
+        return 0;
+    end if;
+    -- Nobody knows its place: it is reclaimed, was rolled back, or is still to be committed. From where an event of a higher id is.
+    return coalesce((select min(b.batch_id) from pgps_internal.batch_type b where upper(b.ids) > start_batch.event_id), v_next);
+end
+$$;
+comment on function pgps_internal.start_batch(pgps_internal.event_type, bigint, pgps_internal.batch) is
+'The batch in which a subscription to a type begins that is to begin with an event (of any type): its own, 0 = among the archived ones, or the next';
 
 create or replace function pgps_internal.replay(
     class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint
@@ -244,14 +279,13 @@ declare
     v_batch record;
     v_ids int8multirange;
 begin
-    if replay.after_batch < 0 then
-        perform pgps_internal.restore_audited(replay.event_type, replay.from_event);
-    end if;
     select c.* into v_class from pgps_internal.class c where c.class_id = replay.class_id;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     for v_batch in
-        select b.batch_id, b.ids * int8multirange(int8range(replay.from_event, null)) as ids from pgps_internal.batch_type b
-        where b.type_id = (replay.event_type).type_id and upper(b.ids) > replay.from_event and not isempty(b.ids) and b.batch_id > replay.after_batch
+        select b.batch_id, case when b.batch_id = replay.after_batch + 1 then b.ids * int8multirange(int8range(replay.from_event, null))
+            else b.ids end as ids
+        from pgps_internal.batch_type b
+        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and not isempty(b.ids)
         order by b.batch_id
     loop
         v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
@@ -281,8 +315,7 @@ begin
 end
 $$;
 comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint) is
-'Matches what is still there, from an event id and after a batch, for a class that was not there or suspended (after_batch -1: archived
-events as well)';
+'Matches what is still there after a batch, of the one that follows it from an event id on, for a class that was not there or suspended';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql

@@ -162,7 +162,8 @@ begin atomic
     select pgps._call('seek', jsonb_build_object('name', seek.name, 'start', seek.start));
 end;
 comment on function pgps.seek(text, text) is
-'Moves a subscription: now (skips what waits), earliest, or an event id; what the broker still has from there on comes again.
+'Moves a subscription: now (skips what waits), earliest, or an event id: that event and what comes after it in delivery order, which is the
+order of the batches in which transactions were committed, then of ids. What the broker still has from there on comes again.
 Needs to own it. Holds the dispatcher until the transaction ends. Errors: 42704, 42501, 22023.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -16,6 +16,7 @@ from tests.fix_broker import (
     meanwhile,
     numbers,
     publish,
+    queue,
     refused,
     rows,
     sink,
@@ -161,6 +162,59 @@ def test_what_is_matched_again_is_noted_as_ranges(admin: psycopg.Connection, tic
     call(admin, "seek", tick, "earliest")
     assert rows(admin, query, [tick]) == [noted]
     assert take(admin, tick) == list(range(200))
+
+
+@pytest.mark.parametrize("handler", ["all", "any"])
+@pytest.mark.parametrize("condition", [None, "n > 0"])
+def test_an_event_id_is_a_place_in_delivery_order(
+    admin: psycopg.Connection, connect: Connect, name: Any, handler: str, condition: str | None
+) -> None:
+    """Who committed late comes behind those that were first, although its events have lower ids."""
+    made = name()
+    for kind in "ab":
+        make_type(admin, made + kind)
+    for sub, kind in ((made, "a"), (made + "all", "*")):
+        call(admin, "subscribe", sub, made + kind, filter=condition, handler=handler)
+    late = connect(autocommit=False)
+    publish(late, made + "a", 1, 2)
+    publish(late, made + "b", 3)
+    publish(admin, made + "a", 4, 5, 6)
+    rows(admin, "select pgps.dispatch()")
+    late.commit()
+    publish(admin, made + "b", 7)
+    waiting = connect(autocommit=False)
+    publish(waiting, made + "a", 8)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, made + "a", 9)
+    waiting.commit()
+    id_of = {n: one for kind in "ab" for one, n in rows(admin, f"select event_id, n from {queue(made + kind, 'log')}")}
+    in_order = [4, 5, 6, 1, 2, 3, 7, 8, 9]
+    for sub, wanted in ((made, [1, 2, 4, 5, 6, 8, 9]), (made + "all", in_order)):
+        for n in wanted:
+            call(admin, "seek", sub, str(id_of[n]))
+            began = name("began")
+            call(admin, "subscribe", began, made + ("a" if sub == made else "*"), filter=condition, start=str(id_of[n]))
+            # What nobody has been given yet is after every event that somebody was.
+            after = in_order[7:] if n in (8, 9) else in_order[in_order.index(n) :]
+            rest = [one for one in after if one in wanted]
+            assert numbers(admin, began, 100) == [one for one in rest if one < 8], (sub, n)
+            assert explained(admin, began, id_of[in_order[0]]) == (n != 4)
+            call(admin, "unsubscribe", began)
+            assert numbers(admin, sub, 100) == [one for one in rest if one < 8], (sub, n)
+        call(admin, "seek", sub, str(id_of[9]))
+    assert take(admin, made) == take(admin, made + "all") == [8, 9]
+    for gone in (name("gone"), name("beyond")):
+        call(admin, "subscribe", gone, made + "*", start="1" if gone.startswith("gone") else "9" * 18)
+        assert numbers(admin, gone, 100) == ([] if gone.startswith("beyond") else in_order)
+        call(admin, "unsubscribe", gone)
+    for sub in (made, made + "all"):
+        call(admin, "unsubscribe", sub)
+
+
+def explained(connection: psycopg.Connection, subscription: str, event_id: int) -> bool:
+    """Whether pgps.explain says that an event came before the start of a subscription."""
+    query = "select coalesce(bool_or(step = 'start'), false) from pgps.explain(%s, %s)"
+    return bool(value(connection, query, [subscription, event_id]))
 
 
 @pytest.mark.parametrize("handler", ["all", "any"])
