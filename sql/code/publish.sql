@@ -30,7 +30,8 @@ begin
                     when not pg_advisory_unlock_shared(1885826163, 2) or pg_try_advisory_lock_shared(1885826163, 3)
                     then not pg_advisory_unlock_shared(1885826163, 3)
                     else pg_notify('pgps_dispatch', '')::text = '' end,
-                current_setting('pgps.reliability', true) is not distinct from 'non-guaranteed', clock_timestamp(),
+                case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
+                    when 'guaranteed' then pgps._is_volatile(%1$s) else false end, clock_timestamp(),
                 case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
                         and coalesce(current_setting('pgps.carried', true), '') = ''
@@ -50,6 +51,28 @@ $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
 'The action of a rule on source (an endpoint, or an entry): what an INSERT INTO it comes to. The commit trigger and the control queue
 of the paper (section 5.2)';
+
+create or replace function pgps._is_volatile(type_id integer) returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = _is_volatile.type_id;
+    if v_type.reliability = 'non-guaranteed' then
+        raise exception 'event type "%" is non-guaranteed: its events are gone after a crash', v_type.name
+        using errcode = '22023', hint = 'Publish it without GUARANTEED (reliability => null), or create a guaranteed event type for these events.';
+    elsif not v_type.persistent then
+        raise exception 'event type "%" is not persistent: its events are gone after a crash', v_type.name
+        using errcode = '22023', hint = format('Publish it without GUARANTEED (reliability => null), or first: select pgps.alter_queue(%L, persistent => true)',
+            v_type.name || '_in');
+    end if;
+    return false;
+end
+$$;
+comment on function pgps._is_volatile(integer) is
+'Of an event that is published as guaranteed: false. Raises 22023 when its type cannot keep it over a crash.';
 
 create or replace function pgps._publisher(type_id integer, role name) returns regrole
 language plpgsql stable security definer
@@ -240,7 +263,8 @@ comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
 visibility, reliability, handler: null = as the event type says (handler: as the setting pgps.handler says, first). producer and producer_seq: a repeated call publishes nothing
 and returns the id given the first time; a concurrent one waits for the first.
-Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023, 23xxx, 42501, 55000.';
+Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023 also when an event is to be guaranteed whose
+type is not, or is not persistent, 23xxx, 42501, 55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Immediate events: a transaction of their own, over a loopback connection that the session keeps
@@ -252,6 +276,7 @@ revoke all on all functions in schema pgps_internal from public;
 grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
     pgps._publisher(integer, name),
+    pgps._is_volatile(integer),
     pgps._insert_events(text, jsonb, text, bigint, text),
     pgps.publish(text, jsonb, text, text, text, text, bigint)
 to public;

@@ -382,3 +382,32 @@ def test_settings_of_a_session_change_nothing_of_what_it_publishes(
     publish(session, tick, 1)
     rows(admin, "select pgps.dispatch()")
     assert column(admin, "select publisher from pgps.receive(%s)", [tick]) == [publisher]
+
+
+@pytest.mark.parametrize("options", [{"reliability": "non-guaranteed"}, {"persistent": False}])
+@pytest.mark.parametrize(
+    "publishes",
+    [
+        "select pgps.publish('{t}', '{{\"n\": 1}}', reliability => 'guaranteed')",
+        "select pgps.publish('{t}', '{{\"n\": 1}}', visibility => 'immediate', reliability => 'guaranteed')",
+        "select pgps.execute('publish guaranteed {t} (1)')",
+        "select pgps.execute('publish immediate guaranteed {t} (1)')",
+        "insert into pgps_event.{t} (n) select 1 where set_config('pgps.reliability', 'guaranteed', true) <> ''",
+    ],
+)
+def test_an_event_is_not_taken_as_guaranteed_that_a_crash_would_lose(
+    admin: psycopg.Connection, name: Callable[..., str], options: dict[str, Any], publishes: str
+) -> None:
+    made = name()
+    make_type(admin, made, **options)
+    what = "is non-guaranteed" if "reliability" in options else "is not persistent"
+    with refused("22023", f'event type "{made}" {what}', "without GUARANTEED"):
+        rows(admin, publishes.format(t=made))
+    call(admin, "subscribe", made, made, start="earliest")
+    for plain in ("insert into pgps_event.{t} (n) values (2)", "select pgps.execute('publish non-guaranteed {t} (3)')"):
+        rows(admin, plain.format(t=made))
+    assert take(admin, made) == [2, 3]
+    if "persistent" in options:
+        call(admin, "alter_queue", f"{made}_in", persistent=True)
+        rows(admin, publishes.format(t=made))
+        assert take(admin, made) == [1]
