@@ -40,7 +40,9 @@
 \ir code/receive_rows.sql
 \ir code/exceptions.sql
 \ir code/refused.sql
+\ir code/left_behind.sql
 \ir code/subscribers.sql
+\ir code/run_subscribers.sql
 \ir code/rights.sql
 \ir code/reclaim.sql
 \ir code/archive.sql

@@ -64,6 +64,10 @@ begin
     perform pgps_internal.create_function(v_name || '(pgps_ids bigint[], pgps_committed boolean[]) returns void',
         format('language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set pgps.visibility = ''deferred'' set pgps.client = '''' set pgps.handler = '''' as %L',
             format('begin
+                if pgps_ids is null then
+                    set constraints all immediate;
+                    return;
+                end if;
                 insert into %s (%s) select e.id, e.committed from unnest(pgps_ids, pgps_committed) with ordinality e(id, committed, place) order by e.place;
             end', (build_confirm.confirming).endpoint, (select string_agg(quote_ident(a.name), ', ') from pgps_internal.attributes_of((build_confirm.confirming).endpoint) a))));
     execute format('alter function %s(bigint[], boolean[]) owner to %s', v_name, (build_confirm.link).owner);
@@ -174,9 +178,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_settings text := pgps_internal.session_settings();
-    v_prepared text := pgps_internal.prepared();
-    v_cursors text[] := array(select c.name || c.creation_time from pg_cursors c where c.is_holdable);
+    v_before pgps_internal.session_state;
     v_raised record;
     v_ids bigint[];
     v_committed boolean[];
@@ -203,12 +205,13 @@ begin
     cross join lateral unnest(e.ids) r
     cross join lateral generate_series(lower(r), upper(r) - 1) i(id);
     if v_ids is not null then
+        v_before := pgps_internal.session_state(false);
         execute format('select pgps_internal.confirm_%s($1, $2)', (confirm.link).link_id) using v_ids, v_committed;
-        if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
-            raise exception 'a constraint of the confirming event changed a setting of the session' using errcode = '55000',
-                hint = 'Attach it to its function: ALTER FUNCTION … SET name = value.';
-        end if;
-        perform pgps_internal.check_session(v_prepared, v_cursors, (confirm.link).owner, 'a constraint of the confirming event');
+        -- From here on written so that a search_path that a constraint has left behind means nothing; the error takes it back.
+        perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)', (confirm.link).link_id),
+            'a constraint of the confirming event');
+        perform pgps_internal.check_settings(v_before, 'a constraint of the confirming event');
+        perform pgps_internal.check_session(v_before, 'a constraint of the confirming event');
     end if;
     return coalesce(v_raised.taken, 0) + coalesce(cardinality(v_ids), 0);
 end
@@ -230,6 +233,7 @@ begin
     if not exists (select from pgps_internal.confirm_link) then
         return;
     end if;
+    perform pgps_internal.require_unwritten('confirming events cannot be raised');
     done := 0;
     open := 0;
     if not pgps_internal.try_lock('pgps_internal.confirm_link', 'share update exclusive') then
@@ -255,6 +259,12 @@ comment on function pgps.raise_confirming(integer) is
 'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked; open: transactions that have raised
 something and have not ended. max_events: about how many of each link at most. The worker calls it after dispatch, and while something is open.
 Needs pgps_worker or pgps_admin.';
+
+do $$
+begin
+    perform pgps_internal.build_confirm(k, t) from pgps_internal.confirm_link k join pgps_internal.event_type t on t.type_id = k.confirming;
+end
+$$;
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;

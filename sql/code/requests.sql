@@ -33,6 +33,11 @@ begin
                 pgps_bytes bigint := 0;
                 pgps_has_rows boolean := true;
             begin
+                if pgps_request is null then
+                    -- With this role's rights, not at the commit with the worker's: see run_deferred.
+                    set constraints all immediate;
+                    return;
+                end if;
                 perform pg_catalog.set_config('search_path', pgps_path, true);
                 begin
                     open pgps_cursor for execute pgps_request;
@@ -253,32 +258,13 @@ end
 $$;
 comment on function pgps_internal.next_request(bigint) is 'A request whose turn it is, locked; null when somebody else executes it, or has';
 
-create or replace function pgps_internal.check_session(prepared text, cursors text[], owner regrole, what text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- See call_back. Settings are looked at where they would count: a clause SET of this function hides a search_path left behind.
-    if exists (select from pg_catalog.pg_cursors c where c.is_holdable
-            and (c.name operator(pg_catalog.||) c.creation_time::pg_catalog.text) operator(pg_catalog.<>) all (check_session.cursors)) then
-        raise exception '% left a cursor with hold open', check_session.what using errcode = '0A000', hint = 'Close it, or leave WITH HOLD away.';
-    end if;
-    perform pgps_internal.forget_prepared(check_session.prepared);
-    perform pgps_internal.refuse_deferred(check_session.owner);
-end
-$$;
-comment on function pgps_internal.check_session(text, text[], regrole, text) is
-'After code of a role has run: raises when it left something behind that what follows, or the commit, would run with other rights';
-
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
 as $$
 declare
     v_function regproc;
-    v_settings text := pgps_internal.session_settings();
-    v_prepared text := pgps_internal.prepared();
-    v_cursors text[] := array(select c.name || c.creation_time from pg_cursors c where c.is_holdable);
+    v_before pgps_internal.session_state;
     v_columns text[];
     v_count bigint;
 begin
@@ -289,6 +275,7 @@ begin
     -- As where it was sent; these settings end with this function.
     perform set_config(e.key, e.value, true) from jsonb_each_text((execute_request.request).environment) e
     where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    v_before := pgps_internal.session_state(false);
     execute format('with chunk as materialized (
             select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, pgps_columns, pgps_upto, n)
         ),
@@ -299,11 +286,10 @@ begin
         select c.pgps_columns, c.pgps_upto from chunk c order by c.n desc limit 1', v_function)
     using (execute_request.request).request, (execute_request.request).environment ->> 'search_path', (execute_request.request).request_no
     into v_columns, v_count;
-    -- Written so that a search_path the request has left behind means nothing here; the error takes it back.
-    if pgps_internal.session_settings() operator(pg_catalog.<>) v_settings then
-        raise exception 'the request changed a setting of the session' using errcode = '55000', hint = 'Use SET LOCAL.';
-    end if;
-    perform pgps_internal.check_session(v_prepared, v_cursors, (execute_request.request).role, 'the request');
+    -- From here on written so that a search_path the request has left behind means nothing; the error takes it back.
+    perform pgps_internal.run_deferred(pg_catalog.format('select %s(null, null)', v_function), 'the request');
+    perform pgps_internal.check_settings(v_before, 'the request');
+    perform pgps_internal.check_session(v_before, 'the request');
     perform pgps_internal.note_reply(execute_request.request, 'done', v_columns, v_count, null, null, null, null);
 end
 $$;
@@ -314,13 +300,15 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_request pgps_internal.request := pgps_internal.next_request(run_request.request_no);
+    v_request pgps_internal.request;
     v_state text;
     v_error text;
     v_detail text;
     v_hint text;
     v_context text;
 begin
+    perform pgps_internal.require_unwritten('a request cannot be run');
+    v_request := pgps_internal.next_request(run_request.request_no);
     if v_request.request_no is null then
         return null;
     end if;

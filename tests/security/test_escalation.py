@@ -65,7 +65,11 @@ def test_a_callback_that_leaves_another_setting_behind_fails(
     found = mallory.subscribe(name("s"), execute=mallory.callback("f", body), max_attempts=1)
     serve(mallory, 1)
     (error,) = column(mallory.admin, "select error from pgps.exceptions where subscription = %s", [found])
-    assert error == "the callback changed a setting of the session"
+    # Whose transaction is read-only finds out earlier.
+    assert error in (
+        "the callback changed a setting of the session",
+        "cannot execute INSERT in a read-only transaction",
+    )
     assert (value(mallory.admin, "select current_setting(%s, true)", [setting]) or None) == (before or None)
 
 
@@ -130,10 +134,7 @@ def test_a_trigger_deferred_in_a_callback_does_not_run_with_the_workers_rights(
     found = mallory.subscribe(name("s"), execute=mallory.callback("f", body), max_attempts=1)
     serve(mallory, 1)
     assert not mallory.has_won()
-    if int(value(mallory.admin, "show server_version_num")) < 180000:
-        assert column(mallory.admin, "select sqlstate from pgps.exceptions where subscription = %s", [found]) == [
-            "0A000"
-        ]
+    assert column(mallory.admin, "select sqlstate from pgps.exceptions where subscription = %s", [found]) == []
 
 
 def test_a_callback_cannot_change_the_role_of_the_session(mallory: Mallory, name: Callable[..., str]) -> None:

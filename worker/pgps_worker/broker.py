@@ -138,7 +138,7 @@ async def pending_subscribers(connection: Connection, limit: int) -> list[Pendin
 
 async def run_subscriber(connection: Connection, subscription: str, max_events: int | None) -> int:
     """Run the next batch of a subscription in one transaction; return how many events it handled."""
-    query: LiteralString = "select pgps.run_subscriber(%s, max_events => %s)"
+    query: LiteralString = "select pgps.run_subscriber(%s, max_events => %s, washed => true)"
     return int((await _row(connection, query, [subscription, max_events]))[0])
 
 
