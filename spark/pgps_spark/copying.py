@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 import psycopg
 import pyarrow as pa
@@ -14,9 +13,10 @@ from psycopg.pq import ExecStatus
 from pyarrow import csv
 from pyspark.sql.types import StructType
 
-from pgps.errors import BadArgument
-from pgps_spark.columns import Column
+from pgps_spark.columns import MISFIT, Column, has_misfits
+from pgps_spark.encoding import as_text
 from pgps_spark.errors import database_errors
+from pgps_spark.misfits import Misfits
 
 __all__ = ["arrow_schema", "copied_in", "copied_out"]
 
@@ -33,13 +33,21 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def copied_out(
-    connection: psycopg.Connection, query: sql.Composable, columns: Sequence[Column], schema: pa.Schema
+    connection: psycopg.Connection,
+    query: sql.Composable,
+    columns: Sequence[Column],
+    schema: pa.Schema,
+    misfits: Misfits = Misfits(),  # noqa: B008 - it is frozen
 ) -> Generator[pa.RecordBatch]:
-    """Run a query under COPY and yield its rows as Arrow batches of some megabytes, in the query's order."""
+    """Run a query under COPY and yield its rows as Arrow batches of some megabytes, in the query's order.
+
+    The query selects `columns.selection(columns)`; `misfits` deals with rows that Spark has no values for.
+    """
     copy = sql.SQL("copy ({}) to stdout (format csv)").format(query)
     with database_errors():
         for text in _chunks(connection, copy.as_bytes(connection)):
-            yield from _parsed(text, columns, schema)
+            rows, complaints = _parsed(text, columns, schema)
+            yield from misfits.settled(rows, complaints).to_batches()
 
 
 def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytearray]:
@@ -76,29 +84,78 @@ def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytear
         yield text
 
 
-def _parsed(text: bytearray, columns: Sequence[Column], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    kinds = {column.name: column.parsed_as(schema.field(column.name).type) for column in columns}
+def _parsed(text: bytearray, columns: Sequence[Column], schema: pa.Schema) -> tuple[pa.Table, Sequence[str | None]]:
+    """Return rows, and for each what of it the server or Arrow could not make a value of Spark's: see Misfits."""
+    fields = [schema.field(column.name) for column in columns]
+    kinds = {column.name: column.parsed_as(field.type) for column, field in zip(columns, fields, strict=True)}
+    told = {MISFIT: pa.string()} if has_misfits(columns) else {}
     try:
-        table = csv.read_csv(
-            pa.BufferReader(pa.py_buffer(text)),
-            csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=min(len(text) + 1, _BLOCK_BYTES)),
-            csv.ParseOptions(newlines_in_values=b'"' in text, ignore_empty_lines=False),
-            csv.ConvertOptions(
-                column_types=kinds,
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                true_values=["t"],
-                false_values=["f"],
-            ),
-        )
-    except pa.ArrowInvalid as error:
-        raise BadArgument(
-            f"a value cannot be read into Spark: {error}",
-            hint="Read it as text: give the column the type string in .schema(…).",
-        ) from error
-    arrays = [column.finished(table.column(column.name), schema.field(column.name).type) for column in columns]
-    yield from pa.table(arrays, schema=schema).to_batches()
+        table = _read(text, {**kinds, **told})
+        arrays = [
+            column.finished(table.column(column.name), field.type)
+            for column, field in zip(columns, fields, strict=True)
+        ]
+        complaints = table.column(MISFIT).to_pylist() if told else ()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        return _parsed_one_by_one(text, columns, schema)
+    return pa.table(arrays, schema=pa.schema(fields)), complaints
+
+
+def _parsed_one_by_one(
+    text: bytearray, columns: Sequence[Column], schema: pa.Schema
+) -> tuple[pa.Table, Sequence[str | None]]:
+    """Return the same where a value does not fit what the reader has asked for, like 3000000000 an integer."""
+    names = [*(column.name for column in columns), *([MISFIT] if has_misfits(columns) else [])]
+    table = _read(text, dict.fromkeys(names, pa.string()))
+    complaints: list[str | None] = table.column(MISFIT).to_pylist() if MISFIT in names else [None] * table.num_rows
+    arrays = []
+    for column in columns:
+        values = table.column(column.name).combine_chunks()
+        wanted = schema.field(column.name).type
+        parts: list[pa.Array] = []
+        for place, part in _converted(values, column, wanted, 0):
+            if part is None:
+                more = json.dumps([column.name, values[place].as_py(), column.type.simpleString()])
+                complaints[place] = ",".join(filter(None, (complaints[place], more)))
+            parts.append(pa.nulls(1, wanted) if part is None else part)
+        arrays.append(pa.chunked_array(parts, type=wanted))
+    fields = [schema.field(column.name) for column in columns]
+    return pa.table(arrays, schema=pa.schema(fields)), complaints
+
+
+def _converted(
+    values: pa.Array, column: Column, wanted: pa.DataType, place: int
+) -> Iterator[tuple[int, pa.Array | None]]:
+    """Yield values as what is wanted, by halves where one of them is none; None for that one, with its place."""
+    sink = io.BytesIO()
+    csv.write_csv(pa.record_batch([values], names=[column.name]), sink, csv.WriteOptions(include_header=False))
+    try:
+        table = _read(sink.getvalue(), {column.name: column.parsed_as(wanted)})
+        finished = column.finished(table.column(0), wanted)
+        yield place, finished.combine_chunks() if isinstance(finished, pa.ChunkedArray) else finished
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        if len(values) == 1:
+            yield place, None
+            return
+        half = len(values) // 2
+        yield from _converted(values.slice(0, half), column, wanted, place)
+        yield from _converted(values.slice(half), column, wanted, place + half)
+
+
+def _read(text: bytes | bytearray, kinds: dict[str, pa.DataType]) -> pa.Table:
+    return csv.read_csv(
+        pa.BufferReader(pa.py_buffer(text)),
+        csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=min(len(text) + 1, _BLOCK_BYTES)),
+        csv.ParseOptions(newlines_in_values=b'"' in text, ignore_empty_lines=False),
+        csv.ConvertOptions(
+            column_types=kinds,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["t"],
+            false_values=["f"],
+        ),
+    )
 
 
 def copied_in(
@@ -106,7 +163,8 @@ def copied_in(
 ) -> int:
     """Copy Arrow batches into a relation, with constants for columns of its own; return how many rows.
 
-    Everything in one COPY: a row that PostgreSQL refuses takes the others with it.
+    Everything in one COPY: a row that PostgreSQL refuses takes the others with it. Raises BadArgument for a
+    value that PostgreSQL has no text for, like NaN in JSON.
     """
     events = 0
     iterator = iter(batches)
@@ -119,56 +177,34 @@ def copied_in(
         sql.SQL(", ").join(map(sql.Identifier, names)),
     )
     options = csv.WriteOptions(include_header=False)
-    with database_errors(), connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for batch in _chain(first, iterator):
-            if batch.num_rows == 0:
-                continue
-            events += batch.num_rows
-            arrays = [_writable(batch.column(n)) for n in range(batch.num_columns)]
-            arrays += [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants.values()]
-            sink = io.BytesIO()
-            csv.write_csv(pa.record_batch(arrays, names=names), sink, options)
-            copy.write(sink.getvalue())
+    with database_errors(), connection.cursor() as cursor:
+        targets = _types_of(cursor, relation)
+        with cursor.copy(statement) as copy:
+            for batch in _chain(first, iterator):
+                if batch.num_rows == 0:
+                    continue
+                events += batch.num_rows
+                arrays = [as_text(batch.column(n), targets[name]) for n, name in enumerate(batch.schema.names)]
+                arrays += [pa.repeat(pa.scalar(value), batch.num_rows) for value in constants.values()]
+                sink = io.BytesIO()
+                csv.write_csv(pa.record_batch(arrays, names=names), sink, options)
+                copy.write(sink.getvalue())
     return events
+
+
+def _types_of(cursor: psycopg.Cursor, relation: str) -> dict[str, str]:
+    """Return the types of a relation's columns, of a domain what it stands for: `jsonb`, `_text` for an array."""
+    cursor.execute(
+        """
+        select a.attname, coalesce(b.typname, y.typname) from pg_attribute a
+        join pg_type y on y.oid = a.atttypid left join pg_type b on y.typtype = 'd' and b.oid = y.typbasetype
+        where a.attrelid = %s::regclass and a.attnum > 0 and not a.attisdropped
+        """,
+        [relation],
+    )
+    return dict(cursor.fetchall())
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
-
-
-def _writable(values: pa.Array) -> pa.Array:
-    """Return values as Arrow's CSV writer and PostgreSQL's input functions both know them."""
-    kind = values.type
-    encode: Callable[[Any], str]
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        encode = _bytea
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        encode = _array
-    elif pa.types.is_struct(kind) or pa.types.is_map(kind):
-        encode = _json
-    else:
-        return values
-    return pa.array([None if value is None else encode(value) for value in values.to_pylist()], type=pa.string())
-
-
-def _bytea(value: bytes) -> str:
-    return "\\x" + value.hex()
-
-
-def _json(value: Any) -> str:
-    return json.dumps(dict(value) if isinstance(value, list) else value, default=str)
-
-
-def _array(values: list[Any]) -> str:
-    """Return a list as PostgreSQL writes arrays: {1,2}, {"a","b",NULL}."""
-    return "{" + ",".join(_element(value) for value in values) + "}"
-
-
-def _element(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, list):
-        return _array(value)
-    text = _bytea(value) if isinstance(value, bytes) else str(value)
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -23,7 +23,7 @@ __all__ = ["SHARED", "XID", "Publications"]
 
 SHARED = ("published_at", "publisher", "origin")
 # What an event is found by, beside its id; read beside the columns that are wanted.
-XID = Column("pgps_xid", "xid8", t.LongType())
+XID = Column("pgps_xid", "xid8", t.LongType(), source="xid")
 
 
 class Publications:

@@ -11,11 +11,12 @@ from psycopg import sql
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from pgps_spark.columns import Column, columns_of
+from pgps_spark.columns import Column, columns_of, selection
 from pgps_spark.connection import connect
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
 from pgps_spark.filters import conjunction, translated
+from pgps_spark.misfits import CORRUPT, FAILFAST, Misfits
 
 __all__ = ["PushingQueueReader", "QueueReader", "as_wanted"]
 
@@ -39,12 +40,22 @@ class Range(InputPartition):
 class QueueReader(DataSourceReader):
     """Reads a queue; each partition is one COPY."""
 
-    def __init__(self, dsn: str, view: str, schema: StructType, *, partitions: int | None, where: str | None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        view: str,
+        schema: StructType,
+        *,
+        partitions: int | None,
+        where: str | None,
+        mode: str = FAILFAST,
+    ) -> None:
         self._dsn = dsn
         self._view = view
         self._schema = schema
         self._partitions = partitions
         self._where = [] if where is None else [f"({where})"]
+        self._mode = mode
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range of event ids; the out and exception queues are not in its order, and are one piece."""
@@ -78,11 +89,12 @@ class QueueReader(DataSourceReader):
         with connect(self._dsn) as connection:
             columns = self._columns(connection)
             query = sql.SQL("select {} from {} where {}").format(
-                sql.SQL(", ").join(column.selected() for column in columns),
+                selection(columns),
                 sql.SQL(self._view),
                 conjunction(where),
             )
-            yield from copied_out(connection, query, columns, schema)
+            for batch in copied_out(connection, query, columns, schema, Misfits(self._mode)):
+                yield batch.select(schema.names)
 
     def _columns(self, connection: psycopg.Connection) -> list[Column]:
         with database_errors():
@@ -113,7 +125,13 @@ def as_wanted(columns: list[Column], schema: StructType) -> list[Column]:
     from pgps.errors import BadArgument  # noqa: PLC0415
 
     known = {column.name: column for column in columns}
-    missing = [field.name for field in schema.fields if field.name not in known]
+    fields = [field for field in schema.fields if field.name in known or field != CORRUPT]
+    missing = [field.name for field in fields if field.name not in known]
     if missing:
         raise BadArgument(f"no column {', '.join(missing)}", hint=f"There are {', '.join(known)}.")
-    return [Column(field.name, known[field.name].type_name, field.dataType) for field in schema.fields]
+    return [
+        known[field.name]
+        if field.dataType == known[field.name].type
+        else Column(field.name, known[field.name].type_name, field.dataType)
+        for field in fields
+    ]

@@ -7,7 +7,7 @@ one another are read by one query for each event type, and put in their order he
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql.types import StructType
 
-from pgps_spark.columns import Column, columns_of, schema_of
+from pgps_spark.columns import Column, columns_of, schema_of, selection
 from pgps_spark.copying import arrow_schema, copied_out
 from pgps_spark.errors import database_errors
+from pgps_spark.misfits import CORRUPT, FAILFAST, PERMISSIVE, Misfits
 from pgps_spark.publications import SHARED, XID, Publications
 from pgps_spark.queues import as_wanted
 from pgps_spark.relations import ADDED, log_view
@@ -50,10 +51,23 @@ class TooLarge(Exception):
 
 
 class EventReader:
-    """Reads slices; `connect` opens a connection when one is needed. Close it by leaving its block."""
+    """Reads slices; `connect` opens a connection when one is needed. Close it by leaving its block.
 
-    def __init__(self, connect: Callable[[], psycopg.Connection], schema: StructType) -> None:
+    `mode` says what becomes of events that Spark cannot represent; with "deadletter" they go to the exception queue of
+    `subscription`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection],
+        schema: StructType,
+        *,
+        mode: str = FAILFAST,
+        subscription: str = "",
+    ) -> None:
         self._connect = connect
+        self._subscription = subscription
+        self._misfits = Misfits(mode, self._reject)
         self._arrow = arrow_schema(schema)
         self._wanted = schema
         self._shared = {*SHARED} & {*schema.fieldNames()}
@@ -114,7 +128,7 @@ class EventReader:
     def _held(self, each: Slice, plan: _Plan, most_bytes: int) -> pa.RecordBatch:
         found: list[pa.RecordBatch] = []
         for query in self._queries(each, plan):
-            with contextlib.closing(copied_out(self._connection("events"), query, plan.columns, plan.arrow)) as batches:
+            with contextlib.closing(self._copied(query, plan)) as batches:
                 for batch in batches:
                     found.append(batch)
                     most_bytes -= batch.nbytes
@@ -127,7 +141,7 @@ class EventReader:
         plan = self._plan(each)
         added = {"batch_id": each.batch, "event_type": each.event_type}
         for query in self._queries(each, plan):
-            for batch in copied_out(self._connection("events"), query, plan.columns, plan.arrow):
+            for batch in self._copied(query, plan):
                 # Another connection, since the first is in the middle of a copy.
                 shared = self._looked_up(batch, each, plan, "shared")
                 yield _assembled(batch, {**added, **shared}, self._arrow)
@@ -145,16 +159,27 @@ class EventReader:
         # There is always one to read, and it says which slice an event is of.
         if all(column.name != _EVENT_ID for column in columns):
             columns += [column for column in known if column.name == _EVENT_ID]
-        chosen = [column.selected() for column in columns]
         if looks_up:
             columns.append(XID)
-            chosen.append(sql.Identifier("xid"))
-        return _Plan(columns, sql.SQL(", ").join(chosen), arrow_schema(schema_of(columns)), looks_up)
+        shown = schema_of(columns)
+        if self._misfits.mode == PERMISSIVE:
+            shown.add(CORRUPT)
+        return _Plan(columns, selection(columns), arrow_schema(shown), looks_up)
 
     def _queries(self, each: Slice, plan: _Plan) -> Iterator[sql.Composable]:
         view = sql.SQL(log_view(each.event_type))
         for condition in each.conditions():
             yield sql.SQL("select {} from {} where {} order by event_id").format(plan.chosen, view, condition)
+
+    def _copied(self, query: sql.Composable, plan: _Plan) -> Generator[pa.RecordBatch]:
+        return copied_out(self._connection("events"), query, plan.columns, plan.arrow, self._misfits)
+
+    def _reject(self, events: list[int], reasons: list[str]) -> None:
+        """Put events into the exception queue; another connection, since the first is in the middle of a copy."""
+        with database_errors():
+            self._connection("rejects").execute(
+                "select pgps.reject_events(%s, %s::bigint[], %s::text[])", [self._subscription, events, reasons]
+            )
 
     def _looked_up(self, events: pa.RecordBatch, each: Slice, plan: _Plan, name: str) -> dict[str, pa.Array]:
         if not plan.looks_up:

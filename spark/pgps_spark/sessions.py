@@ -20,6 +20,7 @@ __all__ = ["driver_jar", "is_connect", "java_version", "register", "require_java
 
 OLDEST_JAVA = 17
 _JARS = ("/usr/share/java", "/usr/share/pgsql", "/usr/local/share/java", "/opt/java")
+_REDACTED = "spark.sql.redaction.options.regex"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -142,4 +143,6 @@ def register(spark: SparkSession) -> None:
     from pgps_spark.source import PgpsDataSource  # noqa: PLC0415 - needs pyspark
 
     spark.conf.set(_PUSHDOWN, "true")
+    # A connection string may have a password in it, and Spark shows options in plans, tables and its pages.
+    spark.conf.set(_REDACTED, f"{spark.conf.get(_REDACTED, '(?i)url')}|(?i)dsn")
     spark.dataSource.register(PgpsDataSource)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping
 
+from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -14,18 +16,32 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pgps.errors import BadArgument
-from pgps_spark.columns import schema_of
+from pgps_spark.columns import Column, schema_of
 from pgps_spark.connection import connect, dsn_of
 from pgps_spark.errors import database_errors
+from pgps_spark.misfits import CORRUPT, PERMISSIVE, mode_of
 from pgps_spark.relations import Relation, queue_relation, stream_relation
 
 __all__ = ["PgpsDataSource"]
 
 _READ = {
     "dsn", "queue", "subscription", "columns", "where", "pushfilters", "partitions",
-    "maxeventspertrigger", "patience", "path",
+    "maxeventspertrigger", "patience", "mode", "path",
 }  # fmt: skip
-_WRITE = {"dsn", "eventtype", "job", "batch", "checkpointlocation", "path"}
+_WRITE = {"dsn", "eventtype", "job", "batch", "rejects", "checkpointlocation", "path"}
+# What Spark's catalogue says of a permanent table, beside the options it was created with: `option.<name>`.
+_OF_TABLE = "option."
+_REMEMBERED = "pgps"
+_ABOUT_TABLE = {
+    "owner",
+    "provider",
+    "comment",
+    "collation",
+    "external",
+    "is_managed_location",
+    "location",
+    "serialization.format",
+}
 
 
 class PgpsDataSource(DataSource):
@@ -33,7 +49,8 @@ class PgpsDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._given = {key.lower(): value for key, value in options.items()}
+        self._given = _own(options)
+        self._is_table = any(key.lower().startswith(_OF_TABLE) for key in options)
         unknown = set(self._given) - _READ - _WRITE
         if unknown:
             raise BadArgument(
@@ -59,15 +76,24 @@ class PgpsDataSource(DataSource):
             wanted = [name.strip() for name in names.split(",")] if names else None
             columns = relation.columns(connection)
         if wanted is None:
-            return schema_of([column for column in columns if column.name not in relation.left_out])
+            return self._shown([column for column in columns if column.name not in relation.left_out])
         known = {column.name: column for column in columns}
         missing = [name for name in wanted if name not in known]
         if missing:
             raise BadArgument(
                 f"no column {', '.join(missing)} in {relation.view}", hint=f"There are {', '.join(known)}."
             )
-        columns = [known[name] for name in wanted]
-        return schema_of(columns)
+        return self._shown([known[name] for name in wanted])
+
+    def _shown(self, columns: list[Column]) -> StructType:
+        schema = schema_of(columns)
+        mode = mode_of(self._given.get("mode"), streaming="subscription" in self._given)
+        if mode == PERMISSIVE:
+            schema.add(CORRUPT)
+        if self._is_table:
+            # Spark gives a table's options to whoever says its schema, and not to whoever reads it.
+            schema.fields[0].metadata = {_REMEMBERED: json.dumps(_without_password(self._given))}
+        return schema
 
     def _queue(self) -> Relation:
         queue = self._given.get("queue") or self._given.get("path")
@@ -82,6 +108,8 @@ class PgpsDataSource(DataSource):
         """Return who reads a queue."""
         from pgps_spark.queues import PushingQueueReader, QueueReader  # noqa: PLC0415 - only for reading
 
+        if not self._given and schema.fields:
+            self._given = json.loads(schema.fields[0].metadata.get(_REMEMBERED, "{}"))
         if "subscription" in self._given:
             raise BadArgument(
                 "a subscription is read as a stream",
@@ -94,6 +122,7 @@ class PgpsDataSource(DataSource):
             schema,
             partitions=self._number("partitions"),
             where=self._given.get("where"),
+            mode=mode_of(self._given.get("mode"), streaming=False),
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -111,6 +140,7 @@ class PgpsDataSource(DataSource):
             partitions=self._number("partitions"),
             max_events=self._number("maxeventspertrigger"),
             patience=float(self._given.get("patience", "10")),
+            mode=mode_of(self._given.get("mode"), streaming=True),
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -142,3 +172,25 @@ class PgpsDataSource(DataSource):
         if not text.isdigit() or (option != "batch" and int(text) == 0):
             raise BadArgument(f"invalid {option} {text!r}", hint="Give a positive number.")
         return int(text)
+
+
+def _without_password(given: dict[str, str]) -> dict[str, str]:
+    """Return the options of a permanent table. Raises BadArgument for a password: everybody can read the catalogue."""
+    if "password" in conninfo_to_dict(given.get("dsn", "")):
+        raise BadArgument(
+            "the dsn of a permanent table has a password in it",
+            hint="Name a passfile or a service instead: dsn 'host=… dbname=… user=… passfile=…'.",
+        )
+    return given
+
+
+def _own(options: MutableMapping[str, str]) -> dict[str, str]:
+    """Return the options that are ours, in lower case; of a table in Spark's catalogue those it was created with."""
+    given = {key.lower(): value for key, value in options.items()}
+    table = {key.removeprefix(_OF_TABLE): value for key, value in given.items() if key.startswith(_OF_TABLE)}
+    if not table:
+        return given
+    left = {key: value for key, value in given.items() if not key.startswith(_OF_TABLE) and key not in _ABOUT_TABLE}
+    # The directory that Spark would keep a table's files in.
+    left.pop("path", None)
+    return {**left, **table}

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from pgps.errors import BrokerError, ConnectionLost, WrongState
 from pgps_spark.connection import connect
 from pgps_spark.errors import database_errors
+from pgps_spark.misfits import DEADLETTER
 from pgps_spark.reading import EventReader, TooLarge
 from pgps_spark.slices import Slice, cut
 
@@ -31,6 +32,8 @@ _IN_USE = "55006"
 # So few events are read beside the driver and travel with their task: a connection for each task costs more.
 _FEW = 1_000
 _FEW_BYTES = 1 << 20
+# Behind every event of a batch; one less than the last bigint, behind which a range could not begin.
+_LAST_EVENT = 2**63 - 2
 Offset = dict[str, Any]
 
 
@@ -68,6 +71,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions: int | None,
         max_events: int | None,
         patience: float,
+        mode: str = DEADLETTER,
     ) -> None:
         self._dsn = dsn
         self._subscription = subscription
@@ -75,9 +79,12 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._partitions = partitions or _PARTITIONS
         self._max_events = max_events
         self._patience = patience
+        self._mode = mode
         self._connection: psycopg.Connection | None = None
         self._opened: dict[str, Any] = {}
-        self._target: Offset | None = None
+        # With availableNow: the last batch there was, and whether events put back are still to come.
+        self._last_batch: int | None = None
+        self._takes_retried = True
         self._acked: Offset | None = None
         self._few = _FEW
         self._reader: EventReader | None = None
@@ -100,20 +107,27 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note how far there is something now."""
         self._open()
-        self._target = self._end(self._offset(self._opened["batch"], self._opened["event"]), None)
+        self._last_batch = self._opened["last_batch"]
+        self._takes_retried = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Acknowledge what is done, and return how far the next micro-batch goes; `start` when there is nothing."""
         self._ack(start)
-        target = self._target
-        if target is not None and _place(start) >= _place(target):
-            return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = self._end(start, most)
-        # Events put back are a reason for a micro-batch, too; only what was there counts with availableNow.
-        if target is not None and _place(end) > _place(target):
-            return {**target, "retried": end["retried"]}
+        end = self._end(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if self._last_batch is not None:
+            end = self._limited(start, end, self._last_batch)
+        # Events put back are a reason for a micro-batch, too.
         return start if _place(end) == _place(start) and not end["retried"] else end
+
+    def _limited(self, start: Offset, end: Offset, last_batch: int) -> Offset:
+        """Leave out what came after the query had begun; events put back are taken once."""
+        if end["batch"] > last_batch:
+            batch, event = max(_place(start), (last_batch, _LAST_EVENT))
+            end = {**end, "batch": batch, "event": event}
+        if not self._takes_retried:
+            return {**end, "retried": [], "turn": _turn(start)}
+        self._takes_retried = not end["retried"]
+        return end
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Cut what lies between two positions into equal parts, each in order."""
@@ -153,14 +167,17 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield partition.events
             return
         assert isinstance(partition, Slices)
-        with EventReader(self._connect, self._schema) as reader:
+        with self._events() as reader:
             yield from reader.read(partition.slices)
+
+    def _events(self) -> EventReader:
+        return EventReader(self._connect, self._schema, mode=self._mode, subscription=self._subscription)
 
     def _read_here(self, slices: list[Slice]) -> pa.RecordBatch | None:
         """Return the events when they are few; None when tasks shall read them."""
         if sum(each.events for each in slices) > self._few:
             return None
-        self._reader = self._reader or EventReader(self._connect, self._schema)
+        self._reader = self._reader or self._events()
         try:
             return self._reader.together(slices, _FEW_BYTES)
         except TooLarge:
@@ -214,9 +231,10 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, start: Offset, most: int | None) -> Offset:
         end = self._ask("select pgps.end_of_stream(%s, %s, %s, %s)", *self._position(start), most)
-        return self._offset(end["batch"], end["event"], end["retried"])
+        turn = _turn(start) + bool(end["retried"])
+        return self._offset(end["batch"], end["event"], end["retried"], turn)
 
-    def _offset(self, batch: int, event: int, retried: list[int] | None = None) -> Offset:
+    def _offset(self, batch: int, event: int, retried: list[int] | None = None, turn: int = 0) -> Offset:
         opened = self._opened
         return {
             "broker": opened["broker"],
@@ -224,6 +242,8 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "batch": batch,
             "event": event,
             "retried": retried or [],
+            # The same events, put back once more, make another offset.
+            "turn": turn,
         }
 
     def _position(self, offset: Offset) -> tuple[str, int, int]:
@@ -246,3 +266,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _place(offset: Offset) -> tuple[int, int]:
     return offset["batch"], offset["event"]
+
+
+def _turn(offset: Offset) -> int:
+    return int(offset.get("turn", 0))

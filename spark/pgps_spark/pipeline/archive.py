@@ -6,7 +6,8 @@
 
 The in queue comes through a subscription. A micro-batch has directories of its own, which are
 written anew when it is repeated. Putting together makes one directory of a day's, whose file
-_covers names them; whoever finds both left by a crash removes what is covered.
+_covers names them; whoever finds both left by a crash removes what is covered. A micro-batch that was written, put
+together and then, for want of its commit, written again is in both: putting together keeps each event once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _write(df: DataFrame, batch: int, *, directory: str) -> None:
 def finish(spark: SparkSession, job: Archive) -> None:
     """Archive deliveries and exceptions, and put small files together."""
     root = f"{job.directory}/{job.event_type}"
-    together(spark, f"{root}/in")
+    together(spark, f"{root}/in", ["event_id"])
     queue = spark.read.format("pgps").option("dsn", resolved(job.dsn))
     out = queue.option("queue", f"{job.event_type}_out").option("columns", "event_id,subscription,matched_at")
     _add_deliveries(spark, out.load(), f"{root}/out")
@@ -80,7 +81,7 @@ def _add_deliveries(spark: SparkSession, out: DataFrame, directory: str) -> None
     for day in files.children(made, prefix="date="):
         files.move(f"{made}/{day}", f"{directory}/{day}/{name}")
     files.remove(made)
-    together(spark, directory)
+    together(spark, directory, ["event_id", "subscription"])
 
 
 def _replace(spark: SparkSession, df: DataFrame, directory: str) -> None:
@@ -91,23 +92,46 @@ def _replace(spark: SparkSession, df: DataFrame, directory: str) -> None:
     files.move(made, directory)
 
 
-def together(spark: SparkSession, directory: str) -> None:
-    """Put the small directories of each day together."""
+def together(spark: SparkSession, directory: str, key: list[str]) -> None:
+    """Put the small directories of each day together; of rows with the same `key` one is kept."""
     files = Files(spark, directory)
     for day in files.children(directory, prefix="date="):
         batches = files.children(f"{directory}/{day}", prefix="batch=")
         if len(batches) < 2:
             continue
-        name = f"{_TOGETHER}{uuid.uuid4().hex[:12]}"
-        made = f"{directory}/_together/{name}"
-        df = spark.read.parquet(*(f"{directory}/{day}/{batch}" for batch in batches))
-        count = df.count()
-        df.repartition(max(1, count // _EVENTS_PER_FILE)).sortWithinPartitions("event_id").write.parquet(made)
-        files.write_json(f"{made}/{_COVERS}", batches)
-        files.move(made, f"{directory}/{day}/{name}")
-        for batch in batches:
-            files.remove(f"{directory}/{day}/{batch}")
+        places = {batch: f"{directory}/{day}/{batch}" for batch in batches}
+        for alike in _alike(spark, places):
+            if len(alike) < 2:
+                continue
+            name = f"{_TOGETHER}{uuid.uuid4().hex[:12]}"
+            made = f"{directory}/_together/{name}"
+            # Attributes come and go: the columns are those of all files.
+            df = spark.read.option("mergeSchema", "true").parquet(*(places[batch] for batch in alike))
+            parts = max(1, df.count() // _EVENTS_PER_FILE)
+            df.repartition(parts, *key).dropDuplicates(key).sortWithinPartitions("event_id").write.parquet(made)
+            files.write_json(f"{made}/{_COVERS}", alike)
+            files.move(made, f"{directory}/{day}/{name}")
+            for batch in alike:
+                files.remove(places[batch])
     files.remove(f"{directory}/_together")
+
+
+def _alike(spark: SparkSession, places: dict[str, str]) -> list[list[str]]:
+    """Return batches whose columns can be put together: all of them, but where an attribute changed its type."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - loaded with Spark only
+
+    try:
+        schema = spark.read.option("mergeSchema", "true").parquet(*places.values()).schema
+    except PySparkException as error:
+        if "CANNOT_MERGE_SCHEMA" not in str(error):
+            raise
+        schema = None
+    if schema is not None:
+        return [list(places)]
+    groups: dict[str, list[str]] = {}
+    for batch, place in places.items():
+        groups.setdefault(spark.read.parquet(place).schema.json(), []).append(batch)
+    return list(groups.values())
 
 
 def clean(spark: SparkSession, directory: str) -> None:
