@@ -13,12 +13,13 @@ from psycopg.pq import ExecStatus
 from pyarrow import csv
 from pyspark.sql.types import StructType
 
+from pgps.errors import ConnectionLost, PgpsError
 from pgps_spark.columns import MISFIT, Column, has_misfits
 from pgps_spark.encoding import as_text
 from pgps_spark.errors import database_errors
 from pgps_spark.misfits import Misfits
 
-__all__ = ["arrow_schema", "copied_in", "copied_out"]
+__all__ = ["arrow_schema", "copied_apart", "copied_in", "copied_out"]
 
 _CHUNK_BYTES = 4 << 20
 # Bytes of one CSV field at most: a chunk is parsed as one block.
@@ -190,6 +191,28 @@ def copied_in(
                 csv.write_csv(pa.record_batch(arrays, names=names), sink, options)
                 copy.write(sink.getvalue())
     return events
+
+
+def copied_apart(
+    connection: psycopg.Connection, relation: str, rows: pa.RecordBatch, constants: dict[str, str]
+) -> tuple[int, list[tuple[int, PgpsError]]]:
+    """Copy rows in, by halves where PostgreSQL refuses some, until those are alone.
+
+    Returns how many went in, and the places of those that did not, with their errors. The connection is in autocommit.
+    """
+    try:
+        return copied_in(connection, relation, [rows], constants), []
+    except ConnectionLost:
+        raise
+    except PgpsError as error:
+        if not (error.sqlstate or "").startswith(("22", "23")):
+            raise
+        if rows.num_rows == 1:
+            return 0, [(0, error)]
+    half = rows.num_rows // 2
+    events, refused = copied_apart(connection, relation, rows.slice(0, half), constants)
+    more, others = copied_apart(connection, relation, rows.slice(half), constants)
+    return events + more, refused + [(place + half, error) for place, error in others]
 
 
 def _types_of(cursor: psycopg.Cursor, relation: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pgps.errors import BadArgument
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "row_as_json"]
 
 _JSON = {"json", "jsonb"}
 
@@ -37,6 +37,18 @@ def as_text(values: pa.Array, target: str) -> pa.Array:
     else:
         return values
     return pa.array([None if value is None else encode(value) for value in values.to_pylist()], type=pa.string())
+
+
+def row_as_json(rows: pa.RecordBatch, place: int) -> str:
+    """Return a row as a JSON object, for people: what JSON has no value for is written as a string."""
+    pairs = []
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            text = _json(column[place].as_py(), column.type)
+        except BadArgument:
+            text = json.dumps(str(column[place].as_py()))
+        pairs.append(f"{json.dumps(name)}:{text}")
+    return "{" + ",".join(pairs) + "}"
 
 
 def _bytea(value: bytes) -> str:

@@ -21,12 +21,13 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark import TaskContext
 
-from pgps.errors import BadArgument, ConfigError, ConnectionLost
+from pgps.errors import BadArgument, ConfigError, ConnectionLost, PgpsError
 from pgps_spark.check import EventType, check, find_event_type
 from pgps_spark.connection import connect, jdbc_options, resolved
-from pgps_spark.copying import copied_in
+from pgps_spark.copying import copied_apart, copied_in
 from pgps_spark.errors import database_errors, unwrapped
 from pgps_spark.progress import progress as shown_progress
+from pgps_spark.rejects import Rejects, find_rejects, rejects_job, rejects_load
 from pgps_spark.sessions import is_connect
 
 if TYPE_CHECKING:
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Part", "Published", "bring_in", "publish", "publish_parts", "publish_stream", "query_producer", "try_name"]
+__all__ = [
+    "Part", "Published", "Target", "bring_in", "publish", "publish_all", "publish_parts", "publish_stream",
+    "query_producer", "try_name",
+]  # fmt: skip
 
 _PATIENCE = 30.0
 _NUMBERED = ("_producer", "_producer_seq")
@@ -43,20 +47,25 @@ _NUMBERED = ("_producer", "_producer_seq")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What came of publishing: how many events of which type; `repeated` when the batch had been published before."""
+    """What came of publishing: how many events of which type; `repeated` when the batch had been published before.
+
+    `rejected` is how many rows were published as events of the type for rejects instead.
+    """
 
     event_type: str
     events: int
     repeated: bool
     seconds: float
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one try of a task has brought in."""
+    """What one try of a task has brought in, and how many rows it has rejected."""
 
     name: str
     events: int
+    rejected: int = 0
 
 
 def try_name() -> str:
@@ -66,14 +75,63 @@ def try_name() -> str:
     return f"{number:06d}.{attempt}.{uuid.uuid4().hex[:8]}"
 
 
-def bring_in(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Part:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a job's rows go: the event type and its attributes, and the type for those that are no events, if any."""
+
+    dsn: str
+    event_type: str
+    attributes: tuple[str, ...]
+    rejects: Rejects | None = None
+
+
+def bring_in(batches: Iterator[pa.RecordBatch], target: Target, *, load: str, job: str) -> Part:
     """Copy a task's rows into a load, as a part named after this try; runs in the task."""
     name = try_name()
-    with connect(dsn, patience=_PATIENCE) as connection:
+    with connect(target.dsn, patience=_PATIENCE) as connection:
         with database_errors():
-            row = connection.execute("select pgps.begin_load(%s, %s)", [event_type, load]).fetchone()
+            row = connection.execute("select pgps.begin_load(%s, %s)", [target.event_type, load]).fetchone()
         assert row is not None
-        return Part(name, copied_in(connection, row[0], batches, {"pgps_part": name}))
+        if target.rejects is None:
+            return Part(name, copied_in(connection, row[0], batches, {"pgps_part": name}))
+        events = 0
+        refused: list[tuple[pa.RecordBatch, int, PgpsError]] = []
+        for batch in batches:
+            copied, places = copied_apart(connection, row[0], batch, {"pgps_part": name})
+            events += copied
+            refused += [(batch, place, error) for place, error in places]
+        rejected = 0
+        if refused:
+            rejected = target.rejects.bring_in(
+                connection, refused, event_type=target.event_type, job=job, load=load, part=name
+            )
+        return Part(name, events, rejected)
+
+
+def publish_all(parts: Sequence[Part], target: Target, *, load: str, job: str, batch: int) -> int | None:
+    """Publish what the tries that count have brought in, the rejects first; return as `publish_parts`.
+
+    Each is claimed for itself. A driver that is killed between the two publishes the rest when it repeats the batch.
+    """
+    if target.rejects is not None and any(part.rejected for part in parts):
+        publish_parts(
+            [Part(part.name, part.rejected) for part in parts],
+            dsn=target.dsn,
+            event_type=target.rejects.name,
+            load=rejects_load(load),
+            attributes=target.rejects.attributes,
+            job=rejects_job(job),
+            batch=batch,
+        )
+    return publish_parts(
+        parts,
+        dsn=target.dsn,
+        event_type=target.event_type,
+        load=load,
+        attributes=target.attributes,
+        job=job,
+        batch=batch,
+    )
 
 
 def publish_parts(
@@ -109,7 +167,7 @@ def discard(dsn: str, load: str) -> None:
         connection.execute("select pgps.discard_load(%s)", [load])
 
 
-def publish(
+def publish(  # noqa: PLR0913 - choices of the caller, all but two by name
     df: DataFrame,
     event_type: str,
     *,
@@ -118,6 +176,7 @@ def publish(
     batch: int = 0,
     via: Literal["load", "jdbc"] = "load",
     number: str | None = None,
+    rejects: str | None = None,
     progress: bool | None = None,
 ) -> Published:
     """Publish the rows of a DataFrame as events; return what was published.
@@ -130,7 +189,9 @@ def publish(
     what a retried task had committed is published again, unless `number` names a
     column with a number for each row that is the same in every try: then `job`
     and it are the producer's number, and the broker drops repeats.
-    `progress` shows a bar, by default on a terminal.
+    `rejects` names an event type: a row that PostgreSQL refuses is published as an event of that type, with its
+    `source` as JSON, `error`, `sqlstate`, `event_type` and `job`, as far as the type has these attributes; None = it
+    fails the job. `progress` shows a bar, by default on a terminal.
 
     Raises BadArgument when the DataFrame does not fit, UnknownName, NotPermitted,
     WrongState (not advertised), ConstraintViolated and other BrokerErrors.
@@ -138,45 +199,49 @@ def publish(
     dsn = resolved(dsn)
     with connect(dsn) as connection:
         found = find_event_type(connection, event_type)
+        target = Target(
+            dsn, found.name, tuple(df.columns), None if rejects is None else find_rejects(connection, rejects)
+        )
     began = time.monotonic()
+    rejected = 0
     with shown_progress(df, f"publishing {found.name}", wanted=progress), unwrapped():
         if via == "jdbc":
+            if rejects is not None:
+                raise BadArgument(
+                    "rejects is for via='load'", hint="JDBC fails at the first such row.", sqlstate="22023"
+                )
             events: int | None = _by_jdbc(df, found, dsn=dsn, job=job, number=number)
         elif via == "load":
             if number is not None:
                 raise BadArgument("number is for via='jdbc'", hint="A load needs no numbers.", sqlstate="22023")
-            events = _by_load(df, found, dsn=dsn, job=job, batch=batch)
+            check(df.schema, found)
+            events, rejected = _by_load(df, target, job=job, batch=batch)
         else:
             raise BadArgument(f"invalid via {via!r}", hint="Use 'load' or 'jdbc'.", sqlstate="22023")
-    return Published(found.name, events or 0, events is None, time.monotonic() - began)
+    return Published(found.name, events or 0, events is None, time.monotonic() - began, rejected)
 
 
-def _by_load(df: DataFrame, event_type: EventType, *, dsn: str, job: str | None, batch: int) -> int | None:
-    check(df.schema, event_type)
+def _by_load(df: DataFrame, target: Target, *, job: str | None, batch: int) -> tuple[int | None, int]:
     load = uuid.uuid4().hex
-    if job is not None and _is_claimed(dsn, event_type.name, job, batch):
-        return None
-    work = partial(_task, dsn=dsn, event_type=event_type.name, load=load)
+    if job is not None and _is_claimed(target.dsn, target.event_type, job, batch):
+        return None, 0
+    work = partial(_task, target=target, load=load, job=job or load)
     try:
-        rows = df.mapInArrow(work, "name string, events bigint").collect()
-        return publish_parts(
-            [Part(row.name, row.events) for row in rows],
-            dsn=dsn,
-            event_type=event_type.name,
-            load=load,
-            attributes=df.columns,
-            job=job or load,
-            batch=batch,
-        )
+        rows = df.mapInArrow(work, "name string, events bigint, rejected bigint").collect()
+        parts = [Part(row.name, row.events, row.rejected) for row in rows]
+        events = publish_all(parts, target, load=load, job=job or load, batch=batch)
+        return events, sum(part.rejected for part in parts)
     except BaseException:
-        _discard_quietly(dsn, load)
+        _discard_quietly(target, load)
         raise
 
 
-def _discard_quietly(dsn: str, load: str) -> None:
+def _discard_quietly(target: Target, load: str) -> None:
     # The broker drops it when it is old.
     with contextlib.suppress(ConnectionLost):
-        discard(dsn, load)
+        discard(target.dsn, load)
+        if target.rejects is not None:
+            discard(target.dsn, rejects_load(load))
 
 
 def _is_claimed(dsn: str, event_type: str, job: str, batch: int) -> bool:
@@ -187,9 +252,10 @@ def _is_claimed(dsn: str, event_type: str, job: str, batch: int) -> bool:
         return row == (False,)
 
 
-def _task(batches: Iterator[pa.RecordBatch], *, dsn: str, event_type: str, load: str) -> Iterator[pa.RecordBatch]:
-    part = bring_in(batches, dsn=dsn, event_type=event_type, load=load)
-    yield pa.record_batch([pa.array([part.name]), pa.array([part.events])], names=["name", "events"])
+def _task(batches: Iterator[pa.RecordBatch], *, target: Target, load: str, job: str) -> Iterator[pa.RecordBatch]:
+    part = bring_in(batches, target, load=load, job=job)
+    values = [pa.array([part.name]), pa.array([part.events]), pa.array([part.rejected])]
+    yield pa.record_batch(values, names=["name", "events", "rejected"])
 
 
 def _by_jdbc(df: DataFrame, event_type: EventType, *, dsn: str, job: str | None, number: str | None) -> int:
@@ -218,24 +284,30 @@ def _endpoint(name: str) -> str:
     return f"pgps_event.{sql.Identifier(name).as_string(None)}"
 
 
-def publish_stream(df: DataFrame, event_type: str, *, dsn: str | None = None) -> DataStreamWriter:
+def publish_stream(
+    df: DataFrame, event_type: str, *, dsn: str | None = None, rejects: str | None = None
+) -> DataStreamWriter:
     """Return a stream writer that publishes each micro-batch once, also when it is repeated after a restart.
 
     The checkpoint's query id and the batch's number are the claim: set
-    `checkpointLocation`, and keep it. The schema is checked now.
+    `checkpointLocation`, and keep it. `rejects` as in `publish`: without it a row that
+    PostgreSQL refuses ends the query, each time anew. The schema is checked now.
     """
     dsn = resolved(dsn)
     with connect(dsn) as connection:
         check(df.schema, find_event_type(connection, event_type))
+        if rejects is not None:
+            find_rejects(connection, rejects)
     if is_connect(df):
         # There foreachBatch runs at the server, and does not learn which query it serves; the data source does.
-        return df.writeStream.format("pgps").options(dsn=dsn, eventType=event_type)
-    return df.writeStream.foreachBatch(_publisher(event_type, dsn))
+        options = {"dsn": dsn, "eventType": event_type, **({} if rejects is None else {"rejects": rejects})}
+        return df.writeStream.format("pgps").options(**options)
+    return df.writeStream.foreachBatch(_publisher(event_type, dsn, rejects))
 
 
-def _publisher(event_type: str, dsn: str) -> Callable[[DataFrame, int], None]:
+def _publisher(event_type: str, dsn: str, rejects: str | None) -> Callable[[DataFrame, int], None]:
     def publish_batch(df: DataFrame, batch: int) -> None:
-        publish(df, event_type, dsn=dsn, job=query_producer(df), batch=batch, progress=False)
+        publish(df, event_type, dsn=dsn, job=query_producer(df), batch=batch, rejects=rejects, progress=False)
 
     return publish_batch
 

@@ -148,14 +148,18 @@ class PgpsDataSource(DataSource):
         from pgps_spark.writing import LoadWriter  # noqa: PLC0415 - only for writing
 
         return LoadWriter(
-            *self._written(overwrite), schema, job=self._given.get("job"), batch=self._number("batch") or 0
+            *self._written(overwrite),
+            schema,
+            rejects=self._given.get("rejects"),
+            job=self._given.get("job"),
+            batch=self._number("batch") or 0,
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return who publishes a stream."""
         from pgps_spark.writing import StreamLoadWriter  # noqa: PLC0415 - only for writing
 
-        return StreamLoadWriter(*self._written(overwrite), schema)
+        return StreamLoadWriter(*self._written(overwrite), schema, self._given.get("rejects"))
 
     def _written(self, overwrite: bool) -> tuple[str, str]:
         name = self._given.get("eventtype") or self._given.get("path")

@@ -17,64 +17,64 @@ from pyspark.sql.types import StructType
 
 from pgps_spark.check import check, find_event_type
 from pgps_spark.connection import connect
-from pgps_spark.publishing import Part, bring_in, discard, publish_parts
+from pgps_spark.publishing import Part, Target, bring_in, discard, publish_all
+from pgps_spark.rejects import find_rejects, rejects_load
 
 __all__ = ["LoadWriter", "StreamLoadWriter"]
 
 
 @dataclass
 class Brought(WriterCommitMessage):
-    """What a task has brought in, into which load, for which query."""
+    """What a task has brought in, into which load, for which job."""
 
     part: Part
     load: str
-    query: str
+    job: str
 
 
 class _Writer:
-    def __init__(self, dsn: str, event_type: str, schema: StructType) -> None:
-        self.dsn = dsn
+    def __init__(self, dsn: str, event_type: str, schema: StructType, rejects: str | None) -> None:
         with connect(dsn) as connection:
             found = find_event_type(connection, event_type)
+            dead = None if rejects is None else find_rejects(connection, rejects)
         check(schema, found)
-        self.event_type = found.name
-        self.attributes = schema.fieldNames()
+        self.target = Target(dsn, found.name, tuple(schema.fieldNames()), dead)
         self.load = uuid.uuid4().hex
 
-    def bring(self, batches: Iterator[pa.RecordBatch], load: str, query: str = "") -> Brought:
-        return Brought(bring_in(batches, dsn=self.dsn, event_type=self.event_type, load=load), load, query)
+    def bring(self, batches: Iterator[pa.RecordBatch], load: str, job: str) -> Brought:
+        return Brought(bring_in(batches, self.target, load=load, job=job), load, job)
 
     def publish(self, brought: list[Brought], *, job: str, batch: int) -> None:
-        publish_parts(
-            [each.part for each in brought],
-            dsn=self.dsn,
-            event_type=self.event_type,
-            load=brought[0].load if brought else self.load,
-            attributes=self.attributes,
-            job=job,
-            batch=batch,
-        )
+        load = brought[0].load if brought else self.load
+        publish_all([each.part for each in brought], self.target, load=load, job=job, batch=batch)
+
+    def discard(self, load: str) -> None:
+        discard(self.target.dsn, load)
+        if self.target.rejects is not None:
+            discard(self.target.dsn, rejects_load(load))
 
 
 class LoadWriter(_Writer, DataSourceArrowWriter):
     """Publishes a DataFrame at once, or not at all."""
 
-    def __init__(self, dsn: str, event_type: str, schema: StructType, *, job: str | None, batch: int) -> None:
-        super().__init__(dsn, event_type, schema)
-        self.job = job
+    def __init__(
+        self, dsn: str, event_type: str, schema: StructType, *, rejects: str | None, job: str | None, batch: int
+    ) -> None:
+        super().__init__(dsn, event_type, schema, rejects)
+        self.job = job or self.load
         self.batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Bring a task's rows in."""
-        return self.bring(iterator, self.load)
+        return self.bring(iterator, self.load, self.job)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tries that count have brought in."""
-        self.publish(_brought(messages), job=self.job or self.load, batch=self.batch)
+        self.publish(_brought(messages), job=self.job, batch=self.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give the load up."""
-        discard(self.dsn, self.load)
+        self.discard(self.load)
 
 
 class StreamLoadWriter(_Writer, DataSourceStreamArrowWriter):
@@ -86,18 +86,18 @@ class StreamLoadWriter(_Writer, DataSourceStreamArrowWriter):
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId") or self.load
         batch = context.getLocalProperty("streaming.sql.batchId") or ""
-        return self.bring(iterator, f"{self.load}/{batch}", query)
+        return self.bring(iterator, f"{self.load}/{batch}", f"spark/{query}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish a micro-batch."""
         brought = _brought(messages)
         if brought:
-            self.publish(brought, job=f"spark/{brought[0].query}", batch=batchId)
+            self.publish(brought, job=brought[0].job, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Give up what was brought in."""
         for load in {each.load for each in _brought(messages)}:
-            discard(self.dsn, load)
+            self.discard(load)
 
 
 def _brought(messages: list[WriterCommitMessage | None]) -> list[Brought]:

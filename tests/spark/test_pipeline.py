@@ -16,6 +16,7 @@ import pytest
 from pgps.demo.data import Data, Quote
 from pgps.errors import ConfigError, PgpsError
 from pgps_spark.pipeline import config
+from pgps_spark.pipeline.run import run_job
 from pgps_spark.pipeline.window import SlidingWindow
 from tests.fix_broker import call, rows
 from tests.spark.conftest import Broker
@@ -158,8 +159,6 @@ def market(broker: Broker, tmp_path: Path) -> Market:
 def test_the_pipeline_does_what_plain_python_does(
     spark: SparkSession, broker: Broker, market: Market, quotes: list[Quote]
 ) -> None:
-    from pgps_spark.pipeline.run import run_job
-
     jobs = market.jobs(broker.dsn)
     cut = len(quotes) // 2
     for part, more in ((quotes[:cut], BAD), (quotes[cut:], [])):
@@ -239,8 +238,6 @@ def _the_report_counts_what_there_is(market: Market, quotes: list[Quote]) -> Non
 def test_too_many_rejects_publish_nothing(
     spark: SparkSession, broker: Broker, quotes: list[Quote], tmp_path: Path
 ) -> None:
-    from pgps_spark.pipeline.run import run_job
-
     t = broker.type(ATTRIBUTES)
     (tmp_path / "files").mkdir()
     _write(tmp_path / "files" / "a.csv", quotes[:50], *[["X", "nonsense", "1", "1"]] * 3)
@@ -293,7 +290,6 @@ def test_an_archive_that_dies_anywhere_has_each_event_once(
 ) -> None:
     from pgps_spark.pipeline import archive
     from pgps_spark.pipeline.files import Files
-    from pgps_spark.pipeline.run import run_job
 
     t = broker.type("n integer not null", auditable=True)
     job = config.Archive(
@@ -326,3 +322,68 @@ def test_an_archive_that_dies_anywhere_has_each_event_once(
     for queue, columns in (("in", ["n"]), ("out", ["event_id", "subscription"])):
         found = spark.read.parquet(f"{tmp_path}/archive/{t}/{queue}").select(*columns).collect()
         assert len(found) == len(set(found)) == 3010 * (1 if queue == "in" else 2), queue
+
+
+def _archive(broker: Broker, event_type: str, path: Path, **options: int) -> config.Archive:
+    return config.Archive(
+        name="keep", dsn=broker.dsn, checkpoint=f"{path}/checkpoint", event_type=event_type,
+        max_events=options.get("max_events", 1500), subscription=broker.subscribe(event_type),
+        directory=f"{path}/archive",
+    )  # fmt: skip
+
+
+def test_an_archive_keeps_attributes_that_come_and_go(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type("n integer not null, old text", auditable=True)
+    job = _archive(broker, t, tmp_path)
+    rows(broker.connection, f"insert into pgps_event.{t} (n, old) values (1, 'a')")
+    broker.dispatch()
+    run_job(spark, job)
+    rows(broker.admin, "select pgps.alter_event_type(%s, drop_attribute => 'old')", [t])
+    rows(broker.admin, "select pgps.alter_event_type(%s, add_attribute => 'later text')", [t])
+    rows(broker.connection, f"insert into pgps_event.{t} (n, later) values (2, 'b')")
+    broker.dispatch()
+    run_job(spark, job)
+    rows(broker.connection, f"insert into pgps_event.{t} (n, later) values (3, 'c')")
+    broker.dispatch()
+    run_job(spark, job)
+    found = spark.read.parquet(f"{tmp_path}/archive/{t}/in").select("n", "old", "later").collect()
+    assert sorted(map(tuple, found)) == [(1, "a", None), (2, None, "b"), (3, None, "c")]
+    # Another type under the same name cannot be put together with the first; nothing of either is lost.
+    rows(broker.admin, "select pgps.alter_event_type(%s, drop_attribute => 'later')", [t])
+    rows(broker.admin, "select pgps.alter_event_type(%s, add_attribute => 'later integer')", [t])
+    for n in (4, 5):
+        rows(broker.connection, f"insert into pgps_event.{t} (n, later) values ({n}, {n})")
+        broker.dispatch()
+        run_job(spark, job)
+    kinds: dict[int, object] = {}
+    for day in Path(f"{tmp_path}/archive/{t}/in").glob("date=*"):
+        for batch in day.glob("batch=*"):
+            kinds |= {row.n: row.later for row in spark.read.parquet(str(batch)).collect()}
+    assert kinds == {1: None, 2: "b", 3: "c", 4: 4, 5: 5}
+
+
+def test_an_archive_that_is_interrupted_before_the_commit_has_each_event_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pgps_spark.pipeline import archive
+
+    t = broker.type("n integer not null", auditable=True)
+    job = _archive(broker, t, tmp_path)
+    rows(broker.connection, f"insert into pgps_event.{t} (n) select g from generate_series(1, 2010) g")
+    broker.dispatch()
+    write = archive._write
+
+    def dies_after_writing(df: DataFrame, batch: int, *, directory: str) -> None:
+        write(df, batch, directory=directory)
+        if batch == 1:
+            raise RuntimeError("interrupted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "_write", dies_after_writing)
+        with pytest.raises(Exception, match="interrupted"):
+            run_job(spark, job)
+    # As after Ctrl-C: what is written is put together, though the checkpoint knows nothing of its last batch.
+    archive.finish(spark, job)
+    run_job(spark, job)
+    found = [row.n for row in spark.read.parquet(f"{tmp_path}/archive/{t}/in").collect()]
+    assert sorted(found) == list(range(1, 2011))

@@ -22,7 +22,7 @@ from pgps.errors import (
     UnknownName,
     WrongState,
 )
-from pgps_spark import publish, publish_stream
+from pgps_spark import publish, publish_stream, publishing
 from pgps_spark.queries import to_end
 from tests.fix_broker import call, quoted, rows
 from tests.spark.conftest import Broker
@@ -172,6 +172,58 @@ def test_a_row_that_is_refused_in_the_middle_leaves_nothing_published(spark: Spa
     with pytest.raises(PgpsError, match="violates"):
         publish(df.where("n > 6000").coalesce(1), t, dsn=broker.dsn, via="jdbc")
     assert broker.received(t) == []
+
+
+REJECTS = "event_type text, source jsonb, error text, sqlstate text, job text"
+
+
+def test_rows_that_are_no_events_are_published_as_rejects_and_the_others_once(
+    spark: SparkSession, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = broker.type("n integer not null check (n % 100 <> 7), doc jsonb")
+    dead = broker.type(REJECTS)
+    df = spark.range(1000, numPartitions=2).selectExpr(
+        "if(id = 500, null, cast(id as int)) n", "array(if(id = 600, double('NaN'), 1.5)) doc"
+    )
+    with pytest.raises(PgpsError):
+        publish(df, t, dsn=broker.dsn, job="nightly")
+    publish_parts = publishing.publish_parts
+
+    def dies_before_the_events(*args: Any, **kwargs: Any) -> int | None:
+        if kwargs["event_type"] == t:
+            raise RuntimeError("killed")
+        return publish_parts(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "publish_parts", dies_before_the_events)
+        with pytest.raises(RuntimeError, match="killed"):
+            publish(df, t, dsn=broker.dsn, job="nightly", rejects=dead)
+    done = publish(df, t, dsn=broker.dsn, job="nightly", rejects=dead)
+    assert (done.events, done.rejected) == (988, 12)
+    assert publish(df, t, dsn=broker.dsn, job="nightly", rejects=dead).repeated
+    good = set(range(1000)) - {500, 600} - set(range(7, 1000, 100))
+    assert sorted(broker.received(t)) == sorted(good)
+    found = rows(broker.admin, f"select source -> 'n', sqlstate, event_type, job from pgps_queue.{dead}_log")
+    assert {(sqlstate, n) for n, sqlstate, *_ in found} == {
+        ("23502", None), ("22P02", 600), *(("23514", n) for n in range(7, 1000, 100))
+    }  # fmt: skip
+    assert len(found) == 12
+    assert {(event_type, job) for *_, event_type, job in found} == {(t, "nightly")}
+
+
+def test_a_stream_goes_on_behind_rows_that_are_no_events(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    t = broker.type("n integer not null check (n < 5)")
+    dead = broker.type(REJECTS)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "one.csv").write_text("n\n" + "\n".join(map(str, range(8))) + "\n")
+    events = spark.readStream.schema("n int").option("header", "true").csv(f"{tmp_path}/files")
+    writer = publish_stream(events, t, dsn=broker.dsn, rejects=dead)
+    to_end(writer.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True))
+    assert sorted(broker.received(t)) == [0, 1, 2, 3, 4]
+    assert sorted(source["n"] for source in broker.received(dead, "source")) == [5, 6, 7]
+    plain = broker.type("n integer not null")
+    with pytest.raises(BadArgument, match="cannot take rejected rows"):
+        publish_stream(events, t, dsn=broker.dsn, rejects=plain)
 
 
 def test_a_broker_that_does_not_answer_or_let_one_in_is_told_before_work_starts(

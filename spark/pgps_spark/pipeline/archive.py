@@ -118,16 +118,13 @@ def together(spark: SparkSession, directory: str, key: list[str]) -> None:
 
 def _alike(spark: SparkSession, places: dict[str, str]) -> list[list[str]]:
     """Return batches whose columns can be put together: all of them, but where an attribute changed its type."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415 - loaded with Spark only
-
     try:
-        schema = spark.read.option("mergeSchema", "true").parquet(*places.values()).schema
-    except PySparkException as error:
+        spark.read.option("mergeSchema", "true").parquet(*places.values())
+        return [list(places)]
+    except Exception as error:
+        # Some versions of Spark let the Java exception through as it is.
         if "CANNOT_MERGE_SCHEMA" not in str(error):
             raise
-        schema = None
-    if schema is not None:
-        return [list(places)]
     groups: dict[str, list[str]] = {}
     for batch, place in places.items():
         groups.setdefault(spark.read.parquet(place).schema.json(), []).append(batch)

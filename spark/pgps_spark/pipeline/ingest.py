@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 
-from pgps.errors import BrokerError, ConfigError, ConnectionLost, LimitExceeded
+from pgps.errors import ConfigError, LimitExceeded
 from pgps_spark.check import EventType, find_event_type
 from pgps_spark.connection import connect, resolved
-from pgps_spark.copying import copied_in
+from pgps_spark.copying import copied_apart
 from pgps_spark.errors import database_errors, unwrapped
 from pgps_spark.pipeline.config import Ingest
 from pgps_spark.publishing import Part, discard, publish_parts, query_producer, try_name
@@ -168,22 +168,12 @@ def _copied(
     part: str,
     rejects: list[tuple[str, str, str | None]],
 ) -> int:
-    """Copy rows in, by halves where PostgreSQL refuses some, until those are alone."""
+    """Copy rows in, and put those that PostgreSQL refuses among the rejects."""
     attributes = rows.drop_columns([_REASON, _SOURCE])
-    try:
-        return copied_in(connection, relation, [attributes], {"pgps_part": part})
-    except ConnectionLost:
-        raise
-    except BrokerError as error:
-        if not (error.sqlstate or "").startswith(("22", "23")):
-            raise
-        if rows.num_rows == 1:
-            rejects.append((rows.column(_SOURCE)[0].as_py(), error.message, error.sqlstate))
-            return 0
-    half = rows.num_rows // 2
-    return sum(
-        _copied(connection, relation, part_of, part, rejects) for part_of in (rows.slice(0, half), rows.slice(half))
-    )
+    events, refused = copied_apart(connection, relation, attributes, {"pgps_part": part})
+    sources = rows.column(_SOURCE)
+    rejects += [(sources[place].as_py(), error.message, error.sqlstate) for place, error in refused]
+    return events
 
 
 def _result(*columns: list[Any]) -> pa.RecordBatch:
