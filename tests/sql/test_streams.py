@@ -217,3 +217,50 @@ def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
     rows(admin, "select pgps_internal.reclaim_loads()")
     assert value(admin, "select to_regclass(%s) is null", [left])
     assert endpoint(t)
+
+
+def test_what_a_reader_cannot_represent_goes_to_the_exception_queue_and_comes_again_when_put_back(
+    admin: psycopg.Connection, connect: Connect, role: Callable[..., str], name: Callable[..., str]
+) -> None:
+    t, s = name(), name("reader")
+    make_type(admin, t)
+    call(admin, "subscribe", s, t, filter="n < 10")
+    publish(admin, t, 0, 1, 10)
+    first, second, unwanted = (i for (i,) in rows(admin, f"select event_id from {queue(t, 'log')} order by n"))
+    rows(admin, "select pgps.dispatch()")
+    start = call(admin, "open_stream", s)
+    end = _end(admin, s, start)
+    reject = "select pgps.reject_events(%s, %s::bigint[], %s::text[])"
+    assert value(admin, reject, [s, [second, unwanted, 999999999], ["a", "b", "c"]]) == 1
+    assert value(admin, reject, [s, [second], ["again"]]) == 0
+    failed = f"select n, sqlstate, error, state from {queue(t, 'exception')} where subscription = %s"
+    assert rows(admin, failed, [s]) == [(1, "22000", "a", "failed")]
+    assert _read(admin, s, start, end) == [0]
+    assert call(admin, "ack_stream", s, end["batch"], end["event"]) == 2
+    # What is acknowledged cannot be rejected any more.
+    assert value(admin, reject, [s, [first], ["late"]]) == 0
+    assert call(admin, "retry_exception", t) == 1
+    again = _end(admin, s, end)
+    assert again["retried"] == [second]
+    assert _read(admin, s, end, again) == [1]
+    assert value(admin, reject, [s, [second], ["still"]]) == 1
+    rows(
+        admin,
+        "select pgps.ack_stream(%s, %s, %s, %s::bigint[])",
+        [s, again["batch"], again["event"], again["retried"]],
+    )
+    assert rows(admin, failed, [s]) == [(1, "22000", "still", "failed")]
+    # Put back once more, it is no business of the step before.
+    assert call(admin, "retry_exception", t) == 1
+    rows(
+        admin,
+        "select pgps.ack_stream(%s, %s, %s, %s::bigint[])",
+        [s, again["batch"], again["event"], again["retried"]],
+    )
+    last = _end(admin, s, again)
+    assert _read(admin, s, again, last) == [1]
+    for events, errors in (([second], []), (None, None)):
+        with refused("22023", "same length"):
+            rows(admin, reject, [s, events, errors])
+    with refused("42501", s):
+        rows(connect(role("stranger")), reject, [s, [second], ["x"]])
