@@ -34,6 +34,8 @@
 \ir code/subscribe.sql
 \ir code/classes.sql
 \ir code/subscriptions.sql
+\ir code/alter.sql
+\ir code/troubles.sql
 \ir code/deliver.sql
 \ir code/positions.sql
 \ir code/acknowledge.sql

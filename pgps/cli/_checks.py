@@ -182,7 +182,11 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
         if row["state"] == "suspended":
             error = (row["last_error"] or "no error recorded").splitlines()[0]
             message = f'"{name}" is suspended: {error}'
-            yield Finding(Level.PROBLEM, "subscriptions", message, f"pgps sub show {typed}; pgps sub resume {typed}")
+            fix = f"pgps sub show {typed}; pgps sub resume {typed}"
+            if error.startswith("filter: "):
+                changed = f"select pgps.alter_subscription({literal(quoted(name))}, filter => '…')"
+                fix = f"{changed}; or mend what it uses, then pgps sub resume {typed}"
+            yield Finding(Level.PROBLEM, "subscriptions", message, fix)
         elif row["state"] == "paused" and row["depth"]:
             message = f'"{name}" is paused with {count(row["depth"])} events waiting'
             yield Finding(Level.NOTE, "subscriptions", message, f"pgps sub resume {typed}")

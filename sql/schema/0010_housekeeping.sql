@@ -16,5 +16,8 @@ drop function if exists pgps_internal.log_reaches(regclass, bigint);
 -- It tells the owner, too.
 drop function if exists pgps.pending_subscribers();
 
+-- Workers log what has failed lately.
+create index failure_time_idx on pgps_internal.failure (failed_at);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0010')
 on conflict (key) do update set value = excluded.value;

@@ -107,6 +107,12 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
             "pgps sub resume '\"My Sub\"'",
         ),
         (
+            {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "filter: gone", "depth": 1}]},
+            Level.PROBLEM,
+            "subscriptions",
+            "select pgps.alter_subscription('\"My Sub\"', filter => '…')",
+        ),
+        (
             {"stopped": [{"name": "s", "state": "paused", "last_error": None, "depth": 3}]},
             Level.NOTE,
             "subscriptions",

@@ -170,6 +170,65 @@ def test_health_and_metrics_are_served(own_database: str, ticks: Ticks, workers:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=5)
 
 
+def test_what_fails_is_in_the_log_and_in_the_metrics_by_its_event_id(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    admin = ticks.connection
+    admin.execute("select pgps.create_event_type('note', 'n integer, secret text')")
+    admin.execute("select pgps.advertise('note')")
+    admin.execute("create table public.unlucky as select 13 as n")
+    admin.execute(
+        "create function public.on_note(e pgps_event.note) returns void language plpgsql as $$ begin"
+        " if e.n = 13 then raise exception 'no thirteen'; end if; end $$"
+    )
+    admin.execute("select pgps.subscribe('calls', 'note', execute => 'public.on_note', max_attempts => 1)")
+    admin.execute("select pgps.subscribe('filters', 'note', 'n in (select u.n from public.unlucky u)')")
+    port = free_port()
+    worker = workers(own_database, "--health-port", str(port))
+    admin.execute("drop table public.unlucky")
+    admin.execute("insert into pgps_event.note (n, secret) values (12, 'hush-12'), (13, 'hush-13')")
+    wait_until(lambda: "no thirteen" in worker.messages, timeout=20, what=worker.messages)
+    wait_until(lambda: "subscription filters is suspended" in worker.messages, timeout=20, what=worker.messages)
+    row = admin.execute("select event_id from pgps_queue.note_exception where subscription = 'calls'").fetchone()
+    assert row is not None
+    event = row[0]
+    assert f"event {event} of type note failed for subscription calls" in worker.messages
+    assert f"select pgps.retry_exception('note', event_id => {event}, subscription => 'calls')" in worker.messages
+    assert "select pgps.alter_subscription('filters', filter =>" in worker.messages
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        metrics = answer.read().decode()
+    assert f'pgps_subscription_last_failed_event_id{{subscription="calls"}} {event}\n' in metrics
+    assert 'pgps_subscription_failed_events{subscription="calls"} 1\n' in metrics
+    assert 'pgps_subscription_suspended{subscription="filters"} 1\n' in metrics
+    assert "hush" not in worker.messages + metrics, "nothing of what is in an event"
+    assert worker.messages.count("no thirteen") == 1, "told once"
+
+
+def test_health_says_so_when_nothing_is_dispatched(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    ticks.subscribe("all")
+    port = free_port()
+    workers(own_database, "--health-port", str(port), "--dispatch-timeout", "0.3")
+    page = f"http://127.0.0.1:{port}/healthz"
+
+    def health() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(page, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    wait_until(lambda: health()[0] == 200, timeout=10)
+    with psycopg.connect(own_database) as other:
+        other.execute("lock table pgps_internal.batch in share mode")
+        ticks.publish(1)
+        wait_until(lambda: health()[0] == 503, timeout=15)
+        assert '"dispatcher": "got nothing done for' in health()[1]
+        other.rollback()
+    wait_until(lambda: health()[0] == 200, timeout=15)
+    wait_until(lambda: ticks.seen("all") == [1], timeout=10)
+
+
 def test_health_says_so_when_a_service_is_down(empty_database: str, workers: Workers) -> None:
     port = free_port()
     worker = workers(empty_database, "--health-port", str(port), ready=False)

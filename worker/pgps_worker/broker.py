@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "Pending",
+    "Trouble",
+    "TroubleCount",
     "all_ended_and_dispatch",
     "begin_large",
     "blame",
@@ -29,11 +32,14 @@ __all__ = [
     "limit_session",
     "limit_statements",
     "next_delivery",
+    "now",
     "pending_subscribers",
     "reclaim",
     "run_subscriber",
     "stay_awake_and_dispatch",
     "terminate",
+    "trouble_counts",
+    "troubles",
     "try_lead",
     "try_suspect",
     "wash",
@@ -66,6 +72,34 @@ class Pending:
     subscription: str
     priority: int
     owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An event that failed for a subscription; nothing of what is in the event."""
+
+    kind: str
+    subscription: str
+    event_type: str
+    event: int
+    attempts: int
+    sqlstate: str | None
+    error: str | None
+    hint: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleCount:
+    """A subscription that is suspended, or has failed events; `last_event` failed last."""
+
+    subscription: str
+    suspended: bool
+    last_error: str | None
+    failed: int
+    retrying: int
+    last_event: int | None
+    hint: str | None
 
 
 def try_lead(wire: Wire) -> bool:
@@ -162,6 +196,33 @@ async def blame(connection: Connection) -> str | None:
     names = (await _row(connection, "select pgps.blame()"))[0]
     await connection.execute("select pgps.fall_asleep()")
     return None if names is None else str(names)
+
+
+async def troubles(connection: Connection, since: datetime) -> list[Trouble]:
+    """Return events that have failed since a time, the oldest first; at most a hundred."""
+    query: LiteralString = (
+        "select kind, subscription, event_type, event_id, attempts, sqlstate, error, hint, happened_at"
+        " from pgps.troubles(%s)"
+    )
+    rows: Sequence[Any] = await (await connection.execute(query, [since])).fetchall()
+    return [Trouble(*row) for row in rows]
+
+
+async def trouble_counts(connection: Connection) -> list[TroubleCount]:
+    """Return what is to be told of subscriptions that are suspended or have failed events."""
+    query: LiteralString = (
+        "select subscription, state = 'suspended', last_error, failed, retrying, last_event, hint"
+        " from pgps.trouble_counts()"
+    )
+    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    return [TroubleCount(*row) for row in rows]
+
+
+async def now(connection: Connection) -> datetime:
+    """Return the server's time."""
+    at = (await _row(connection, "select pg_catalog.clock_timestamp()"))[0]
+    assert isinstance(at, datetime)
+    return at
 
 
 async def reclaim(connection: Connection) -> int:

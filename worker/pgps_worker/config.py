@@ -48,7 +48,8 @@ class WorkerConfig:
 
     `dsn` must reach the server itself, not a transaction pooler: the worker
     holds session locks and listens. `dispatch_timeout` suspends a filter that
-    hangs, `poll` is how late a lost notification is noticed. `cores` are the
+    hangs, `poll` is how late a lost notification is noticed, `report_every` how
+    late a failure is logged. `cores` are the
     processors that the server and the clients have: the fewer, and the more
     subscriptions a batch wakes, the longer events gather while commits are many.
     """
@@ -61,6 +62,7 @@ class WorkerConfig:
     reclaim_every: float = 5.0
     cores: int = field(default_factory=default_cores)
     poll: float = 1.0
+    report_every: float = 5.0
     health_host: str = "127.0.0.1"
     health_port: int | None = None
 
@@ -77,7 +79,15 @@ class WorkerConfig:
                 f'invalid worker name "{self.name}"',
                 hint="Use 1 to 32 letters, digits, dots, dashes and underscores.",
             )
-        for what in ("concurrency", "callback_timeout", "dispatch_timeout", "reclaim_every", "cores", "poll"):
+        for what in (
+            "concurrency",
+            "callback_timeout",
+            "dispatch_timeout",
+            "reclaim_every",
+            "cores",
+            "poll",
+            "report_every",
+        ):
             value = getattr(self, what)
             if not value > 0:
                 raise ConfigError(f"{what} is {value}", hint=f"Give a {what.replace('_', ' ')} above zero.")

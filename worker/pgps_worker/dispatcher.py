@@ -58,12 +58,14 @@ class Dispatcher:
                     await self._lead(wire)
             finally:
                 self.vitals.leading = False
+                self.vitals.rest(self.name)
 
     async def _lead(self, wire: Wire) -> None:
         leader = _Leader(wire, self.vitals, Pace(self.config.cores), self.config.dispatch_timeout)
         if not wire.interrupted:
             await wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
             self.vitals.leading = True
+            self.vitals.beat(self.name, self.config.dispatch_timeout)
             log.info("dispatching")
         while not wire.interrupted:
             try:
@@ -95,6 +97,10 @@ class _Leader:
         self._vitals = vitals
         self._pace = pace
         self._timeout = self._patience = timeout
+
+    def _beat(self) -> None:
+        # As long as the first limit, however patient it has become: who watches is to know.
+        self._vitals.beat("dispatcher", self._timeout + SAFETY)
 
     def be_patient(self) -> float:
         """Double the time a dispatch may take, until one has ended; return it, in seconds."""
@@ -164,7 +170,8 @@ class _Leader:
     def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:
         """Count what a look found, once it is dispatched, and return the time."""
         if batch.large:
-            batch = dispatch_large(self._wire, batch.large, timeout=self._patience, progress=lambda: None)
+            batch = dispatch_large(self._wire, batch.large, timeout=self._patience, progress=self._beat)
+        self._beat()
         now = time.monotonic()
         if batch.events:
             if self._patience > self._timeout:

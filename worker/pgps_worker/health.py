@@ -1,4 +1,4 @@
-"""Two pages for machines: /healthz (200 when every service is up, else 503) and /metrics for Prometheus."""
+"""Two pages for machines: /healthz (200 when every service is up and gets things done, else 503), and /metrics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pgps_worker.broker import TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -72,7 +73,8 @@ class Health:
     def _report(self) -> dict[str, object]:
         # A failure's text stays in the log: it may name hosts and users.
         services = {name: "up" if failure is None else "down" for name, failure in self.vitals.services.items()}
-        return {"name": self.config.name, "leading": self.vitals.leading, "services": services}
+        stalled = {name: f"got nothing done for {since:.0f} s" for name, since in self.vitals.stalled.items()}
+        return {"name": self.config.name, "leading": self.vitals.leading, "services": services, "stalled": stalled}
 
 
 def _metrics(vitals: Vitals) -> str:
@@ -82,7 +84,30 @@ def _metrics(vitals: Vitals) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             metric = f"pgps_worker_{field.name}_total"
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
-    return "".join(lines) + _link_metrics(vitals.links)
+    return "".join(lines) + _trouble_metrics(vitals.troubles) + _link_metrics(vitals.links)
+
+
+_TROUBLE_METRICS: list[tuple[str, Callable[[TroubleCount], float | None]]] = [
+    ("suspended", lambda one: int(one.suspended)),
+    ("failed_events", lambda one: one.failed),
+    ("retrying_events", lambda one: one.retrying),
+    ("last_failed_event_id", lambda one: one.last_event),
+]
+
+
+def _trouble_metrics(troubles: dict[str, TroubleCount]) -> str:
+    lines = []
+    for metric, value in _TROUBLE_METRICS if troubles else []:
+        lines.append(f"# TYPE pgps_subscription_{metric} gauge\n")
+        for name, one in sorted(troubles.items()):
+            number = value(one)
+            if number is not None:
+                lines.append(f'pgps_subscription_{metric}{{subscription="{_label(name)}"}} {number}\n')
+    return "".join(lines)
+
+
+def _label(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 _LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, float]]]]] = [
@@ -111,6 +136,5 @@ def _link_metrics(links: dict[str, LinkVitals]) -> str:
     for metric, kind, values in _LINK_METRICS if links else []:
         lines.append(f"# TYPE pgps_link_{metric} {kind}\n")
         for name, link in sorted(links.items()):
-            label = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            lines += [f'pgps_link_{metric}{{link="{label}"{more}}} {value:g}\n' for more, value in values(link)]
+            lines += [f'pgps_link_{metric}{{link="{_label(name)}"{more}}} {value:g}\n' for more, value in values(link)]
     return "".join(lines)

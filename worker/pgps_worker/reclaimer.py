@@ -39,6 +39,7 @@ class Reclaimer:
             while not self.stop.requested:
                 segments = await broker.reclaim(connection)
                 self.vitals.segments_reclaimed += segments
+                self.vitals.beat(self.name, 2 * (_STATEMENT_TIMEOUT + self.config.reclaim_every))
                 if not segments:
                     # Jitter keeps several workers from meeting at the same locks each time.
                     await self.stop.sleep(self.config.reclaim_every * random.uniform(0.8, 1.2))  # noqa: S311

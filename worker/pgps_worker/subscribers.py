@@ -54,6 +54,7 @@ class Watcher:
                 began = time.monotonic()
                 pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
                 self.agenda.offer(pending)
+                self.vitals.beat(self.name, 2 * _STATEMENT_TIMEOUT)
                 took = time.monotonic() - began
                 if took > _LONG_LOOK:
                     await self.stop.sleep(_REST * took)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgps_worker.broker import TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
@@ -54,6 +59,8 @@ class Vitals:
     service_restarts: int = 0
     services: dict[str, str | None] = field(default_factory=dict)
     links: dict[str, LinkVitals] = field(default_factory=dict)
+    troubles: dict[str, TroubleCount] = field(default_factory=dict)
+    _beats: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def link(self, name: str) -> LinkVitals:
         """Return what is known of a link, for the one that serves it to keep."""
@@ -70,7 +77,22 @@ class Vitals:
         self.services[service] = failure
         self.service_restarts += 1
 
+    def beat(self, service: str, limit: float) -> None:
+        """Record that a service got something done, or found nothing to do; it is to again within `limit` seconds."""
+        self._beats[service] = time.monotonic(), limit
+
+    def rest(self, service: str) -> None:
+        """Record that a service is not expected to do anything."""
+        self._beats.pop(service, None)
+
+    @property
+    def stalled(self) -> dict[str, float]:
+        """The services that are up and get nothing done, and for how many seconds."""
+        now = time.monotonic()
+        silent = {service: (now - at, limit) for service, (at, limit) in self._beats.copy().items()}
+        return {service: since for service, (since, limit) in silent.items() if since > limit}
+
     @property
     def is_healthy(self) -> bool:
-        """True when there are services, and all are up."""
-        return bool(self.services) and all(failure is None for failure in self.services.values())
+        """True when there are services, all are up, and none is stalled."""
+        return bool(self.services) and all(failure is None for failure in self.services.values()) and not self.stalled

@@ -14,6 +14,7 @@ from pgps_worker.health import Health
 from pgps_worker.links.service import Links
 from pgps_worker.once import drain
 from pgps_worker.reclaimer import Reclaimer
+from pgps_worker.reporter import Reporter
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.stop import Stop
 from pgps_worker.subscribers import Watcher
@@ -37,6 +38,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         Watcher(config, stop, vitals, agenda),
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),
+        Reporter(config, stop, vitals),
         Links(config, stop, vitals),
         Duties(config, stop, vitals),
         Requests(config, stop, vitals),

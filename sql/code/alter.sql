@@ -1,0 +1,130 @@
+-- Changing a subscription where it stands: its filter, priority, tries. What waits is matched anew, from the position on.
+-- Locks: the turn of the subscription and, for a filter, the dispatcher's lock, until the transaction ends.
+
+create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
+begin
+    return (select coalesce(jsonb_agg(t.name order by t.name), '[]')
+        from pgps_internal.member m join pgps_internal.event_type t using (type_id) where m.subscription_id = v_subscription.subscription_id);
+end
+$$;
+comment on function pgps_internal.do_types_of(name, jsonb) is 'The event types of a subscription of the caller''s, for a look at a new filter. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.rematch(subscription pgps_internal.subscription, member pgps_internal.member) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (rematch.subscription).subscription_id;
+    v_position pgps_internal.position := pgps_internal.position_of(v_id);
+    v_type pgps_internal.event_type;
+    v_class bigint;
+    v_matched bigint;
+    v_first bigint;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
+    -- Up to here the old filter has been asked.
+    select coalesce(c.suspended_batch, (pgps_internal.last_batch()).batch_id, 0) into v_matched
+    from pgps_internal.class c where c.class_id = (rematch.member).class_id;
+    -- Signatures and classes are shared by the subscriptions of a role.
+    perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
+    v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter, (rematch.subscription).parameter_types,
+        (rematch.subscription).environment, true);
+    update pgps_internal.member m set class_id = v_class, takes_batch = false
+    where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
+    if (rematch.member).takes_batch then
+        select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id and s.type_id = v_type.type_id;
+        perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched));
+        -- Of what was matched before, what waits: the rest has been settled. Then what was not matched yet.
+        delete from pgps_internal.share s
+        where s.subscription_id = v_id and s.type_id = v_type.type_id and (s.batch_id, s.event_id) not in (
+            select d.batch_id, e.event_id from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+            where d.class_id = v_class);
+        insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+        select v_id, d.batch_id, e.event_id, d.type_id
+        from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+        where d.class_id = v_class and d.batch_id > greatest(v_matched, (rematch.member).from_batch) and not e.event_id <@ (rematch.member).skip
+        on conflict do nothing;
+        update pgps_internal.member m set takes_batch = true where m.subscription_id = v_id and m.class_id = v_class;
+    else
+        perform pgps_internal.replay(v_class, v_type, 0, greatest((rematch.member).from_batch, v_position.acked_batch - 1));
+    end if;
+    perform pgps_internal.drop_unused_class((rematch.member).class_id);
+end
+$$;
+comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member) is
+'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits';
+
+create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    -- A filter runs with the owner's rights: whoever gives one has them.
+    v_subscription pgps_internal.subscription := case when args ->> 'filter' is null then pgps_internal.find_administered(caller, args ->> 'name')
+        else pgps_internal.find_subscription(caller, args ->> 'name') end;
+    v_id bigint := v_subscription.subscription_id;
+    v_position pgps_internal.position;
+begin
+    update pgps_internal.subscription s
+    set priority = coalesce((args ->> 'priority')::integer, s.priority), max_attempts = coalesce((args ->> 'max_attempts')::integer, s.max_attempts)
+    where s.subscription_id = v_id;
+    if args ->> 'filter' is null then
+        return;
+    end if;
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
+    lock table only pgps_internal.batch in share row exclusive mode;
+    perform pgps_internal.retire(v_subscription, false);
+    update pgps_internal.subscription s
+    set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
+        environment = jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
+            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
+        state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
+    where s.subscription_id = v_id returning * into v_subscription;
+    perform pgps_internal.rematch(v_subscription, m) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    v_position := pgps_internal.position_of(v_id);
+    -- What was received and not acknowledged is given again, if it still matches.
+    if v_position.outstanding > 0 then
+        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+            v_position.acked_total);
+    end if;
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, '');
+end
+$$;
+comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';
+
+create or replace function pgps.alter_subscription(name text, filter text = null, priority integer = null, max_attempts integer = null) returns void
+language plpgsql
+as $$
+declare
+    v_type text;
+    v_constants text[];
+begin
+    if alter_subscription.max_attempts < 1 then
+        raise exception 'invalid max_attempts %', alter_subscription.max_attempts using errcode = '22023', hint = 'Give 1 or more.';
+    end if;
+    if alter_subscription.filter <> '' then
+        for v_type in
+            select pg_catalog.jsonb_array_elements_text(pgps._call('types_of', pg_catalog.jsonb_build_object('name', alter_subscription.name)))
+        loop
+            v_constants := pgps.check_filter(v_type, alter_subscription.filter);
+        end loop;
+    end if;
+    perform pgps._call('alter_subscription', pg_catalog.jsonb_build_object('name', alter_subscription.name, 'filter', alter_subscription.filter,
+        'constant_types', v_constants, 'priority', alter_subscription.priority, 'max_attempts', alter_subscription.max_attempts,
+        'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
+end
+$$;
+comment on function pgps.alter_subscription(text, text, integer, integer) is
+'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, '''' takes it away: what waits is
+matched anew from the position on, and what was received but not acknowledged comes again if it matches; a suspended subscription is active again. It runs with
+the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on. A filter holds the dispatcher until
+the transaction ends, and raises what it raises on what waits. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
+Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.alter_subscription(text, text, integer, integer) to public;

@@ -1,0 +1,70 @@
+-- What went wrong for subscriptions, for a worker's log and metrics: event ids, errors, and what to type; never an attribute of an event.
+-- Locks: none.
+
+create or replace function pgps.troubles(since timestamptz, max_rows integer = 100)
+returns table (kind text, subscription text, event_type text, event_id bigint, attempts integer, sqlstate text, error text, hint text, happened_at timestamptz)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select f.step, s.name, t.name, f.event_id, f.attempts, f.sqlstate, left(f.error, 1000),
+        case when f.state = 'failed' then format('mend the cause, then: select pgps.retry_exception(%1$L, event_id => %2$s, subscription => %3$L), or '
+            'pgps.discard_exception likewise', quote_ident(t.name), f.event_id, quote_ident(s.name))
+        else format('it is tried again, %s times in all', s.max_attempts) end, f.failed_at
+    from pgps_internal.failure f
+    join pgps_internal.subscription s using (subscription_id)
+    join pgps_internal.event_type t on t.type_id = f.type_id
+    where f.failed_at > troubles.since and f.state <> 'settled'
+    order by f.failed_at limit troubles.max_rows;
+end
+$$;
+comment on function pgps.troubles(timestamptz, integer) is
+'For a worker''s log: events that failed since a time, the oldest first, at most max_rows: kind (filter, callback, nack), subscription, event,
+how often it was tried, the error, and a hint what to type. Shows no event: a worker''s log is read by others than the events are.
+Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+create or replace function pgps.trouble_counts()
+returns table (subscription text, state text, last_error text, failed bigint, retrying bigint, last_event bigint, hint text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.name, s.state, left(s.last_error, 1000), coalesce(f.failed, 0), coalesce(f.retrying, 0), f.last_event,
+        case when s.state = 'suspended' then pgps_internal.remedy(s) end
+    from pgps_internal.subscription s
+    left join (
+        select f.subscription_id, count(*) filter (where f.state = 'failed') as failed, count(*) filter (where f.state = 'retrying') as retrying,
+            (array_agg(f.event_id order by f.failed_at desc))[1] as last_event
+        from pgps_internal.failure f where f.state <> 'settled' group by f.subscription_id
+    ) f using (subscription_id)
+    where s.scope <> 'link' and (f.subscription_id is not null or s.state = 'suspended')
+    order by s.name;
+end
+$$;
+comment on function pgps.trouble_counts() is
+'For a worker''s metrics: subscriptions that are suspended, or have events that failed or are tried again, how many, which event failed last,
+and what to type for one that is suspended. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+create or replace function pgps_internal.remedy(subscription pgps_internal.subscription) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := quote_literal(quote_ident((remedy.subscription).name));
+begin
+    return case when (remedy.subscription).filter is not null and exists (
+            select from pgps_internal.member m join pgps_internal.class c using (class_id)
+            where m.subscription_id = (remedy.subscription).subscription_id and not c.is_active)
+        then format('select pgps.alter_subscription(%s, filter => ''…''), or mend what the filter uses, then: select pgps.resume(%1$s)', v_name)
+        else format('mend the cause, then: select pgps.resume(%s)', v_name) end;
+end
+$$;
+comment on function pgps_internal.remedy(pgps_internal.subscription) is 'What to type when a subscription is suspended';
+
+revoke all on all functions in schema pgps_internal from public;
+revoke all on function pgps.troubles(timestamptz, integer), pgps.trouble_counts() from public;
+grant execute on function pgps.troubles(timestamptz, integer), pgps.trouble_counts() to pgps_worker, pgps_admin;

@@ -1,0 +1,109 @@
+"""Changing a subscription where it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, numbers, publish, refused, rows, sink, sunk, take, value
+from tests.fix_db import Connect
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Connect) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "tick")
+    return connection
+
+
+def alter(connection: psycopg.Connection, **changes: Any) -> None:
+    call(connection, "alter_subscription", "s", **changes)
+
+
+@pytest.mark.parametrize("start", ["now", "earliest"])
+def test_what_waits_is_matched_anew_from_the_position_on(broker: psycopg.Connection, start: str) -> None:
+    call(broker, "subscribe", "s", "tick", "n % 2 = 0", start=start)
+    publish(broker, "tick", *range(6))
+    publish(broker, "tick", *range(6, 12))
+    rows(broker, "select pgps.dispatch()")
+    assert [row[2]["n"] for row in rows(broker, "select * from pgps.take('s', 2)")] == [0, 2]
+    alter(broker, filter="n % 3 = 0")
+    assert numbers(broker, "s", 1) == [3], "what is behind the position"
+    alter(broker, filter="")
+    assert take(broker, "s") == list(range(3, 12)), "what was received and not acknowledged again"
+    alter(broker, filter="n > 100")
+    publish(broker, "tick", 5, 500)
+    assert take(broker, "s") == [500]
+    assert value(broker, "select count(*) from pgps_internal.class") == 1, "nothing is left of the old filters"
+
+
+def test_a_suspended_subscription_goes_on_with_another_filter(broker: psycopg.Connection) -> None:
+    rows(broker, "create function public.shaky(n integer) returns boolean language sql as 'select n > 2'")
+    call(broker, "subscribe", "s", "tick", "public.shaky(n)")
+    publish(broker, "tick", 1)
+    rows(broker, "select pgps.dispatch()")
+    rows(broker, "drop function public.shaky")
+    publish(broker, "tick", 2, 3)
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select state from pgps.subscriptions") == "suspended"
+    hint = value(broker, "select hint from pgps.trouble_counts() where subscription = 's'")
+    assert "pgps.alter_subscription('s', filter =>" in hint
+    publish(broker, "tick", 4)
+    rows(broker, "select pgps.dispatch()")
+    alter(broker, filter="n > 1")
+    assert rows(broker, "select state, last_error from pgps.subscriptions") == [("active", None)]
+    publish(broker, "tick", 5)
+    found = take(broker, "s")
+    failed = [n for (n,) in rows(broker, "select n from pgps_queue.tick_exception where subscription = 's'")]
+    assert sorted(found + failed) == [2, 3, 4, 5]
+    assert found[-2:] == [4, 5]
+
+
+def test_competing_consumers_keep_what_still_matches(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick", "n < 10", handler="any")
+    publish(broker, "tick", *range(20))
+    rows(broker, "select pgps.dispatch()")
+    assert len(rows(broker, "select * from pgps.take('s', 4)")) == 4
+    alter(broker, filter="n % 2 = 0")
+    publish(broker, "tick", 20, 21)
+    assert take(broker, "s") == [4, 6, 8, 20]
+
+
+def test_callbacks_and_prefixes_have_their_filter_changed(broker: psycopg.Connection) -> None:
+    make_type(broker, "tock")
+    table = sink(broker, "tick")
+    call(broker, "subscribe", "s", "tick", "n = 1", execute=table)
+    call(broker, "subscribe", "both", "t*", "n = 1")
+    publish(broker, "tick", 1, 2)
+    publish(broker, "tock", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    alter(broker, filter="n = 2", priority=7, max_attempts=2)
+    call(broker, "alter_subscription", "both", filter="n = 2")
+    rows(broker, "call pgps.run_subscribers()")
+    assert sunk(broker, table) == [2]
+    assert take(broker, "both") == [2, 2]
+    assert rows(broker, "select priority, max_attempts from pgps_internal.subscription where name = 's'") == [(7, 2)]
+
+
+def test_a_filter_is_its_owners_to_give(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Any
+) -> None:
+    owner, other, boss = (connect(role("r", *groups), dsn=own_database) for groups in ([], [], ["pgps_admin"]))
+    call(owner, "subscribe", "s", "tick", "n > 5")
+    with refused("42501", "s"):
+        alter(other, filter="n > 1")
+    with refused("42501", "s"):
+        alter(other, priority=1)
+    with refused("42501", "s"):
+        alter(boss, filter="true")
+    alter(boss, priority=3)
+    with refused("42703"):
+        alter(owner, filter="no_such > 1")
+    with refused("22023", "0"):
+        alter(owner, max_attempts=0)
+    with refused("42704", "none"):
+        call(owner, "alter_subscription", "none", priority=1)
+    alter(owner)
+    assert rows(broker, "select filter, priority from pgps_internal.subscription") == [("n > 5", 3)]

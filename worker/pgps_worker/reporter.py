@@ -1,0 +1,96 @@
+"""Says in the log, and counts for /metrics, what has failed for whom: never with anything of an event but its id."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pgps_worker import broker
+from pgps_worker.connection import Connection, connect
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Reporter"]
+
+log = logging.getLogger(__name__)
+
+_STATEMENT_TIMEOUT = 30.0
+# A failure has the time of its statement and is seen when its transaction has ended, which may take this long.
+_LATE = timedelta(seconds=60)
+_MOST_LINES = 100
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Looks every few seconds. The worker that dispatches logs; every one counts."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+    _since: datetime | None = None
+    _told: dict[tuple[str, int, int], datetime] = field(default_factory=dict)
+    _suspended: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "reporter"
+
+    async def run(self) -> None:
+        """Look until asked to stop."""
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            self.vitals.up(self.name)
+            if self._since is None:
+                self._since = await broker.now(connection)
+            while not self.stop.requested:
+                await self._look(connection)
+                await self.stop.sleep(self.config.report_every)
+
+    async def _look(self, connection: Connection) -> None:
+        counts = await broker.trouble_counts(connection)
+        self.vitals.troubles = {count.subscription: count for count in counts}
+        if self.vitals.leading:
+            self._tell_of_suspended(counts)
+            await self._tell_of_failures(connection)
+
+    def _tell_of_suspended(self, counts: list[broker.TroubleCount]) -> None:
+        suspended = {count.subscription: count for count in counts if count.suspended}
+        for name in sorted(suspended.keys() - self._suspended):
+            count = suspended[name]
+            log.warning("subscription %s is suspended: %s (%s)", name, _in_one_line(count.last_error), count.hint)
+        self._suspended = set(suspended)
+
+    async def _tell_of_failures(self, connection: Connection) -> None:
+        assert self._since is not None
+        began, after, lines = await broker.now(connection), self._since - _LATE, 0
+        while lines < _MOST_LINES and (found := await broker.troubles(connection, after)):
+            for one in found:
+                key = (one.subscription, one.event, one.attempts)
+                if key not in self._told:
+                    self._told[key] = one.at
+                    lines += 1
+                    _tell(one)
+            after = found[-1].at
+        if lines >= _MOST_LINES:
+            log.warning("more events have failed: see pgps.exceptions")
+        self._since = began
+        self._told = {key: at for key, at in self._told.items() if at > began - 2 * _LATE}
+
+
+def _tell(one: broker.Trouble) -> None:
+    log.warning(
+        "event %d of type %s failed for subscription %s (%s, attempt %d): %s: %s; %s",
+        one.event, one.event_type, one.subscription, one.kind, one.attempts, one.sqlstate, _in_one_line(one.error),
+        one.hint,
+    )  # fmt: skip
+
+
+def _in_one_line(error: str | None) -> str:
+    return " ".join((error or "no error recorded").split())
