@@ -55,6 +55,29 @@ def test_an_event_crosses_a_link_once_however_many_want_it(brokers: Brokers) -> 
         assert [n for _, n in received(b, "even")] == [2, 4, 6, 8, 10]
 
 
+def test_the_parts_of_a_large_transaction_cross_once_and_in_order(brokers: Brokers) -> None:
+    a, b, c = brokers(3)
+    for broker in (a, b, c):
+        call(broker.admin, "configure", "max_part_events", "50")
+        call(broker.admin, "configure", "max_batch_events", "100")
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        settle([a, b, c], links)
+        call(c.admin, "subscribe", "far", "tick", scope="global")
+        call(b.admin, "subscribe", "third", "tick", filter="n % 3 = 0", scope="global")
+        settle([a, b, c], links)
+        publish(a.admin, "tick", -1)
+        with a.admin.transaction():
+            publish(a.admin, "tick", *range(200))
+            for n in range(200, 240):
+                publish(a.admin, "tick", n)
+            publish(a.admin, "tick", *range(240, 400))
+        publish(a.admin, "tick", 400)
+        settle([a, b, c], links)
+        assert [n for _, n in received(c, "far")] == list(range(-1, 401))
+        assert [n for _, n in received(b, "third")] == list(range(0, 401, 3))
+
+
 def test_a_date_in_a_filter_that_travels_is_the_day_that_it_is_for_the_subscriber(brokers: Brokers) -> None:
     a, b = brokers(2)
     make_type(a.admin, "tick", "n integer, d date")
