@@ -19,8 +19,15 @@ from pgps.errors import PgpsError
 
 __all__ = ["Edge", "Network", "as_mermaid", "as_tree", "network", "write_svg"]
 
-_STYLES = {"up": "green", "elsewhere": "green", "blocked": "bold red", "waiting": "red"}
-_COLOURS = {"up": "#2e7d32", "elsewhere": "#2e7d32", "blocked": "#c62828", "waiting": "#c62828", "": "#9e9e9e"}
+_STYLES = {"up": "green", "elsewhere": "green", "incomplete": "yellow", "blocked": "bold red", "waiting": "red"}
+_COLOURS = {
+    "up": "#2e7d32",
+    "elsewhere": "#2e7d32",
+    "incomplete": "#f9a825",
+    "blocked": "#c62828",
+    "waiting": "#c62828",
+    "": "#9e9e9e",
+}
 _OTHER = "#ef6c00"
 
 

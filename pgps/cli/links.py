@@ -52,7 +52,14 @@ class Life(StrEnum):
 
 def link_style(state: Any) -> str:
     """Return the colour of a link's state."""
-    styles = {"up": "green", "elsewhere": "green", "blocked": "bold red", "waiting": "red", "restored": "bold red"}
+    styles = {
+        "up": "green",
+        "elsewhere": "green",
+        "incomplete": "yellow",
+        "blocked": "bold red",
+        "waiting": "red",
+        "restored": "bold red",
+    }
     return styles.get(state, "yellow")
 
 

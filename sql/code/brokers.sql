@@ -134,7 +134,8 @@ begin
     end if;
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
-    v_last := pgps_internal.last_of_former_life();
+    -- As it was when it was first noticed, if it was.
+    v_last := least(pgps_internal.last_of_former_life(), (select min(n.former_batch) from pgps_internal.neighbour n));
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self and o.to_batch is null;
     if v_as = 'clone' then
         update pgps_internal.origin o set is_self = false where o.is_self;

@@ -163,7 +163,8 @@ declare
     v_open bigint;
     v_done bigint;
 begin
-    v_reached := case when (catch_up.origin).is_self then least(v_packed, (catch_up.origin).to_batch) else pgps_internal.horizon((catch_up.origin).origin_id) end;
+    v_reached := case when (catch_up.origin).is_self and (catch_up.origin).to_batch is null then v_packed
+        else pgps_internal.reached((catch_up.origin).origin_id) end;
     if not (catch_up.origin).is_self then
         -- What is still to be packed must come behind what is sent now. Nothing else is: what was refused here, or was a repeat of its
         -- producer, is in no batch, and must not be waited for.

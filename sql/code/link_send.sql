@@ -177,10 +177,17 @@ begin
     select o.* into v_row from pgps_internal.shipment o where o.neighbour_id = (check_position.neighbour).neighbour_id and o.lseq = check_position.after;
     if check_position.after < (check_position.at).received_event then
         raise exception 'broker "%" has received up to % and confirmed % before: it was restored', (check_position.neighbour).name,
-            check_position.after, (check_position.at).received_event using errcode = '55000', hint = 'On it: select pgps.resume_links(''restored'')';
+            check_position.after, (check_position.at).received_event using errcode = '55000',
+            detail = format('The restored one is %s.', (check_position.neighbour).broker_id),
+            hint = format('On broker "%s": select pgps.resume_links(''restored'')', (check_position.neighbour).name);
     elsif check_position.after > 0 and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
-        raise exception 'broker "%" has received % from here, which was never sent: this broker was restored', (check_position.neighbour).name,
-            check_position.after using errcode = '55000', hint = 'On this one: select pgps.resume_links(''restored'')';
+        raise exception 'broker "%" has received % from broker "%", which was never sent: broker "%" was restored', (check_position.neighbour).name,
+            check_position.after, pgps_internal.broker(), pgps_internal.broker() using errcode = '55000',
+            detail = format('The restored one is %s.', (select b.broker_id from pgps_internal.broker b)),
+            hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker());
+    elsif (check_position.neighbour).refusal is not null then
+        update pgps_internal.neighbour n set refusal = null, refusal_hint = null, former_batch = null
+        where n.neighbour_id = (check_position.neighbour).neighbour_id;
     end if;
 end
 $$;

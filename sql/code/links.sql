@@ -163,18 +163,18 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     case
         when not l.enabled then 'paused'
         when n.is_draining then 'draining'
-        when n.is_blocked then 'blocked'
+        when n.is_blocked or n.refusal is not null then 'blocked'
+        when u.is_up and d.is_lacking then 'incomplete'
         when u.is_up then 'up'
         when l.link_id is null then 'waiting'
         when l.state = 'up' then 'connecting'
         else l.state end as state,
-    concat_ws('; ', n.last_error, l.last_error, (select string_agg(format('event type "%s": %s', f.name, f.difference), '; ' order by f.name)
-        from pgps_internal.foreign_type f where f.neighbour_id = n.neighbour_id and f.difference is not null)) as last_error,
+    concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences) as last_error,
     case
         when n.is_draining and not u.is_up then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade => true)',
             n.name, coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
-        else l.hint end as hint, n.name as neighbour, n.broker_id, n.epoch, pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
+        else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch, pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
     coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
@@ -186,6 +186,11 @@ cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(curren
     where s.neighbour_id = n.neighbour_id) u
 cross join lateral (select count(*) filter (where x.type_id is not null) as refused, count(*) filter (where x.type_id is null) as gaps
     from pgps_internal.rejected x where x.neighbour_id = n.neighbour_id) x
+cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.difference), '; ' order by f.name) as differences,
+        -- A type that is not to be created here is not missed.
+        bool_or(t.type_id is not null or (select s.value::boolean from pgps_internal.setting s where s.name = 'link_create_types')) as is_lacking
+    from pgps_internal.foreign_type f left join pgps_internal.event_type t on t.name = f.name
+    where f.neighbour_id = n.neighbour_id and f.difference is not null) d
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
 left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true
 cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
@@ -197,7 +202,8 @@ cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.links is
 'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state: defined, connecting,
-up, waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must act), paused, draining.
+up, incomplete (connected, but events of some type do not cross: last_error says which and why), waiting (not connected; last_error says why),
+elsewhere (served from the other side), blocked (an administrator must act), paused, draining.
 refused, gaps: how many of its events, and holes in the history of an origin, are in pgps.exceptions';
 grant select on pgps.links to public;
 

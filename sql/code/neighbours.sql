@@ -210,6 +210,42 @@ Returns neighbour, name, taken (true: another session has that duty), last and m
 gone (true) when peer says draining and this broker has dropped the link already.
 Errors: 42501, 22023 the broker itself, 42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
 
+create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
+    v_is_me boolean := strpos(args ->> 'detail', (select b.broker_id::text from pgps_internal.broker b)) > 0;
+begin
+    if v_id is null then
+        raise exception 'this session has not opened a link' using errcode = '55000', hint = 'First: select pgps.link_open(peer, duty)';
+    end if;
+    -- Where this life begins is known best when it is first noticed: the server may be started again before an administrator comes.
+    update pgps_internal.neighbour n
+    set refusal = left(args ->> 'error', 1000), refusal_hint = left(args ->> 'hint', 1000),
+        former_batch = case when v_is_me then coalesce(n.former_batch, pgps_internal.last_of_former_life()) end
+    where n.neighbour_id = v_id;
+    if v_is_me and (pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
+        -- Not on the word of a neighbour alone: then only its own link stays down.
+        update pgps_internal.broker b set state = 'restored' where b.state <> 'restored';
+        delete from pgps_internal.link_session s where s.holder <> pgps_internal.holder();
+    end if;
+end
+$$;
+comment on function pgps_internal.do_link_refused(name, jsonb) is 'See pgps.link_refused';
+
+create or replace function pgps.link_refused(error text, hint text, detail text = null) returns void
+language sql
+begin atomic
+    select pgps._call('link_refused', jsonb_build_object('error', link_refused.error, 'hint', link_refused.hint, 'detail', link_refused.detail));
+end;
+comment on function pgps.link_refused(text, text, text) is
+'Records at this broker why the link that this session has opened cannot carry: link_next refused, here or there, what was received last. The
+link is blocked in pgps.links until link_next finds nothing wrong. error, hint, detail: as that call raised them. When the detail names this
+broker as the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links. Needs pgps.link_open.
+Errors: 55000.';
+
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -231,7 +267,7 @@ $$;
 comment on function pgps_internal.linked(text) is 'The neighbour that this session has opened a link to; 55000 when none, or blocked';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.link_open(jsonb, text, text) from public;
-grant execute on function pgps.link_open(jsonb, text, text) to pgps_link, pgps_worker, pgps_admin;
+revoke all on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) from public;
+grant execute on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) to pgps_link, pgps_worker, pgps_admin;
 -- Everybody has it; but a role that nothing in a database depends on would go with the pgps of another database.
 grant usage on schema pgps to pgps_neighbour;

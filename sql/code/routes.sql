@@ -15,10 +15,12 @@ create or replace function pgps_internal.reached(origin_id integer) returns bigi
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case when o.is_self then coalesce(o.to_batch, (pgps_internal.last_batch()).batch_id, 0) else pgps_internal.horizon(o.origin_id) end
+    -- Of an epoch that is over nothing more comes, however far somebody has come who knew it before this broker was restored.
+    select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self then coalesce((pgps_internal.last_batch()).batch_id, 0)
+        else pgps_internal.horizon(o.origin_id) end
     from pgps_internal.origin o where o.origin_id = reached.origin_id
 $$;
-comment on function pgps_internal.reached(integer) is 'The newest batch of an origin that this broker may have';
+comment on function pgps_internal.reached(integer) is 'The newest batch of an origin that this broker may have; the end of all of an epoch of its own that is over';
 
 create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
 language plpgsql stable
@@ -196,8 +198,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Locked before it is looked: a subscription that is made meanwhile has set this to false, or does so when this has ended.
-    perform from pgps_internal.origin o where not o.is_settled and not o.is_self order by o.origin_id for no key update;
+    -- Not beside a subscription that is being made: it has found nothing to set to false, and nobody sees it yet. One that begins now waits.
+    if not exists (select from pgps_internal.origin o where not o.is_settled and not o.is_self) or not pgps_internal.try_receiving() then
+        return;
+    end if;
     update pgps_internal.origin o set is_settled = true
     where not o.is_settled and not o.is_self and not exists (
         select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
@@ -215,7 +219,7 @@ begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
         -- What is being received is committed first, and so published before; what comes later sees the subscription.
         perform pgps_internal.stop_receiving();
-        update pgps_internal.origin o set is_settled = false where not o.is_self;
+        update pgps_internal.origin o set is_settled = false where o.is_settled;
         perform pg_notify('pgps_link', '');
     end if;
     return null;

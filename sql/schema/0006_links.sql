@@ -18,5 +18,11 @@ alter table pgps_internal.attached add column missing text[] not null default '{
 -- By which number a filter was told; 0: by a broker that gives none.
 alter table pgps_internal.wanted add column told bigint not null default 0;
 
+-- Why a neighbour cannot be carried for: one of the two was restored. Up to which batch this broker's former life goes, if it was this one.
+alter table pgps_internal.neighbour
+    add column refusal text,
+    add column refusal_hint text,
+    add column former_batch bigint;
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0006')
 on conflict (key) do update set value = excluded.value;

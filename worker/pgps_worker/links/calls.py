@@ -23,6 +23,7 @@ __all__ = [
     "close_link",
     "identity",
     "next_batch",
+    "note_refusal",
     "note_link",
     "open_link",
     "read_lags",
@@ -174,6 +175,13 @@ async def take(connection: Connection, batch: Batch) -> int | None:
 async def apply(connection: Connection) -> None:
     """Act on what was received since `begin`, and commit."""
     await connection.execute("select pgps.link_apply(); commit")
+
+
+async def note_refusal(connection: Connection, error: psycopg.Error) -> None:
+    """Record, at the broker of this session, why the link it has opened cannot carry."""
+    said = error.diag
+    query: LiteralString = "select pgps.link_refused(%s, %s, %s)"
+    await connection.execute(query, [said.message_primary, said.message_hint, said.message_detail])
 
 
 async def close_link(connection: Connection, *, gone: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
@@ -15,8 +14,11 @@ from pgps.errors import ConfigError
 from pgps_worker.connection import Connection, connect, in_one_line
 from pgps_worker.links import calls
 from pgps_worker.links.pump import Pump
+from pgps_worker.links.together import leave_if_cancelled, together
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals, WayVitals
@@ -67,18 +69,18 @@ class Keeper:
             try:
                 await self._serve()
             except ElsewhereError:
-                _leave_if_cancelled()
                 await self._note("elsewhere")
                 pause = _FIRST_PAUSE
                 await self.stop.sleep(_ELSEWHERE_PAUSE)
                 continue
             except (psycopg.Error, OSError, ConfigError, ExceptionGroup) as group:
-                error = _first(group)
+                # A statement that fails in the moment it is cancelled raises its own error.
+                leave_if_cancelled()
+                error = _worst(group)
                 if not isinstance(error, psycopg.Error | OSError | ConfigError):
                     raise
             else:
                 return
-            _leave_if_cancelled()
             if self.was_up:
                 pause = _FIRST_PAUSE
             # A connection string that is none does not mend itself either.
@@ -108,19 +110,38 @@ class Keeper:
                 await self._close_here(here[0], peer)
                 return
             out.other_way, back.other_way = back, out
+            await self._compare(out, back, here[0], there[0])
             await calls.note_link(here[0], self.link.name, "up")
             self.was_up = True
             vitals = self.vitals.link(self.link.name)
             vitals.state, vitals.connections = "up", vitals.connections + 1
             log.info("link %s: up, with broker %s", self.link.name, peer["name"])
-            async with asyncio.TaskGroup() as ways:
-                ways.create_task(out.run(), name=f"{name}-out")
-                ways.create_task(back.run(), name=f"{name}-back")
+            await together({f"{name}-out": out.run(), f"{name}-back": back.run()})
             if out.drained and back.drained:
                 # Here last: what has begun is finished by whoever connects next.
                 await calls.close_link(there[0])
                 await calls.close_link(here[0])
                 log.info("link %s: drained and dropped", self.link.name)
+
+    async def _compare(self, out: Pump, back: Pump, here: Connection, there: Connection) -> None:
+        """Compare what each has received with what the other has sent, before anything is carried.
+
+        A broker that was put back to an older state does not know; its neighbours do. Both are told, so that
+        an administrator sees it wherever they look. Raises the error of the one, or a group of both.
+        """
+        errors = []
+        for way in (out, back):
+            try:
+                await way.compare()
+            except psycopg.errors.ObjectNotInPrerequisiteState as error:
+                errors.append(error)
+        if not errors:
+            return
+        for session in (here, there):
+            # An older broker has no room for it.
+            with contextlib.suppress(psycopg.Error):
+                await calls.note_refusal(session, errors[0])
+        raise ExceptionGroup("one of the two was restored", errors)
 
     async def _close_here(self, session: Connection, peer: dict[str, Any]) -> None:
         """Remove this side of a link whose other side has gone."""
@@ -182,19 +203,18 @@ class Keeper:
                 )
 
 
-def _leave_if_cancelled() -> None:
-    """Raise what psycopg swallows: a statement that fails in the moment it is cancelled raises its own error."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+def _worst(group: BaseException) -> BaseException:
+    """Return the error of a group that somebody must act on, or the first: its ways break together."""
+    errors = list(_errors(group))
+    return next((error for error in errors if getattr(error, "sqlstate", None) in _BLOCKED), errors[0])
 
 
-def _first(group: BaseException) -> BaseException:
-    """Return the first error of a group; its ways break together."""
-    error = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _errors(group: BaseException) -> Iterator[BaseException]:
+    if isinstance(group, BaseExceptionGroup):
+        for error in group.exceptions:
+            yield from _errors(error)
+    else:
+        yield group
 
 
 def _hint(error: BaseException) -> str | None:

@@ -16,6 +16,7 @@ import psycopg
 
 from pgps_worker.links import calls, copy
 from pgps_worker.links.buffer import Buffer
+from pgps_worker.links.together import together
 
 if TYPE_CHECKING:
     from pgps_worker.connection import Connection
@@ -87,9 +88,14 @@ class Pump:
         await self.source.execute(f'listen "{self.channel}"; listen {calls.LINK_CHANNEL}'.encode())
         while not self.stop.requested and not self._is_over():
             self._again = False
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._read())
-                both.create_task(self._write())
+            await together({f"{self.channel}-read": self._read(), f"{self.channel}-write": self._write()})
+
+    async def compare(self) -> None:
+        """Let the source compare what the target has received with what it sent; nothing is carried.
+
+        Raises psycopg.errors.ObjectNotInPrerequisiteState when one of the two was restored.
+        """
+        await calls.next_batch(self.source, self.last, 1, confirmed=self.last, refresh=False, mark=self.mark)
 
     async def _read(self) -> None:
         """Read what the source has for the target, and ahead of what is written while there is more than one batch."""

@@ -1,0 +1,43 @@
+"""Tasks that belong together: when one fails the others end, and what was raised is kept.
+
+Not a task group: up to Python 3.12 one that fails while it is waited for leaves the task that waits marked as being
+cancelled. Whoever looks at that mark, to tell a failure from a cancellation, would find a cancellation each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+__all__ = ["leave_if_cancelled", "together"]
+
+
+async def together(named: dict[str, Coroutine[Any, Any, None]]) -> None:
+    """Run some coroutines until all have ended, or one fails.
+
+    Then the others are cancelled, and waited for. Raises ExceptionGroup with what failed, the first first.
+    """
+    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in named.items()]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        failed = [task for task in tasks if task.done() and not task.cancelled() and task.exception() is not None]
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+    failed += [task for task in late if not task.cancelled() and task.exception() is not None]
+    errors = [error for task in failed if (error := task.exception()) is not None]
+    if errors:
+        raise BaseExceptionGroup("tasks that belong together failed", errors)
+
+
+def leave_if_cancelled() -> None:
+    """Raise what psycopg swallows: a statement that fails in the moment it is cancelled raises its own error."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
