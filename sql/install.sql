@@ -50,6 +50,7 @@
 \ir code/archive.sql
 \ir code/views.sql
 \ir code/catalogue.sql
+\ir code/health.sql
 \ir code/streams.sql
 \ir code/loads.sql
 \ir code/explain.sql

@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 
+from pgps.cli._facts import Facts, Finding, Level
 from pgps.cli._format import argument, count, duration, literal, quoted
+from pgps.cli._server_checks import SERVER_CHECKS
 from pgps.cli._session import Row
-from pgps.install import MINIMUM_SERVER, Installation
+from pgps.install import MINIMUM_SERVER
 
-__all__ = ["CHECKS", "Facts", "Finding", "Level"]
+__all__ = ["CHECKS"]
 
 NEWEST_TESTED_MAJOR = 18
 LAG_WARNING = 10.0  # seconds; the dispatcher looks at least once a second
 LAG_PROBLEM = 60.0
-OLD_TRANSACTION = 300.0  # seconds; space is not reclaimed while it lasts
 CONNECTIONS_USED = 0.8  # of max_connections
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding: `fix` is what to type, "" when nothing need be done."""
-
-    level: Level
-    check: str
-    message: str
-    fix: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the checks look at. `installation` is None when the role may not read it."""
-
-    server: Row
-    installation: Installation | None = None
-    activity: list[Row] = field(default_factory=list)
-    event_types: list[Row] = field(default_factory=list)
-    queues: list[Row] = field(default_factory=list)
-    stopped: list[Row] = field(default_factory=list)
-    workers: list[Row] = field(default_factory=list)
-    oldest_transaction: Row | None = None
-    without_temp: list[Row] = field(default_factory=list)
-    links: list[Row] = field(default_factory=list)
-    broker: Row | None = None
-    gaps: list[Row] = field(default_factory=list)
 
 
 def server_version(facts: Facts) -> Iterator[Finding]:
@@ -158,21 +120,6 @@ def lag(facts: Facts) -> Iterator[Finding]:
         yield Finding(level, "dispatcher", text, fix)
     else:
         yield Finding(Level.OK, "dispatcher", text if waiting else "nothing waits")
-
-
-def oldest_transaction(facts: Facts) -> Iterator[Finding]:
-    """No transaction is open for so long that space cannot be reclaimed."""
-    oldest = facts.oldest_transaction
-    if oldest is None or oldest["seconds"] < OLD_TRANSACTION:
-        yield Finding(Level.OK, "transactions", "none is open for long")
-        return
-    who = f"process {oldest['pid']} of {oldest['role']} ({oldest['application_name'] or 'no application name'})"
-    yield Finding(
-        Level.WARNING,
-        "transactions",
-        f"{who} has one open for {duration(oldest['seconds'])}: space is not reclaimed",
-        f"select pg_terminate_backend({oldest['pid']})",
-    )
 
 
 def subscriptions(facts: Facts) -> Iterator[Finding]:
@@ -327,7 +274,6 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     roles,
     workers,
     lag,
-    oldest_transaction,
     subscriptions,
     exceptions,
     gaps,
@@ -337,4 +283,5 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     connections,
     links,
     link_rights,
+    *SERVER_CHECKS,
 ]

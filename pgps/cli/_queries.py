@@ -190,7 +190,8 @@ def activity() -> Query:
     """Return the counters of each event type."""
     return SQL("""
     select event_type, published, matched, repeats, batches, last_batch_at, waiting, oldest_waiting, rate,
-           extract(epoch from clock_timestamp() - oldest_waiting)::float8 as waiting_seconds
+           extract(epoch from clock_timestamp() - oldest_waiting)::float8 as waiting_seconds,
+           extract(epoch from last_batch_at - clock_timestamp())::float8 as last_batch_ahead
     from pgps.activity order by event_type""")
 
 
@@ -337,14 +338,45 @@ SERVER = """
            current_setting('wal_level') as wal_level
 """
 
-# A transaction that has written, and every snapshot, holds reclaim back until it ends.
-OLDEST_TRANSACTION = """
-    select pid, usename::text as role, application_name, state,
-           extract(epoch from clock_timestamp() - xact_start)::float8 as seconds, left(query, 200) as query
+# A transaction that has written, and every snapshot, holds reclaim back until it ends; a prepared one, too.
+TRANSACTIONS = """
+    select pid, usename::text as role, application_name, null as gid,
+           extract(epoch from clock_timestamp() - xact_start)::float8 as seconds
     from pg_stat_activity
     where xact_start is not null and datname = current_database() and pid <> pg_backend_pid()
-    order by xact_start limit 1
+    union all
+    select null, owner::text, '', gid, extract(epoch from clock_timestamp() - prepared)::float8
+    from pg_prepared_xacts where database = current_database()
+    order by seconds desc nulls last limit 20
 """
+
+# What sessions begin with, as far as this role may know; milliseconds where no unit is given.
+TIMEOUTS = """
+    select null as role, null as database, reset_val::float8 / 1000 as seconds
+    from pg_settings where name = 'statement_timeout' and source not in ('database', 'user', 'database user')
+    union all
+    select s.role, s.database,
+           extract(epoch from (s.value || case when s.value ~ '^[0-9]+$' then ' ms' else '' end)::interval)::float8
+    from (
+        select r.rolname::text as role, d.datname::text as database,
+               substring(c.text from '^statement_timeout=(.*)$') as value
+        from pg_db_role_setting g
+        left join pg_roles r on r.oid = g.setrole
+        left join pg_database d on d.oid = g.setdatabase
+        cross join unnest(g.setconfig) c(text)
+        where (g.setdatabase = 0 or d.datname = current_database())
+    ) s
+    where s.value is not null
+"""
+
+WAITING = """
+    select name, depth, lag_seconds from pgps.subscriptions
+    where kind = 'external' and state = 'active' and depth > 0 order by lag_seconds desc limit 20
+"""
+HAS_HEALTH = "select to_regprocedure('pgps.health()') is not null as has_health"
+PROBE = "select pgps.parse_statement('ADVERTISE probe')"
+HEALTH = "select pgps.health() as health"
+NO_TIMEOUT = "set statement_timeout = 0"
 
 # Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
 STOPPED = "select name, state, last_error, depth from pgps.subscriptions where state <> 'active' order by name"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
+import psycopg
 import typer
 
 from pgps.cli import _queries
-from pgps.cli._checks import CHECKS, Facts, Level
+from pgps.cli._checks import CHECKS
 from pgps.cli._command import Session, command
+from pgps.cli._facts import Facts, Level
 from pgps.cli._output import Column
 from pgps.cli._session import Row
 from pgps.cli.install import installed_here
@@ -43,10 +47,12 @@ def doctor(session: Session) -> None:
 
 def _facts(session: Session) -> Facts:
     """Gather what the checks look at; what pgps alone knows only when it is installed."""
+    # A short timeout of this role or database is among what is to be found.
+    session.rows(_queries.NO_TIMEOUT)
     server = session.one(_queries.SERVER)
-    oldest = next(iter(session.rows(_queries.OLDEST_TRANSACTION)), None)
+    transactions, timeouts = session.rows(_queries.TRANSACTIONS), session.rows(_queries.TIMEOUTS)
     if not server["installed"]:
-        return Facts(server=server, oldest_transaction=oldest)
+        return Facts(server=server, transactions=transactions, timeouts=timeouts)
     links = _links(session)
     return Facts(
         server=server,
@@ -56,12 +62,37 @@ def _facts(session: Session) -> Facts:
         queues=session.rows(_queries.queues()),
         stopped=session.rows(_queries.STOPPED),
         workers=session.rows(_queries.workers()),
-        oldest_transaction=oldest,
+        transactions=transactions,
+        timeouts=timeouts,
+        waiting=session.rows(_queries.WAITING),
+        health=_health(session),
+        plpython_error=_plpython_error(session),
         without_temp=session.rows(_queries.TEMP_PRIVILEGE),
         links=links,
         broker=session.one(_queries.IDENTITY) if links else None,
         gaps=session.rows(_queries.GAPS),
     )
+
+
+def _health(session: Session) -> dict[str, list[Row]]:
+    """Return what the server is asked on behalf of administrators; nothing for others, and before `pgps upgrade`."""
+    if not session.one(_queries.HAS_HEALTH)["has_health"]:
+        return {}
+    try:
+        found: dict[str, list[Row]] = json.loads(session.one(_queries.HEALTH)["health"])
+    except psycopg.Error:
+        # Not permitted; or PL/Python is lost, which is told by itself.
+        return {}
+    return found
+
+
+def _plpython_error(session: Session) -> str:
+    """Return why PL/Python cannot be run; "" when it can."""
+    try:
+        session.rows(_queries.PROBE)
+    except psycopg.Error as error:
+        return "" if error.sqlstate in (None, "42883", "42501") else str(error)
+    return ""
 
 
 def _links(session: Session) -> list[Row]:

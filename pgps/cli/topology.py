@@ -31,6 +31,8 @@ def topology(
     """Draw the brokers this one knows of: neighbours, links and their state, origins with paths, costs and types."""
     if session.out.json + mermaid + (svg is not None) > 1:
         raise WrongUsage("Choose one of --json, --mermaid and --svg.")
+    if svg is not None and svg.suffix.lower() != ".svg":
+        raise WrongUsage(f'--svg draws SVG, and "{svg}" is named as something else: give a name that ends in .svg.')
     routes, links = session.rows(_queries.routes()), session.rows(_queries.links())
     if not routes:
         raise NotPermitted("only administrators see the network", hint="Ask for: grant pgps_admin to you")

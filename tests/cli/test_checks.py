@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgps.cli._checks import CHECKS, Facts, Finding, Level
+from pgps.cli._checks import CHECKS
+from pgps.cli._facts import Facts, Finding, Level
 from pgps.install import Installation
 
 HEALTHY: dict[str, Any] = {
@@ -48,6 +49,16 @@ LINK = {
     "has_password": False,
     "role_is_superuser": False,
     "role": "peer",
+}
+IDLE = {"waiting": 0, "waiting_seconds": None, "last_batch_ahead": -1.0}
+DISK = {"place": "data", "total_bytes": 100 << 30, "free_bytes": 50 << 30}
+BLOCKED = {
+    "pid": 7,
+    "holder": 8,
+    "role": "bob",
+    "application_name": "psql",
+    "relation": "pgps_internal.batch",
+    "seconds": 60.0,
 }
 SERVED = [{"worker": "w1", "leader": True, "service": "links"}]
 
@@ -91,14 +102,47 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
             "leader",
             "restart pgps-worker",
         ),
-        ({"activity": [{"waiting": 5, "waiting_seconds": 20.0}]}, Level.WARNING, "dispatcher", "pgps top"),
-        ({"activity": [{"waiting": 5, "waiting_seconds": 90.0}]}, Level.PROBLEM, "dispatcher", "pgps top"),
-        ({"activity": [{"waiting": 5, "waiting_seconds": 1.0}]}, Level.OK, "dispatcher", ""),
+        ({"activity": [{**IDLE, "waiting": 5, "waiting_seconds": 20.0}]}, Level.WARNING, "dispatcher", "pgps top"),
+        ({"activity": [{**IDLE, "waiting": 5, "waiting_seconds": 90.0}]}, Level.PROBLEM, "dispatcher", "pgps top"),
+        ({"activity": [{**IDLE, "waiting": 5, "waiting_seconds": 1.0}]}, Level.OK, "dispatcher", ""),
         (
-            {"oldest_transaction": {"pid": 7, "role": "bob", "application_name": "", "seconds": 900.0}},
+            {"transactions": [{"pid": 7, "role": "bob", "application_name": "", "gid": None, "seconds": 900.0}]},
             Level.WARNING,
             "transactions",
             "select pg_terminate_backend(7)",
+        ),
+        (
+            {"transactions": [{"pid": None, "role": "bob", "application_name": "", "gid": "x", "seconds": 900.0}]},
+            Level.WARNING,
+            "transactions",
+            "rollback prepared 'x'",
+        ),
+        ({"plpython_error": "could not load library"}, Level.PROBLEM, "plpython3u", "--reinstall"),
+        (
+            {"timeouts": [{"role": "W", "database": None, "seconds": 0.1}]},
+            Level.WARNING,
+            "timeouts",
+            'alter role "W" set statement_timeout = 0',
+        ),
+        (
+            {"timeouts": [{"role": "w", "database": "orders", "seconds": 5.0}]},
+            Level.WARNING,
+            "timeouts",
+            "alter role w in database orders set statement_timeout = 0",
+        ),
+        ({"timeouts": [{"role": None, "database": None, "seconds": 5.0}]}, Level.WARNING, "timeouts", "alter system"),
+        ({"health": {"disks": [DISK]}}, Level.OK, "disk", ""),
+        ({"health": {"disks": [{**DISK, "free_bytes": 5 << 30}]}}, Level.WARNING, "disk", "pgps sub ls"),
+        ({"health": {"disks": [{**DISK, "free_bytes": 1 << 30}]}}, Level.PROBLEM, "disk", "pgps sub ls"),
+        ({"health": {"lost": [{"event_type": "t", "events": 3}]}}, Level.WARNING, "durability", "pgps queue set t_in"),
+        ({"health": {"blocked": [BLOCKED]}}, Level.WARNING, "locks", "select pg_terminate_backend(8)"),
+        ({"health": {"blocked": [{**BLOCKED, "seconds": 1.0}]}}, Level.OK, "locks", ""),
+        ({"activity": [{**IDLE, "last_batch_ahead": 900.0}]}, Level.WARNING, "clock", "chronyc"),
+        (
+            {"waiting": [{"name": "Old one", "depth": 10, "lag_seconds": 7200.0}]},
+            Level.WARNING,
+            "consumers",
+            "pgps sub rm '\"Old one\"'",
         ),
         (
             {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},

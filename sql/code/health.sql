@@ -1,0 +1,85 @@
+-- What an administrator should know of the server: room on its disks, what a crash took, who holds others up. Locks: none.
+
+create or replace function pgps_internal.disks()
+returns table (place text, total_bytes bigint, free_bytes bigint)
+language plpython3u stable
+set search_path = pg_catalog, pg_temp
+as $python$
+import os
+
+# Space that is reserved for the system's administrator is none for the server.
+directory = plpy.execute("select current_setting('data_directory') as d")[0]["d"]
+places = {"data": directory, "wal": os.path.join(directory, "pg_wal")}
+for row in plpy.execute("select oid, spcname from pg_tablespace where spcname not in ('pg_default', 'pg_global')"):
+    places["tablespace " + row["spcname"]] = os.path.join(directory, "pg_tblspc", str(row["oid"]))
+seen = set()
+for place, path in places.items():
+    try:
+        device, found = os.stat(path).st_dev, os.statvfs(path)
+    except OSError:
+        continue
+    if device not in seen:
+        seen.add(device)
+        yield place, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+$python$;
+comment on function pgps_internal.disks() is 'The file systems that the server writes to, and how much room they have';
+
+create or replace function pgps_internal.lost_events(event_type pgps_internal.event_type) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lost bigint;
+begin
+    -- A crash empties an unlogged log; the statements that published stand in the control queue, which is logged.
+    execute format('select coalesce(sum(c.hi - c.lo + 1), 0) from (
+            select c.* from pgps_internal.control c where c.type_id = $1 order by c.xid desc, c.hi desc limit 10000
+        ) c where not exists (select from %s l where l.event_id = c.hi)
+            and not exists (select from pgps_internal.%I k where k.event_id = c.hi)',
+        (lost_events.event_type).log, (lost_events.event_type).name || '_kept')
+    using (lost_events.event_type).type_id into v_lost;
+    return v_lost;
+end
+$$;
+comment on function pgps_internal.lost_events(pgps_internal.event_type) is
+'About how many events of a type with an unlogged log a crash has taken: of the last 10,000 statements that published it';
+
+create or replace function pgps_internal.do_health(caller name, args jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_worker(caller, 'examine the server');
+    return jsonb_build_object(
+        'disks', (select coalesce(jsonb_agg(to_jsonb(d)), '[]') from pgps_internal.disks() d),
+        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events) order by l.name), '[]')
+            from (select t.name, pgps_internal.lost_events(t) as events
+                from pgps_internal.event_type t join pg_class c on c.oid = t.log
+                where exists (select from pg_inherits i join pg_class s on s.oid = i.inhrelid
+                    where i.inhparent = c.oid and s.relpersistence = 'u')) l where l.events > 0),
+        'blocked', (select coalesce(jsonb_agg(to_jsonb(b) order by b.seconds desc), '[]') from (
+            select w.pid, h.pid as holder, h.usename as role, h.application_name, c.oid::regclass::text as relation,
+                extract(epoch from clock_timestamp() - w.state_change)::float8 as seconds
+            from pg_stat_activity w
+            join pg_locks l on l.pid = w.pid and not l.granted
+            left join pg_class c on c.oid = l.relation and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            cross join lateral unnest(pg_blocking_pids(w.pid)) x(pid)
+            join pg_stat_activity h on h.pid = x.pid
+            where w.datname = current_database() and w.wait_event_type = 'Lock' and w.pid <> pg_backend_pid()
+            limit 100) b));
+end
+$$;
+comment on function pgps_internal.do_health(name, jsonb) is 'See pgps.health';
+
+create or replace function pgps.health() returns jsonb
+language sql
+begin atomic
+    select pgps._call('health', '{}');
+end;
+comment on function pgps.health() is
+'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a crash took from types whose queue is not
+persistent, as long as the control queue knows of it) and blocked (pid, holder, role, application_name, relation, seconds: who waits for whose lock).
+Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.health() to public;
