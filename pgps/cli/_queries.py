@@ -376,7 +376,7 @@ WAITING = """
 HAS_HEALTH = "select to_regprocedure('pgps.health()') is not null as has_health"
 PROBE = "select pgps.parse_statement('ADVERTISE probe')"
 HEALTH = "select pgps.health() as health"
-NO_TIMEOUT = "set statement_timeout = 0"
+NO_TIMEOUT = "select set_config('statement_timeout', '0', false)"
 
 # Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
 STOPPED = "select name, state, last_error, depth from pgps.subscriptions where state <> 'active' order by name"

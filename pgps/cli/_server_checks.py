@@ -50,7 +50,8 @@ def timeouts(facts: Facts) -> Iterator[Finding]:
             place = f"database {quoted(row['database'])}" if row["database"] else ""
             where = " in ".join(filter(None, (who, place)))
             fix = f"alter {where or 'system'} set statement_timeout = 0"
-            message = f"statement_timeout of {where or 'the server'} is {duration(row['seconds'])}: pgps.dispatch() may need longer"
+            length = duration(row["seconds"])
+            message = f"statement_timeout of {where or 'the server'} is {length}: pgps.dispatch() may need longer"
             yield Finding(Level.WARNING, "timeouts", message, fix)
 
 
