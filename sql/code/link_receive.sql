@@ -208,13 +208,16 @@ begin
     if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
         return '{}';
     elsif (take_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: once more from here.
+        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below: a neighbour's message that follows
+        -- in the same batch would wait for it with the row in its hands.
+        perform pgps_internal.hold_routes();
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
         return '{}';
     end if;
     if v_origin.answered is distinct from v_origin.attachment then
         -- Also by what is here already: who was asked may have nothing newer, and the old parent waits for this answer.
+        perform pgps_internal.hold_routes();
         update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
     end if;
@@ -228,7 +231,8 @@ begin
             values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment,
                 v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'),
                 nullif(take_item.item -> 'hops', 'null'));
-            if not v_origin.is_settled and not isempty(v_ids) then
+            if not isempty(v_ids) and not (v_origin.is_settled
+                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
                     from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
             end if;
@@ -236,8 +240,10 @@ begin
     end if;
     -- Over when it has come up to the horizon, as that is now: what was taken before it began may have been committed since.
     if v_origin.rewind_from is not null and v_upto >= v_horizon then
+        perform pgps_internal.hold_routes();
         perform pgps_internal.end_rewind(v_origin);
     elsif v_origin.rewind_from < v_upto then
+        perform pgps_internal.hold_routes();
         update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
     end if;
     return v_ids - v_had;

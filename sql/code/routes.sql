@@ -198,12 +198,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Not beside a subscription that is being made: it has found nothing to set to false, and nobody sees it yet. One that begins now waits.
-    if not exists (select from pgps_internal.origin o where not o.is_settled and not o.is_self) or not pgps_internal.try_receiving() then
-        return;
-    end if;
-    update pgps_internal.origin o set is_settled = true
-    where not o.is_settled and not o.is_self and not exists (
+    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it is committed.
+    update pgps_internal.origin o set is_settled = true, settled_for = b.subscribed
+    from pgps_internal.broker b
+    where not (o.is_settled and o.settled_for = b.subscribed) and not o.is_self and not exists (
         select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
         where e.origin_id = o.origin_id and (e.since is null or e.since > pgps_internal.horizon(o.origin_id))
             and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)));
@@ -219,7 +217,7 @@ begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
         -- What is being received is committed first, and so published before; what comes later sees the subscription.
         perform pgps_internal.stop_receiving();
-        update pgps_internal.origin o set is_settled = false where o.is_settled;
+        update pgps_internal.broker b set subscribed = b.subscribed + 1;
         perform pg_notify('pgps_link', '');
     end if;
     return null;

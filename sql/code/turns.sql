@@ -140,18 +140,6 @@ end
 $$;
 comment on function pgps_internal.share_receiving() is 'Receives beside others that receive, and not beside stop_receiving';
 
-create or replace function pgps_internal.try_receiving() returns boolean
-language plpgsql
-as $$
-begin
-    lock table only pgps_internal.turn_of_receiving in row exclusive mode nowait;
-    return true;
-exception when lock_not_available then
-    return false;
-end
-$$;
-comment on function pgps_internal.try_receiving() is 'As share_receiving; false when somebody has stopped those who receive, or waits to do so';
-
 create or replace function pgps_internal.stop_receiving() returns void
 language plpgsql
 as $$

@@ -12,6 +12,10 @@ set rewind_start = null, rewind_from = null, rewind_keep = '{}', attachment = at
 where rewind_from is not null;
 alter table pgps_internal.origin drop column rewind_to;
 
+-- How many global subscriptions have been made, and for how many of them it is known that their filters are in force for an origin.
+alter table pgps_internal.broker add column subscribed bigint not null default 0;
+alter table pgps_internal.origin add column settled_for bigint not null default 0;
+
 -- Filters that a neighbour has had with another parent, and that are not known here yet.
 alter table pgps_internal.attached add column missing text[] not null default '{}';
 

@@ -505,7 +505,18 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (poorer_path, [[Taken("choose_parents", "g.parent is null or", "true or")]]),
     (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
     (detached_at_rest, [[Taken("take_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
-    (early, [[Taken("take_item", "if not v_origin.is_settled and", "if false and")]]),
+    (
+        early,
+        [
+            [
+                Taken(
+                    "take_item",
+                    "if not isempty(v_ids) and not (v_origin.is_settled",
+                    "if false and not (v_origin.is_settled",
+                )
+            ]
+        ],
+    ),
     (withdrawal, [[Taken("is_held", "pgps_internal.is_awaited(is_held.neighbour, is_held.key)", "false")]]),
     (detached, [[Taken("is_held", "where o.origin_id = is_held.key::integer and", "where false and")]]),
     (
