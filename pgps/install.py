@@ -28,8 +28,6 @@ MINIMUM_SERVER = 150_000
 LANGUAGE = "plpython3u"
 APPLICATION_NAME = "pgps/install"
 
-# Any number will do that no other program uses for its advisory locks: "pgps" in ASCII.
-_LOCK_KEY = 0x70677073
 _LOCK_TIMEOUT = "60s"
 
 # Alembic keeps the configuration of the run in module-level proxies.
@@ -199,14 +197,14 @@ def _migrate(dsn: str) -> Installation:
 def _lock(connection: psycopg.Connection) -> None:
     """Wait for other installers, and settle what the scripts meet, until the transaction ends.
 
-    The advisory lock is of this database only; roles are the cluster's, hence
-    the lock on pg_authid: two databases may be installed at once.
+    Roles are the cluster's, hence a lock on pg_authid: two databases may be
+    installed at once. Of this mode only a superuser can hold it; in a stronger
+    one, whoever changes its own password could make installers wait.
     """
     connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'".encode())
     connection.execute("set local client_min_messages = warning")
     connection.execute("set local search_path = pg_catalog")
-    connection.execute("select pg_advisory_xact_lock(%s)", [_LOCK_KEY])
-    connection.execute("lock table pg_catalog.pg_authid in share row exclusive mode")
+    connection.execute("lock table pg_catalog.pg_authid in share update exclusive mode")
 
 
 @contextlib.contextmanager

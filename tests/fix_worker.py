@@ -108,13 +108,11 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 def leaders(connection: psycopg.Connection) -> list[str]:
-    """Return the names of the workers that hold the leader lock."""
+    """Return the names of the workers that dispatch."""
     rows = connection.execute(
         """
         select split_part(a.application_name, '/', 2)
-        from pg_locks l join pg_stat_activity a using (pid)
-        where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.granted
-            and l.database = (select oid from pg_database where datname = current_database())
+        from pgps_internal.leader l join pg_stat_activity a on a.pid = l.pid and a.backend_start = l.started_at
         """
     ).fetchall()
     return [name for (name,) in rows]

@@ -112,7 +112,7 @@ state gap, events that nobody has any more, of no event type';
 create or replace view pgps.workers as
 select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
     a.client_addr, a.backend_start as started_at, a.state,
-    exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.granted and l.pid = a.pid) as leader
+    exists (select from pgps_internal.leader l where l.pid = a.pid and l.started_at = a.backend_start) as leader
 from pg_stat_get_activity(null) g
 join pg_stat_activity a on a.pid = g.pid
 where a.application_name ~ '^pgps-worker/' and a.datname = current_database();

@@ -1,7 +1,7 @@
 -- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction a call.
 -- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id inside.
--- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends (an advisory lock
--- anybody could hold); no row locks.
+-- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends; no row
+-- locks.
 
 create or replace function pgps_internal.incarnation() returns text
 language plpgsql stable
@@ -393,23 +393,7 @@ at most, never splitting a transaction; of transactions that published side by s
 event ids reach; null = all that wait. Waits for another dispatcher''s transaction; committed as a whole, so
 a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
--- ---------------------------------------------------------------------------------------------------------------------
--- Who dispatches, and how it is woken
--- ---------------------------------------------------------------------------------------------------------------------
-
-create or replace function pgps_internal.evict_impostor(key integer) returns void
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    -- Advisory locks are open to every role. Only workers and administrators hold this one by way of pgps.
-    select pg_terminate_backend(a.pid)
-    from pg_locks l join pg_stat_get_activity(null) a on a.pid = l.pid
-    where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = evict_impostor.key::oid and l.objsubid = 2 and l.granted
-        and l.mode = 'ExclusiveLock' and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        and l.pid <> pg_backend_pid()
-        and not pg_has_role(a.usesysid, 'pgps_worker', 'usage') and not pg_has_role(a.usesysid, 'pgps_admin', 'usage')
-$$;
-comment on function pgps_internal.evict_impostor(integer) is 'Ends the session of a role that holds a lock of the workers without being one';
+drop function if exists pgps_internal.evict_impostor(integer);
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch(integer) from public;

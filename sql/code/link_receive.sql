@@ -299,8 +299,8 @@ begin
     join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
     -- As publication does: told at commit, if the dispatcher sleeps.
-    if not isempty(note_slices.taken) and pg_try_advisory_lock_shared(1885826163, 2) then
-        perform pg_advisory_unlock_shared(1885826163, 2), pg_notify('pgps_dispatch', '');
+    if not isempty(note_slices.taken) then
+        perform pgps_internal.wake_dispatcher();
     end if;
 end
 $$;

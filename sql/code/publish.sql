@@ -12,8 +12,9 @@ begin
     -- drew meanwhile. VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
     -- All columns of the control queue in their order: there is one plan node less then.
     -- The publisher is who has the privilege that pgps.advertise grants; a superuser, who has every privilege, is looked up.
-    -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when there is a dispatcher (it holds lock 3) and it
-    -- sleeps (awake, it holds lock 2): one that begins, or falls asleep, looks until all that run then have ended. PostgreSQL sends it when the transaction commits, and never if it does not.
+    -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher has said in the last five seconds
+    -- that it sleeps (wake.sql): one that begins, or falls asleep, looks until all that run then have ended. PostgreSQL sends it when the
+    -- transaction commits, and never if it does not; one that has sent it could not be prepared, so where that is possible it rings instead.
     -- Clients registered for direct events are told likewise, and only when there are any: that, too, is a privilege (direct.sql).
     return format($rule$
         with pgps_opened as materialized (
@@ -26,10 +27,10 @@ begin
                 case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
                         or not has_table_privilege(%2$L::regclass, 'references')
                     then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
-                case when not pg_try_advisory_lock_shared(1885826163, 2) then false
-                    when not pg_advisory_unlock_shared(1885826163, 2) or pg_try_advisory_lock_shared(1885826163, 3)
-                    then not pg_advisory_unlock_shared(1885826163, 3)
-                    else pg_notify('pgps_dispatch', '')::text = '' end,
+                case when not coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass)
+                        > date_part('epoch', clock_timestamp()) - 5, false) then false
+                    when current_setting('max_prepared_transactions') = '0' then pg_notify('pgps_dispatch', '')::text = ''
+                    else pgps._ring() end,
                 case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
                     when 'guaranteed' then pgps._is_volatile(%1$s) else false end, clock_timestamp(),
                 case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,

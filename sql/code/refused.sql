@@ -75,8 +75,8 @@ begin
     foreach v_one in array v_chosen loop
         v_count := v_count + pgps_internal.publish_refused(v_one)::integer;
     end loop;
-    if v_count > 0 and pg_try_advisory_lock_shared(1885826163, 2) then
-        perform pg_advisory_unlock_shared(1885826163, 2), pg_notify('pgps_dispatch', '');
+    if v_count > 0 then
+        perform pgps_internal.wake_dispatcher();
     end if;
     return v_count;
 end

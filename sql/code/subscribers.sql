@@ -346,8 +346,41 @@ comment on function pgps.fail_delivery(text, text, text, bigint) is
 event_id: only if that is the next one still, since another worker may have done it meanwhile; null = whichever is next.
 Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
 
+create or replace function pgps.try_suspect(subscription text) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (select s.subscription_id from pgps_internal.subscription s where s.name = try_suspect.subscription);
+    v_pid integer;
+begin
+    if v_id is null then
+        -- Dropped meanwhile: whoever runs it finds out.
+        return true;
+    end if;
+    insert into pgps_internal.suspect (subscription_id, pid, started_at)
+    select v_id, a.pid, a.backend_start from pg_stat_get_activity(pg_backend_pid()) a
+    on conflict on constraint suspect_pkey do update set pid = excluded.pid, started_at = excluded.started_at
+    where suspect.pid = excluded.pid
+        or not exists (select from pg_stat_get_activity(suspect.pid) a where a.backend_start = suspect.started_at)
+    returning pid into v_pid;
+    return v_pid is not null;
+end
+$$;
+comment on function pgps.try_suspect(text) is
+'Before a subscription is run event by event, to find the one that hangs or kills its callback: true when no other session that lives does
+so. Committed before the callback runs, which may take the session down. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps.release_suspects() returns void
+language sql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    delete from pgps_internal.suspect s where s.pid = pg_backend_pid()
+$$;
+comment on function pgps.release_suspects() is 'Gives back what pgps.try_suspect gave this session. Needs pgps_worker or pgps_admin.';
+
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean), pgps.next_delivery(text),
-    pgps.fail_delivery(text, text, text, bigint) from public;
+    pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text), pgps.release_suspects() from public;
 grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean), pgps.next_delivery(text),
-    pgps.fail_delivery(text, text, text, bigint) to pgps_worker, pgps_admin;
+    pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text), pgps.release_suspects() to pgps_worker, pgps_admin;

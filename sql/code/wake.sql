@@ -1,4 +1,5 @@
--- Who dispatches, and how it and the waiting clients are woken. Locks: advisory (1885826163, 2) awake, (1885826163, 3) leader.
+-- Who dispatches, and how it and the waiting clients are woken. The leader is named in a row; whether it sleeps, a sequence tells, which is read
+-- and set outside of transactions, and which no other role can set. Locks: share row exclusive on the leader's table while it changes.
 
 create or replace function pgps_internal.wake_members(classes bigint[]) returns bigint
 language plpgsql
@@ -24,54 +25,157 @@ comment on function pgps_internal.wake_members(bigint[]) is
 'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting pgps.woken tells the
 worker, until the transaction ends, how many there are of both, a sum for each event type';
 
-create or replace function pgps.try_lead() returns boolean
-language plpgsql security definer
+create or replace function pgps_internal.say_asleep() returns void
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if exists (select from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 3 and l.objsubid = 2
-            and l.database = (select d.oid from pg_database d where d.datname = current_database()) and l.pid = pg_backend_pid() and l.granted)
-        or pg_try_advisory_lock(1885826163, 3) then
-        return true;
-    end if;
-    perform pgps_internal.evict_impostor(3);
-    return false;
+    perform setval('pgps_internal.wake_seq', extract(epoch from clock_timestamp())::bigint);
 end
 $$;
-comment on function pgps.try_lead() is 'Makes this session the leader if there is none; true while it is. Held until the session ends.';
+comment on function pgps_internal.say_asleep() is 'Tells publishers, at once, to wake the dispatcher: true for some seconds';
+
+create or replace function pgps_internal.leads() returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (
+        select from pgps_internal.leader l join pg_stat_get_activity(pg_backend_pid()) a on a.pid = l.pid and a.backend_start = l.started_at);
+end
+$$;
+comment on function pgps_internal.leads() is 'True in the session that dispatches';
+
+drop function if exists pgps.try_lead();
+
+create or replace function pgps.try_lead(bell integer = null) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_leader pgps_internal.leader;
+    v_is_me boolean;
+    v_lives boolean;
+begin
+    -- At first without the lock. With it the first word on who lives may be out of date.
+    for v_round in 1..2 loop
+        select l.* into v_leader from pgps_internal.leader l;
+        select coalesce(bool_or(a.pid = pg_backend_pid()), false), count(*) > 0 into v_is_me, v_lives
+        from pg_stat_get_activity(v_leader.pid) a where v_leader.pid is not null and a.backend_start = v_leader.started_at;
+        exit when v_is_me and v_leader.bell_pid is not distinct from try_lead.bell;
+        if v_lives and not v_is_me then
+            return false;
+        elsif v_round = 1 then
+            lock table only pgps_internal.leader in share row exclusive mode;
+            perform pg_stat_clear_snapshot();
+        else
+            insert into pgps_internal.leader (pid, started_at, bell_pid, bell_started_at)
+            select a.pid, a.backend_start, b.pid, b.backend_start
+            from pg_stat_get_activity(pg_backend_pid()) a left join pg_stat_get_activity(try_lead.bell) b on b.pid = try_lead.bell
+            on conflict ((true)) do update
+            set pid = excluded.pid, started_at = excluded.started_at, bell_pid = excluded.bell_pid, bell_started_at = excluded.bell_started_at;
+        end if;
+    end loop;
+    if not v_is_me or pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0 then
+        perform pgps_internal.say_asleep();
+    end if;
+    return true;
+end
+$$;
+comment on function pgps.try_lead(integer) is
+'Makes this session the leader if there is none that lives; true while it is, until it ends. To be called again every second while the leader
+sleeps, so that publishers go on waking it. bell: the process of another session of the leader''s, which calls pgps.await_ring.';
 
 create or replace function pgps.stay_awake() returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
-set lock_timeout = '100ms'
 as $$
 begin
-    -- It waits: among many publishers there is always one that commits with the lock shared, and a mere try would never get it, while a
-    -- request that waits makes their tries fail at once (302 events a second with tries only, 2,731 with the lock, 20 publishers).
-    perform pg_advisory_lock(1885826163, 2);
+    if not pgps_internal.leads() then
+        return false;
+    end if;
+    perform setval('pgps_internal.wake_seq', 0);
     return true;
-exception when lock_not_available then
-    perform pgps_internal.evict_impostor(2);
-    return false;
 end
 $$;
-comment on function pgps.stay_awake() is
-'Takes the awake lock, so that publishers need not NOTIFY; waits up to 0.1 s for those that commit just now, false after that';
+comment on function pgps.stay_awake() is 'Tells publishers, at once, that they need not wake the leader; false in a session that does not lead';
 
 create or replace function pgps.fall_asleep() returns pg_snapshot
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pg_advisory_unlock(1885826163, 2)
-    from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826163 and l.objid = 2 and l.objsubid = 2
-        and l.database = (select d.oid from pg_database d where d.datname = current_database())
-        and l.pid = pg_backend_pid() and l.mode = 'ExclusiveLock' and l.granted;
+    if pgps_internal.leads() then
+        perform pgps_internal.say_asleep();
+    end if;
     return pg_current_snapshot();
 end
 $$;
 comment on function pgps.fall_asleep() is
-'Lets the awake lock go and returns who was still running then: until these have ended, a commit may come without NOTIFY';
+'Tells publishers to wake the leader again and returns who was still running then: until these have ended, a commit may come unannounced';
+
+create or replace function pgps.is_told_awake() returns boolean
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$ select coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass) = 0, false) $$;
+comment on function pgps.is_told_awake() is
+'True when publishers take the leader to be awake: it said so, or was rung. One that sleeps nevertheless has missed it.';
+
+create or replace function pgps._ring() returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Anybody can call it: only where publishers ring, and while the leader sleeps, may it say that nobody need wake it.
+    if current_setting('max_prepared_transactions') = '0' or coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then
+        return false;
+    end if;
+    -- Outside of this transaction, which may be prepared and then must not NOTIFY. Others need not ring as well; counted first: who is just
+    -- about to wait sees it.
+    perform setval('pgps_internal.wake_seq', 0), nextval('pgps_internal.ring_seq');
+    perform pg_cancel_backend(l.bell_pid)
+    from pgps_internal.leader l join pg_stat_get_activity(l.bell_pid) a on a.pid = l.bell_pid and a.backend_start = l.bell_started_at;
+    return true;
+end
+$$;
+comment on function pgps._ring() is
+'Wakes the dispatcher now, before the caller commits: it looks until all that run now have ended';
+
+create or replace function pgps.await_ring(heard bigint) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    begin
+        if coalesce(pg_sequence_last_value('pgps_internal.ring_seq'::regclass), 0) <= await_ring.heard then
+            -- Not longer: the oldest snapshot of the database is that of whoever waits.
+            perform pg_sleep(1);
+        end if;
+    exception when query_canceled then
+        null;
+    end;
+    return coalesce(pg_sequence_last_value('pgps_internal.ring_seq'::regclass), 0);
+end
+$$;
+comment on function pgps.await_ring(bigint) is
+'Waits until publishers have rung more often than heard, at most a second, and returns how often they have. Needs pgps_worker or pgps_admin.';
+
+create or replace function pgps_internal.wake_dispatcher() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- As the rule of an endpoint does, see pgps_internal.publication.
+    if pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > date_part('epoch', clock_timestamp()) - 5 then
+        if current_setting('max_prepared_transactions') = '0' then
+            perform pg_notify('pgps_dispatch', '');
+        else
+            perform pgps._ring();
+        end if;
+    end if;
+end
+$$;
+comment on function pgps_internal.wake_dispatcher() is 'Wakes the dispatcher, if it sleeps, for what this transaction publishes other than by an endpoint';
 
 create or replace function pgps.all_ended(since pg_snapshot) returns boolean
 language sql stable
@@ -80,5 +184,10 @@ as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_end
 comment on function pgps.all_ended(pg_snapshot) is 'True when every transaction that ran at that snapshot has ended';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot) from public;
-grant execute on function pgps.try_lead(), pgps.stay_awake(), pgps.fall_asleep(), pgps.all_ended(pg_snapshot) to pgps_worker, pgps_admin;
+revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(), pgps.await_ring(bigint),
+    pgps.all_ended(pg_snapshot) from public;
+grant execute on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(), pgps.await_ring(bigint),
+    pgps.all_ended(pg_snapshot) to pgps_worker, pgps_admin;
+-- Read and called by whoever publishes.
+grant select on sequence pgps_internal.wake_seq to public;
+grant execute on function pgps._ring() to public;

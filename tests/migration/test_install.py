@@ -205,14 +205,11 @@ def test_threads_that_install_at_once_all_succeed(empty_database: str) -> None:
 
 def test_a_second_installer_waits_for_the_first(empty_database: str, connect: Connect) -> None:
     first = connect(dsn=empty_database, autocommit=False)
-    first.execute("select pg_advisory_xact_lock(%s)", [install._LOCK_KEY])
+    first.execute("lock table pg_authid in share update exclusive mode")
     second = threading.Thread(target=install.install, args=[empty_database])
     second.start()
     watcher = connect(dsn=empty_database)
-    waiting = """
-        select from pg_locks where locktype = 'advisory' and not granted
-        and database = (select oid from pg_database where datname = current_database())
-    """
+    waiting = "select from pg_locks where relation = 'pg_authid'::regclass and not granted"
     wait_until(lambda: watcher.execute(waiting).fetchone() is not None, what="the second installer waits")
     first.rollback()
     second.join()

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, endpoint, publish, quoted, rows, value
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect
 from tests.security.conftest import Mallory
 
 
@@ -55,33 +55,6 @@ def test_a_statement_prepared_by_a_filter_is_forgotten(mallory: Mallory, name: C
     rows(mallory.admin, "select pgps.dispatch()")
     assert rows(mallory.admin, "select name from pg_prepared_statements where from_sql") == []
     assert len(column(mallory.connection, "select payload from pgps.receive(%s)", [found])) == 1
-
-
-def test_advisory_locks_of_a_plain_role_do_not_stop_dispatch(mallory: Mallory, name: Callable[..., str]) -> None:
-    found = mallory.subscribe(name("s"))
-    for key in (1, 4):
-        rows(mallory.connection, "select pg_advisory_lock(1885826163, %s)", [key])
-    publish(mallory.admin, mallory.event_type, 1)
-    rows(mallory.admin, "set statement_timeout = '20s'")
-    assert value(mallory.admin, "select pgps.dispatch()") >= 1
-    rows(mallory.admin, "begin; select pgps.reclaim()")
-    held = "select mode from pg_locks where relation = 'pgps_internal.installation'::regclass"
-    assert "ShareUpdateExclusiveLock" in column(mallory.admin, held), "it is this one that reclaims"
-    rows(mallory.admin, "commit")
-    assert len(column(mallory.connection, "select payload from pgps.receive(%s)", [found])) == 1
-
-
-@pytest.mark.parametrize(("function", "key"), [("try_lead", 3), ("stay_awake", 2)])
-def test_a_plain_role_that_holds_a_lock_of_the_workers_is_put_out(
-    mallory: Mallory, connect: Connect, role: Callable[..., str], function: str, key: int
-) -> None:
-    worker, other = connect(role("worker", "pgps_worker")), connect(role("worker", "pgps_worker"))
-    rows(mallory.connection, "select pg_advisory_lock(1885826163, %s)", [key])
-    wait_until(lambda: call(worker, function))
-    assert not call(other, function)
-    with pytest.raises(psycopg.OperationalError):
-        rows(mallory.connection, "select 1")
-    assert call(worker, function)
 
 
 def test_two_dispatchers_wait_for_each_other(mallory: Mallory, connect: Connect) -> None:

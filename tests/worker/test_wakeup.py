@@ -60,17 +60,13 @@ async def until(condition: str, connection: psycopg.Connection) -> None:
     await asyncio.to_thread(wait_until, lambda: connection.execute(condition.encode()).fetchone(), what=condition)
 
 
-AWAKE = """
-select 1 from pg_locks
-where locktype = 'advisory' and classid = 1885826163 and objid = 2 and mode = 'ExclusiveLock' and granted
-    and database = (select oid from pg_database where datname = current_database())
-"""
+AWAKE = "select 1 from pgps_internal.wake_seq where is_called and last_value = 0"
 # In _asleep a look is nothing but a dispatch.
 WAITING = """
 select 1 from pg_stat_activity
 where datname = current_database() and application_name like 'pgps-worker/%' and query like 'select pgps.dispatch%'
 """
-ASLEEP = f"select 1 where not exists ({AWAKE})"
+ASLEEP = "select 1 from pgps_internal.wake_seq where last_value > 0"
 
 
 async def test_publishers_tell_a_sleeping_dispatcher_and_spare_one_that_is_awake(
@@ -144,11 +140,11 @@ async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_t
 async def test_a_notification_that_never_comes_costs_a_second_at_most(
     own_database: str, ticks: Ticks, connect: Connect
 ) -> None:
-    """As if the commit had found somebody else awake who died: the lock is held by a session that does nothing."""
+    """As if the commit had found somebody else awake who died."""
     idle = connect(dsn=own_database)
     async with dispatching(own_database) as vitals:
         await until(WAITING, idle)
-        idle.execute("select pg_advisory_lock(1885826163, 2)")
+        idle.execute("select setval('pgps_internal.wake_seq', 0)")
         published = time.monotonic()
         await asyncio.to_thread(ticks.publish, 1)
         await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)

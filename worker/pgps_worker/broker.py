@@ -29,12 +29,14 @@ __all__ = [
     "dispatch_next_part",
     "fail_delivery",
     "fall_asleep_and_dispatch",
+    "is_told_awake",
     "limit_session",
     "limit_statements",
     "next_delivery",
     "now",
     "pending_subscribers",
     "reclaim",
+    "release_suspects",
     "run_subscriber",
     "stay_awake_and_dispatch",
     "terminate",
@@ -102,9 +104,14 @@ class TroubleCount:
     hint: str | None
 
 
-def try_lead(wire: Wire) -> bool:
-    """Take the leader lock if it is free; True while this session leads."""
-    return bool(wire.row("select pgps.try_lead()")[0])
+def try_lead(wire: Wire, bell: int | None = None) -> bool:
+    """Lead if nobody does; True while this session leads. Also says that it does; bell: the process of its bell."""
+    return bool(wire.row("select pgps.try_lead(nullif($1, '')::integer)", [str(bell or "")])[0])
+
+
+def is_told_awake(wire: Wire) -> bool:
+    """Return whether publishers take the leader to be awake."""
+    return bool(wire.row("select pgps.is_told_awake()")[0])
 
 
 def dispatch(wire: Wire) -> Batch:
@@ -137,14 +144,14 @@ def limit_session(wire: Wire, timeout: float) -> None:
 
 
 def stay_awake_and_dispatch(wire: Wire) -> tuple[bool, Batch]:
-    """Tell publishers not to notify, and dispatch; False when one that is committing prevents it."""
+    """Tell publishers that nobody need wake the leader, and dispatch; False when this session does not lead."""
     first: LiteralString = "(select pgps.stay_awake() as awake offset 0) as first"
     awake, *found = wire.row("select awake, " + _DISPATCH + " from " + first)
     return bool(awake), _batch(*found)
 
 
 def fall_asleep_and_dispatch(wire: Wire) -> tuple[str, Batch]:
-    """Let publishers notify again, and dispatch; return a snapshot before which all may still commit without.
+    """Have publishers wake the leader again, and dispatch; return a snapshot before which all may still not do so.
 
     Not the one fall_asleep returns: a snapshot ends with the last transaction
     that has ended, and newer ones that run are not in it. A transaction id drawn
@@ -231,11 +238,13 @@ async def reclaim(connection: Connection) -> int:
 
 
 async def try_suspect(connection: Connection, subscription: str) -> bool:
-    """Take the session's lock for finding the event that breaks a callback; False when another has it."""
-    query: LiteralString = (
-        "select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended('pgps suspect ' || %s, 0))"
-    )
-    return bool((await _row(connection, query, [subscription]))[0])
+    """Become the one session that looks for the event that breaks a callback; False when another one is."""
+    return bool((await _row(connection, "select pgps.try_suspect(%s)", [subscription]))[0])
+
+
+async def release_suspects(connection: Connection) -> None:
+    """Let other sessions look for the events that break callbacks."""
+    await connection.execute("select pgps.release_suspects()")
 
 
 async def terminate(connection: Connection, pid: int) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import random
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import errors
 
 from pgps_worker import broker
+from pgps_worker.bell import hang
 from pgps_worker.connection import connect
 from pgps_worker.large import dispatch_large
-from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, SAFETY, Pace, Round, confirm
+from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, RUNG_POLLS, SAFETY, Pace, Round, confirm
 from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
+    from pgps_worker.bell import Bell
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
@@ -61,7 +64,15 @@ class Dispatcher:
                 self.vitals.rest(self.name)
 
     async def _lead(self, wire: Wire) -> None:
-        leader = _Leader(wire, self.vitals, Pace(self.config.cores), self.config.dispatch_timeout)
+        async with AsyncExitStack() as stack:
+            bell = None if wire.interrupted else await hang(self.config, wire.connection, stack)
+            if bell:
+                wire.heed(bell)
+            await self._dispatch(
+                wire, _Leader(wire, self.vitals, Pace(self.config.cores), self.config.dispatch_timeout, bell)
+            )
+
+    async def _dispatch(self, wire: Wire, leader: _Leader) -> None:
         if not wire.interrupted:
             await wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
             self.vitals.leading = True
@@ -92,11 +103,13 @@ def _stand_by(wire: Wire) -> None:
 class _Leader:
     """The loop of the dispatcher that leads, in a thread. Nothing is logged in it, and a batch costs one round trip."""
 
-    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float) -> None:
+    def __init__(self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float, bell: Bell | None) -> None:
         self._wire = wire
         self._vitals = vitals
         self._pace = pace
         self._timeout = self._patience = timeout
+        self._bell = bell
+        self._led = 0.0
 
     def _beat(self) -> None:
         # As long as the first limit, however patient it has become: who watches is to know.
@@ -111,15 +124,16 @@ class _Leader:
         """Dispatch until interrupted."""
         if self._patience > self._timeout:
             broker.limit_session(self._wire, self._patience)
+        self._keep_leading(patience=0)
         while not self._wire.interrupted:
-            # Awake first: who commits now may have seen the last leader awake, and will not notify.
-            self._awake()
-            self._asleep()
+            self._keep_leading()
+            # Awake first: who commits now may have seen the last leader awake, and will not tell.
+            if not self._awake():
+                self._asleep()
 
-    def _awake(self) -> None:
-        """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
+    def _awake(self) -> bool:
+        """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while; True: once more."""
         awake = False
-        checked = time.monotonic()
         while not self._wire.interrupted:
             began = time.monotonic()
             if awake:
@@ -129,43 +143,52 @@ class _Leader:
             now = self._note(batch, began)
             if not batch.events and self._pace.is_calm(now):
                 break
-            if now - checked > SAFETY:
-                self._still_leading()
-                checked = now
+            self._keep_leading()
             self._wire.pause(self._pace.linger())
-        if awake:
-            self._fall_asleep()
+        return awake and self._fall_asleep()
 
-    def _fall_asleep(self) -> None:
-        """Let publishers notify again, and look until none is left that was committing without."""
+    def _fall_asleep(self) -> bool:
+        """Have publishers wake the leader again, and look until none is left that was committing without.
+
+        True when it is to be awake at once: rung meanwhile, since others have taken it to be awake, or busy again.
+        """
         began = time.monotonic()
         running, batch = broker.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
-        for poll in ALL_ENDED_POLLS:
+        for poll in RUNG_POLLS if self._bell else ALL_ENDED_POLLS:
             began = time.monotonic()
             ended, batch = broker.all_ended_and_dispatch(self._wire, running)
             now = self._note(batch, began)
-            if ended or self._wire.interrupted or self._pace.is_busy(now):
-                return
-            self._wire.notified(poll)
+            if ended or self._wire.interrupted:
+                break
+            if self._pace.is_busy(now):
+                return True
+            self._keep_leading()
+            if self._wire.notified(poll) and self._bell:
+                return True
+        return False
 
     def _asleep(self) -> None:
-        """Wait for publishers to notify, until they do it too often."""
+        """Wait for publishers to notify, until they do it too often; or for the bell."""
         timeout = CONFIRM
         while not self._wire.interrupted:
             told = self._wire.notified(timeout)
-            if not told and timeout == SAFETY:
-                self._still_leading()
+            if self._bell and (told or (timeout == SAFETY and broker.is_told_awake(self._wire))):
+                # Whoever rang has not committed yet, and others that came meanwhile have not rung.
+                return
+            self._keep_leading()
             began = time.monotonic()
             batch = broker.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return
             timeout = confirm(batch.events)
 
-    def _still_leading(self) -> None:
-        """Take the leader lock back should a filter's function have released the session's locks."""
-        if not broker.try_lead(self._wire):
-            raise LeadershipLostError
+    def _keep_leading(self, patience: float = SAFETY) -> None:
+        """Say every second that this session leads, and make sure of it."""
+        if time.monotonic() - self._led >= patience:
+            if not broker.try_lead(self._wire, self._bell.pid if self._bell else None):
+                raise LeadershipLostError
+            self._led = time.monotonic()
 
     def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:
         """Count what a look found, once it is dispatched, and return the time."""
@@ -184,7 +207,7 @@ class _Leader:
 
 
 class LeadershipLostError(OSError):
-    """Another session holds the leader lock."""
+    """Another session has taken the lead."""
 
     def __str__(self) -> str:
         return "another session dispatches now"

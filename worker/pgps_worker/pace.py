@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-__all__ = ["ALL_ENDED_POLLS", "CONFIRM", "SAFETY", "Pace", "confirm"]
+__all__ = ["ALL_ENDED_POLLS", "CONFIRM", "RUNG_POLLS", "SAFETY", "Pace", "confirm"]
 
 SAFETY = 1.0
 """Seconds between looks while asleep, should a notification be lost."""
@@ -23,6 +23,9 @@ _FEW = 100
 ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, *[0.1] * 300)
 """Seconds between looks for those who were publishing when the dispatcher fell asleep: they will commit without a
 NOTIFY. After half a minute the looks of a sleeping dispatcher have to do."""
+
+RUNG_POLLS = (0.001, 0.001, 0.002, 0.004, 0.008, *[0.016] * 125, *[0.1] * 280)
+"""The same where publishers ring before they commit: every event is waited for so."""
 
 # Busy: so many commits in so short a time (400 a second), or hardly a pause between the batches they came in, however
 # long: also with few events, since what then fills the machine is better done for several events at once, and without

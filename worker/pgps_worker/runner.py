@@ -79,9 +79,10 @@ class Runner:
             return result
         if turn.is_to_blame(result.outcome):
             result = await self._file(connection, turn, result)
-        # Also when nothing ran: the lock on the suspect must go.
-        if turn.alone or result.outcome is not Outcome.NOTHING:
+        if result.outcome is not Outcome.NOTHING:
             await broker.wash(connection)
+        if turn.alone:
+            await broker.release_suspects(connection)
         return result
 
     async def _call(self, connection: Connection, turn: Turn) -> Result:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from psycopg.pq.abc import PGresult
 
+    from pgps_worker.bell import Bell
     from pgps_worker.connection import Connection
 
 __all__ = ["Wire"]
@@ -53,20 +54,21 @@ class Wire:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pgps-wire")
         self._types = Transformer(connection)
         self._interrupted = threading.Event()
-        self._bell, self._ringer = socket.socketpair()
+        self._interrupt, self._interrupter = socket.socketpair()
         self._answers = select.poll()
         self._answers.register(self._pgconn.socket, select.POLLIN)
         self._waits = select.poll()
         self._waits.register(self._pgconn.socket, select.POLLIN)
-        self._waits.register(self._bell, select.POLLIN)
+        self._waits.register(self._interrupt, select.POLLIN)
+        self._bell: Bell | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
-        self._bell.close()
-        self._ringer.close()
+        self._interrupt.close()
+        self._interrupter.close()
 
     async def aside(self, work: Callable[[], T]) -> T:
         """Run in a thread what uses this wire; a cancellation interrupts it, and cancels its statement, too."""
@@ -91,7 +93,7 @@ class Wire:
     def interrupt(self) -> None:
         """End all waits, now and in future; statements go on. From any thread."""
         self._interrupted.set()
-        self._ringer.send(b"!")
+        self._interrupter.send(b"!")
 
     def row(self, query: str, params: Sequence[str] = ()) -> tuple[Any, ...]:
         """Run a statement, whose parameters are $1, $2, … and texts, and return its one row. Raises psycopg.Error."""
@@ -111,19 +113,28 @@ class Wire:
         if result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
 
+    def heed(self, bell: Bell) -> None:
+        """Take a ring for a notification from now on."""
+        self._bell = bell
+        self._waits.register(bell.fileno(), select.POLLIN)
+
     def notified(self, timeout: float) -> int:
-        """Wait for a notification on any channel, and return how many there are.
+        """Wait for a notification on any channel, or a ring, and return how many there are.
 
         0 after `timeout` seconds or when interrupted. Those that came while a statement ran count.
         """
         deadline = time.monotonic() + timeout
-        while not (came := take_notifications(self.connection)):
+        while not (came := self._told()):
             left = deadline - time.monotonic()
             if left <= 0 or self.interrupted:
                 return 0
             self._waits.poll(math.ceil(1000 * left))
             self._pgconn.consume_input()
         return came
+
+    def _told(self) -> int:
+        rung = self._bell is not None and self._bell.rung()
+        return take_notifications(self.connection) + rung
 
     def pause(self, seconds: float) -> None:
         """Wait, unless interrupted."""
