@@ -14,16 +14,16 @@ begin
         using errcode = '55000', hint = 'Its events are acknowledged when its function returns.';
     end if;
     if v_subscription.handler = 'any' then
-        v_acked := pgps_internal.ack_lease(v_subscription, v_up_to);
+        v_acked := pgps_internal.ack_lease(v_subscription, v_up_to, args ->> 'consumer');
     else
-        v_acked := pgps_internal.ack_position(v_subscription, v_up_to);
+        v_acked := pgps_internal.ack_position(v_subscription, v_up_to, args ->> 'consumer');
     end if;
     return to_jsonb(v_acked);
 end
 $$;
 comment on function pgps_internal.do_ack(name, jsonb) is 'See pgps.ack';
 
-create or replace function pgps_internal.ack_position(subscription pgps_internal.subscription, up_to bigint) returns bigint
+create or replace function pgps_internal.ack_position(subscription pgps_internal.subscription, up_to bigint, consumer text) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -42,6 +42,9 @@ begin
     end if;
     perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
+    if v_position.consumer is distinct from ack_position.consumer then
+        perform pgps_internal.require_consumer(ack_position.subscription, v_position, ack_position.consumer);
+    end if;
     if ack_position.up_to is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
         -- The usual case: all that was received, and nothing of it was put back.
         if v_position.outstanding > 0 then
@@ -82,12 +85,13 @@ begin
     end if;
     v_acked := coalesce(v_acked, 0) + cardinality(v_retried);
     perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch), coalesce(v_event, v_position.acked_event), v_position.received_batch,
-        v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer);
+        v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer,
+        case when ack_position.up_to is not null then v_position.consumer end);
     perform pgps_internal.settle(v_id, v_retried);
     return v_acked;
 end
 $$;
-comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint) is
+comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint, text) is
 'Moves the position over what was received, to the end or up to an event; counts what is acknowledged thereby';
 
 create or replace function pgps_internal.settle(subscription_id bigint, event_ids bigint[]) returns void
@@ -104,22 +108,25 @@ end
 $$;
 comment on function pgps_internal.settle(bigint, bigint[]) is 'Forgets failures that are over, and earlier ones that the position has passed since';
 
-create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint) returns bigint
+create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint, consumer text) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := (ack_lease.subscription).subscription_id;
     -- Asked once, not for each event that waits: 57 of 66 ms with 3,000 waiting.
-    v_holder text := pgps_internal.holder();
+    v_holder text := pgps_internal.holder_for(ack_lease.consumer);
     v_batch bigint;
     v_acked bigint;
+    v_calls bigint;
 begin
     if ack_lease.up_to is not null then
         select s.batch_id into v_batch from pgps_internal.share s
         where s.subscription_id = v_id and s.event_id = ack_lease.up_to and s.holder = v_holder;
         if not found then
-            raise exception 'event % is not held by this session on subscription "%"', ack_lease.up_to, (ack_lease.subscription).name
+            perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
+            raise exception 'event % is not held by this % on subscription "%"', ack_lease.up_to,
+                case when ack_lease.consumer is null then 'session' else 'consumer' end, (ack_lease.subscription).name
             using errcode = '55000', hint = 'Its lease may have ended and another consumer has it; see the setting lease.';
         end if;
     end if;
@@ -127,32 +134,63 @@ begin
         delete from pgps_internal.share s
         where s.subscription_id = v_id and s.holder = v_holder
             and (ack_lease.up_to is null or (s.batch_id, s.event_id) <= (v_batch, ack_lease.up_to))
-        returning s.event_id
+        returning s.event_id, s.leased_by
     ),
     failures as (
         delete from pgps_internal.failure f using settled s where f.subscription_id = v_id and f.event_id = s.event_id
     )
-    select count(*) into v_acked from settled;
+    select count(*), count(distinct s.leased_by) into v_acked, v_calls from settled s;
     if v_acked > 0 then
         perform pgps_internal.move(v_id, -1, 0, -1, 0, v_acked);
+    elsif ack_lease.consumer is null then
+        perform pgps_internal.require_own(ack_lease.subscription, null);
+    end if;
+    if v_calls > 1 and ack_lease.consumer is null then
+        -- A session of its own may do so; what comes by a transaction pooler cannot be told from it here.
+        raise warning 'these were events of % transactions that received: behind a transaction pooler another client''s may be among them', v_calls
+        using errcode = '01000', hint = 'Name the consumer: receive(…, consumer => ''…''), ack(…, consumer => ''…''). '
+            'The setting named_consumers makes that a duty.';
     end if;
     return v_acked;
 end
 $$;
-comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint) is 'Settles the events that this session holds, all or up to one in delivery order';
+comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
+'Settles the events that this consumer holds, all or up to one in delivery order. Without a name it warns when several transactions received them:
+what a server process holds may be that of several clients of a transaction pooler';
 
-create or replace function pgps.ack(subscription text, up_to bigint = null) returns bigint
+create or replace function pgps_internal.require_own(subscription pgps_internal.subscription, consumer text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_session text := pgps_internal.holder() || '/';
+begin
+    if require_own.consumer is null and exists (select from pgps_internal.share s
+            where s.subscription_id = (require_own.subscription).subscription_id and starts_with(s.holder, v_session)
+                and s.holder <> v_session || current_setting('application_name')) then
+        raise exception 'the events of subscription "%" that this server process holds were received under another application_name than "%"',
+            (require_own.subscription).name, current_setting('application_name')
+        using errcode = '55000', hint = 'Behind a transaction pooler name the consumer: receive(…, consumer => ''…''), ack(…, consumer => ''…'').';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_own(pgps_internal.subscription, text) is
+'Raises 55000 when a session without a consumer''s name finds that its server process serves others too';
+
+create or replace function pgps.ack(subscription text, up_to bigint = null, consumer text = null) returns bigint
 language sql
 begin atomic
-    select (pgps._call('ack', jsonb_build_object('subscription', ack.subscription, 'up_to', ack.up_to)) #>> '{}')::bigint;
+    select (pgps._call('ack', jsonb_build_object('subscription', ack.subscription, 'up_to', ack.up_to, 'consumer', ack.consumer)) #>> '{}')::bigint;
 end;
-comment on function pgps.ack(text, bigint) is
+comment on function pgps.ack(text, bigint, text) is
 'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many. What pgps.receive has
-not returned is never covered. In the transaction of the application''s own writes it makes consumption exactly once.
-Needs to own the subscription. Errors: 42704, 42501, 55000 not received or acknowledged already, or internal.';
+not returned is never covered. In the transaction of the application''s own writes it makes consumption exactly once. consumer: the name given to pgps.receive, if
+one was. Behind a transaction pooler a consumer has to have a name: without, on a handler => ''any'' subscription, what the server process holds is
+acknowledged, whoever received it there; a WARNING tells when that were several transactions. Needs to own the subscription.
+Errors: 42704, 42501, 22023, 55000 not received, not by this consumer, or acknowledged already, or internal.';
 
 create or replace function pgps_internal.put_back(
-    subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval
+    subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval, consumer text
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -165,8 +203,8 @@ begin
     if put_back.retry_in < '0' then
         raise exception 'invalid retry_in %', put_back.retry_in using errcode = '22023', hint = 'Give a positive interval, or null.';
     end if;
-    v_failed := case (put_back.subscription).handler when 'any' then pgps_internal.release(put_back.subscription, put_back.event_ids)
-        else pgps_internal.received_of(put_back.subscription, put_back.event_ids) end;
+    v_failed := case (put_back.subscription).handler when 'any' then pgps_internal.release(put_back.subscription, put_back.event_ids, put_back.consumer)
+        else pgps_internal.received_of(put_back.subscription, put_back.event_ids, put_back.consumer) end;
     select e.id into v_missing from unnest(put_back.event_ids) e(id)
     where not exists (select from unnest(v_failed) f where f.event_id = e.id) order by e.id limit 1;
     if found then
@@ -178,19 +216,19 @@ begin
     return coalesce(cardinality(v_failed), 0);
 end
 $$;
-comment on function pgps_internal.put_back(pgps_internal.subscription, bigint[], text, interval) is
+comment on function pgps_internal.put_back(pgps_internal.subscription, bigint[], text, interval, text) is
 'Files events that a consumer has refused: all of them, or none. Errors: 22023, 55000.';
 
-create or replace function pgps_internal.release(subscription pgps_internal.subscription, event_ids bigint[]) returns pgps_internal.received[]
+create or replace function pgps_internal.release(subscription pgps_internal.subscription, event_ids bigint[], consumer text) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_holder text := pgps_internal.holder();
+    v_holder text := pgps_internal.holder_for(release.consumer);
     v_released pgps_internal.received[];
 begin
     with released as (
-        update pgps_internal.share s set leased_until = null, holder = null
+        update pgps_internal.share s set leased_until = null, holder = null, leased_by = null
         where s.subscription_id = (release.subscription).subscription_id and s.event_id = any (release.event_ids) and s.holder = v_holder
         returning s.event_id, s.type_id, s.attempts
     )
@@ -198,9 +236,10 @@ begin
     return v_released;
 end
 $$;
-comment on function pgps_internal.release(pgps_internal.subscription, bigint[]) is 'Ends the leases that this session has on events, and returns those';
+comment on function pgps_internal.release(pgps_internal.subscription, bigint[], text) is 'Ends the leases that this consumer has on events, and returns those';
 
-create or replace function pgps_internal.received_of(subscription pgps_internal.subscription, event_ids bigint[]) returns pgps_internal.received[]
+create or replace function pgps_internal.received_of(subscription pgps_internal.subscription, event_ids bigint[], consumer text)
+returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -211,6 +250,7 @@ declare
 begin
     perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
+    perform pgps_internal.require_consumer(received_of.subscription, v_position, received_of.consumer);
     with wanted as materialized (
         select distinct e.id from unnest(received_of.event_ids) e(id)
     ),
@@ -230,7 +270,7 @@ begin
     return v_received;
 end
 $$;
-comment on function pgps_internal.received_of(pgps_internal.subscription, bigint[]) is
+comment on function pgps_internal.received_of(pgps_internal.subscription, bigint[], text) is
 'Those events that the one consumer of a subscription has received and neither acknowledged nor put back, with how often they were tried';
 
 create or replace function pgps_internal.do_nack(caller name, args jsonb) returns jsonb
@@ -243,7 +283,8 @@ begin
     if args ->> 'event_id' is null then
         raise exception 'event_id is null' using errcode = '22023', hint = 'Give the event_id of an event that pgps.receive returned.';
     end if;
-    perform pgps_internal.put_back(v_subscription, array[(args ->> 'event_id')::bigint], args ->> 'error', (args ->> 'retry_in')::interval);
+    perform pgps_internal.put_back(v_subscription, array[(args ->> 'event_id')::bigint], args ->> 'error', (args ->> 'retry_in')::interval,
+        args ->> 'consumer');
     return null;
 end
 $$;
@@ -264,31 +305,35 @@ begin
     if array_position(v_ids, null) is not null then
         raise exception 'event_ids contains null' using errcode = '22023', hint = 'Give an array of the event_ids that pgps.receive returned.';
     end if;
-    return to_jsonb(pgps_internal.put_back(v_subscription, v_ids, args ->> 'error', (args ->> 'retry_in')::interval));
+    return to_jsonb(pgps_internal.put_back(v_subscription, v_ids, args ->> 'error', (args ->> 'retry_in')::interval, args ->> 'consumer'));
 end
 $$;
 comment on function pgps_internal.do_nack_events(name, jsonb) is 'See pgps.nack_events';
 
-create or replace function pgps.nack(subscription text, event_id bigint, error text = null, retry_in interval = null) returns void
+create or replace function pgps.nack(
+    subscription text, event_id bigint, error text = null, retry_in interval = null, consumer text = null
+) returns void
 language sql
 begin atomic
     select pgps._call('nack', jsonb_build_object('subscription', nack.subscription, 'event_id', nack.event_id, 'error', nack.error,
-        'retry_in', nack.retry_in));
+        'retry_in', nack.retry_in, 'consumer', nack.consumer));
 end;
-comment on function pgps.nack(text, bigint, text, interval) is
+comment on function pgps.nack(text, bigint, text, interval, text) is
 'Puts one received event back: it comes again after retry_in (null = at the next receive), and goes to the exception queue with error
-after max_attempts. The others can be acknowledged over it. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received.';
+after max_attempts. The others can be acknowledged over it. consumer: the name given to pgps.receive, if one was. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received.';
 
-create or replace function pgps.nack_events(subscription text, event_ids bigint[], error text = null, retry_in interval = null) returns bigint
+create or replace function pgps.nack_events(
+    subscription text, event_ids bigint[], error text = null, retry_in interval = null, consumer text = null
+) returns bigint
 language sql
 begin atomic
     select (pgps._call('nack_events', jsonb_build_object('subscription', nack_events.subscription, 'event_ids', to_jsonb(nack_events.event_ids),
-        'error', nack_events.error, 'retry_in', nack_events.retry_in)) #>> '{}')::bigint;
+        'error', nack_events.error, 'retry_in', nack_events.retry_in, 'consumer', nack_events.consumer)) #>> '{}')::bigint;
 end;
-comment on function pgps.nack_events(text, bigint[], text, interval) is
+comment on function pgps.nack_events(text, bigint[], text, interval, text) is
 'Puts several received events back, as pgps.nack does with one, in one step: all of them or, when one has not been received, none; returns
 how many. An empty array puts nothing back. Needs to own the subscription. Errors: 42704, 42501, 22023 null, 55000 not received.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.ack(text, bigint), pgps.nack(text, bigint, text, interval),
-    pgps.nack_events(text, bigint[], text, interval) to public;
+grant execute on function pgps.ack(text, bigint, text), pgps.nack(text, bigint, text, interval, text),
+    pgps.nack_events(text, bigint[], text, interval, text) to public;

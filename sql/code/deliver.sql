@@ -8,6 +8,53 @@ set search_path = pg_catalog, pg_temp
 as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start)) from pg_stat_get_activity(pg_backend_pid()) a); end $$;
 comment on function pgps_internal.holder() is 'Who holds a lease: this session';
 
+create or replace function pgps_internal.holder_for(consumer text) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if holder_for.consumer is null then
+        -- Behind a transaction pooler a server process serves many clients. It tells them apart by what they say of themselves, if they do.
+        return pgps_internal.holder() || '/' || current_setting('application_name');
+    end if;
+    return 'consumer/' || pgps_internal.check_consumer(holder_for.consumer);
+end
+$$;
+comment on function pgps_internal.holder_for(text) is 'Who holds a lease on an event of a shared subscription: the consumer of that name, null = this session';
+
+create or replace function pgps_internal.check_consumer(consumer text) returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_consumer.consumer = '' or octet_length(check_consumer.consumer) > 200 then
+        raise exception 'invalid consumer "%"', check_consumer.consumer
+        using errcode = '22023', hint = 'Give a name of 1 to 200 bytes that no other consumer has, or null.';
+    end if;
+    return check_consumer.consumer;
+end
+$$;
+comment on function pgps_internal.check_consumer(text) is 'The name of a consumer, null = none; 22023 when it is none';
+
+create or replace function pgps_internal.require_consumer(subscription pgps_internal.subscription, at pgps_internal.position, consumer text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (require_consumer.at).consumer is distinct from require_consumer.consumer
+            and ((require_consumer.at).consumer is not null or (require_consumer.at).outstanding > 0) then
+        raise exception 'what subscription "%" gave last was received %, not %', (require_consumer.subscription).name,
+            coalesce('by consumer "' || (require_consumer.at).consumer || '"', 'without the name of a consumer'),
+            coalesce('by consumer "' || pgps_internal.check_consumer(require_consumer.consumer) || '"', 'without one')
+        using errcode = '55000', hint = 'Receive again under the name that acknowledges. Two consumers share a subscription with handler => ''any''; '
+            'otherwise subscribe once for each.';
+    end if;
+    return true;
+end
+$$;
+comment on function pgps_internal.require_consumer(pgps_internal.subscription, pgps_internal.position, text) is
+'True; raises 55000 when what a subscription with one consumer gave last was given to another one';
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- receive
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -52,7 +99,7 @@ end
 $$;
 comment on function pgps_internal.has_due(bigint) is 'True when take_due has something to hand out';
 
-create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer, acks boolean) returns pgps_internal.received[]
+create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -86,7 +133,7 @@ begin
         if v_next is null then
             v_next := '{}';
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch, v_position.received_event,
-                v_position.acked_total + cardinality(v_due), v_position.outstanding);
+                v_position.acked_total + cardinality(v_due), v_position.outstanding, v_position.consumer);
         else
             v_last := v_next[cardinality(v_next)];
             insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
@@ -97,29 +144,41 @@ begin
         end if;
         return v_due || v_next;
     elsif v_next is null then
-        -- Only what was put back, or as much of it as was asked for: what was received before stays received.
+        -- Only what was put back, or as much of it as was asked for: what was received before stays received, by the same consumer.
+        if v_position.consumer is distinct from take.consumer then
+            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+                v_position.acked_total, 0, take.consumer);
+        end if;
         return v_due;
     end if;
     v_last := v_next[cardinality(v_next)];
     -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
-    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding) then
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next));
+    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding)
+            or v_position.consumer is distinct from take.consumer then
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, consumer)
+        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next),
+            take.consumer);
     end if;
     return v_due || v_next;
 end
 $$;
-comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean) is
+comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean, text) is
 'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged. acks: they are at once';
 
-create or replace function pgps_internal.lease(subscription pgps_internal.subscription, max_events integer, acks boolean) returns pgps_internal.received[]
+create or replace function pgps_internal.lease(subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := (lease.subscription).subscription_id;
+    v_holder text := pgps_internal.holder_for(lease.consumer);
     v_taken pgps_internal.received[];
 begin
+    if lease.consumer is null and not lease.acks and pgps_internal.setting('named_consumers')::boolean then
+        raise exception 'a consumer of shared subscription "%" has to name itself', (lease.subscription).name
+        using errcode = '55000', hint = format('select * from pgps.receive(%L, consumer => ''…''), and the same name for pgps.ack; see the setting named_consumers.',
+            quote_ident((lease.subscription).name));
+    end if;
     with free as materialized (
         select s.batch_id, s.event_id from pgps_internal.share s
         where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < clock_timestamp())
@@ -129,7 +188,7 @@ begin
     ),
     taken as (
         update pgps_internal.share s
-        set holder = pgps_internal.holder(), fence = s.fence + 1, attempts = s.attempts + 1,
+        set holder = v_holder, fence = s.fence + 1, attempts = s.attempts + 1, leased_by = pg_current_xact_id(),
             leased_until = clock_timestamp() + pgps_internal.setting('lease')::interval
         from free f where s.subscription_id = v_id and s.batch_id = f.batch_id and s.event_id = f.event_id
         returning s.batch_id, s.event_id, s.type_id, s.attempts
@@ -145,7 +204,7 @@ begin
     return coalesce(v_taken, '{}');
 end
 $$;
-comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean) is
+comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean, text) is
 'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: and acknowledges them';
 
 create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
@@ -234,9 +293,12 @@ begin
     if v_found.may_receive is not true then
         perform pgps_internal.require_rights(v_subscription);
     end if;
+    if new.consumer is not null then
+        perform pgps_internal.check_consumer(new.consumer);
+    end if;
     loop
-        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, v_acks)
-            else pgps_internal.take(v_subscription, v_max, v_acks) end;
+        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
+            else pgps_internal.take(v_subscription, v_max, v_acks, new.consumer) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
         if v_subscription.name like 'pgps\_registration\_%' then
             new.messages := (select coalesce((select pgps_internal.for_client(r.client_id, new.messages) from pgps_internal.registration r
@@ -274,17 +336,22 @@ begin
     if to_regclass('pgps._receive_calls') is null then
         create view pgps._receive_calls as
         select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
-            null::pgps_internal.message[] as messages where false;
+            null::pgps_internal.message[] as messages, null::text as consumer where false;
         alter view pgps._receive_calls alter column caller set default current_user;
         create trigger enter instead of insert on pgps._receive_calls
         for each row execute function pgps_internal.enter_receive();
         grant insert (subscription, max_events, acks), select (messages) on pgps._receive_calls to public;
     end if;
+    -- The column came later; a view takes one at its end.
+    create or replace view pgps._receive_calls as
+    select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
+        null::pgps_internal.message[] as messages, null::text as consumer where false;
+    grant insert (consumer) on pgps._receive_calls to public;
 end
 $$;
 comment on view pgps._receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
 
-create or replace function pgps.receive(subscription text, max_events integer = 100)
+create or replace function pgps.receive(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
 language plpgsql rows 100
 as $$
@@ -292,7 +359,8 @@ as $$
 declare
     v_messages pgps._receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events) values (receive.subscription, receive.max_events) returning messages into v_messages;
+    insert into pgps._receive_calls (subscription, max_events, consumer) values (receive.subscription, receive.max_events, receive.consumer)
+    returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then
         return query
         select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
@@ -300,13 +368,15 @@ begin
     end if;
 end
 $$;
-comment on function pgps.receive(text, integer) is
+comment on function pgps.receive(text, integer, text) is
 'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are acknowledged.
-On a handler => ''any'' subscription each session gets events of its own, for the time of the setting lease.
+On a handler => ''any'' subscription each session gets events of its own, for the time of the setting lease; with consumer, the name of who
+receives, they are that consumer''s, whatever session it comes in: behind a transaction pooler it has to name itself, here and to pgps.ack.
+Otherwise consumer makes sure that no other than who received acknowledges.
 Acknowledged in the same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
 A paused subscription gives nothing. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
-create or replace function pgps.take(subscription text, max_events integer = 100)
+create or replace function pgps.take(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
 language plpgsql rows 100
 as $$
@@ -314,7 +384,8 @@ as $$
 declare
     v_messages pgps._receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events, acks) values (take.subscription, take.max_events, true) returning messages into v_messages;
+    insert into pgps._receive_calls (subscription, max_events, acks, consumer) values (take.subscription, take.max_events, true, take.consumer)
+    returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then
         return query
         select m.event_id, m.event_type, m.payload, m.published_at, m.publisher, m.xid, m.origin, m.attempt
@@ -322,10 +393,10 @@ begin
     end if;
 end
 $$;
-comment on function pgps.take(text, integer) is
+comment on function pgps.take(text, integer, text) is
 'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for three quarters of
 what both cost. In the transaction of the application''s own writes consumption is exactly once: if it rolls back, the events come again.
-What has been taken cannot be put back with pgps.nack. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
+What has been taken cannot be put back with pgps.nack. consumer: as for pgps.receive. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.receive(text, integer), pgps.take(text, integer) to public;
+grant execute on function pgps.receive(text, integer, text), pgps.take(text, integer, text) to public;

@@ -260,6 +260,7 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('retry_delay', '1 second', 'interval', 'Wait before a failed callback is tried again; doubles with each attempt'),
     ('retry_delay_max', '64 seconds', 'interval', 'Longest wait between two attempts'),
     ('lease', '60 seconds', 'interval', 'How long a competing consumer holds an event before another may have it'),
+    ('named_consumers', 'false', 'boolean', 'Consumers of a shared subscription (handler any) have to name themselves, as they must behind a transaction pooler'),
     ('filter_failures', '20', 'integer', 'A filter that has failed on this many events in a row suspends its subscriptions'),
     ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this server'),
     ('direct_retries', '3', 'integer', 'How often a direct event that reached nobody is tried again before the registration is invalid'),

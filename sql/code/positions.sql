@@ -17,7 +17,7 @@ begin
         where p.subscription_id = position_of.subscription_id order by p.position_id desc limit 1;
     end if;
     if not found then
-        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null)::pgps_internal.position;
+        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null, null)::pgps_internal.position;
     end if;
     return v_position;
 end
@@ -25,18 +25,20 @@ $$;
 comment on function pgps_internal.position_of(bigint) is 'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
 
 create or replace function pgps_internal.move(
-    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0, outstanding integer = 0
+    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0, outstanding integer = 0,
+    consumer text = null
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total, move.outstanding);
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, consumer)
+    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total, move.outstanding,
+        move.consumer);
 end
 $$;
-comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer) is
-'Adds a position to the ledger; outstanding: how many events are received and not acknowledged';
+comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text) is
+'Adds a position to the ledger; outstanding: how many events are received and not acknowledged, consumer: by whom';
 
 create or replace function pgps_internal.has_rest(event_ids bigint[], ids int8multirange, skip int8multirange, after_event bigint) returns boolean
 language plpgsql immutable

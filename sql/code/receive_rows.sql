@@ -91,7 +91,7 @@ $$;
 comment on function pgps_internal.have_news(bigint[]) is 'False when none of these subscriptions has anything to hand out';
 
 create or replace function pgps_internal.take_runs(
-    subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, out runs pgps_internal.run[], out others integer[]
+    subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text, out runs pgps_internal.run[], out others integer[]
 ) language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -106,7 +106,7 @@ begin
     others := '{}';
     for v_group in
         select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event, p.outstanding,
-            s.handler = 'all' and not (take_runs.event_type).has_policy
+            p.consumer, s.handler = 'all' and not (take_runs.event_type).has_policy
                 and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
                 -- The handler clause is looked at for registrations of clients.
                 and not exists (select from pgps_internal.registration r where r.subscription_id = s.subscription_id) as is_plain,
@@ -116,7 +116,7 @@ begin
         join pgps_internal.member m using (subscription_id)
         cross join lateral pgps_internal.position_of(s.subscription_id) p
         where s.state = 'active'
-        group by 1, 2, 3, 4, 5, 6, 7, 8, 9
+        group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
         order by min(u.place)
     loop
         if v_group.is_plain then
@@ -132,16 +132,18 @@ begin
         end if;
         v_last := v_found[cardinality(v_found)];
         v_events := (select sum(r.hi - r.lo + 1) from unnest(v_found) r);
-        if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event, v_group.outstanding) then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-            select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events
+        if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event, v_group.outstanding)
+                or v_group.consumer is distinct from take_runs.consumer then
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding,
+                consumer)
+            select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events, take_runs.consumer
             from unnest(v_group.ids, v_group.totals) u(id, total);
         end if;
         runs := runs || v_told;
     end loop;
 end
 $$;
-comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer) is
+comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer, text) is
 'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same place of the same class.
 others: places of those for which pgps.receive has to do it';
 
@@ -159,6 +161,7 @@ begin
     if coalesce(new.max_events, 0) <= 0 then
         raise exception 'invalid max_events %', new.max_events using errcode = '22023', hint = 'Give a positive number.';
     end if;
+    perform pgps_internal.check_consumer(new.consumer);
     perform pgps_internal.require_read_committed();
     select array_agg(pgps_internal.find_subscription(new.caller, n.name) order by n.place) into v_subscriptions
     from unnest(new.subscriptions) with ordinality n(name, place);
@@ -184,7 +187,7 @@ begin
     perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s where s.handler = 'all'));
     select t.runs, t.others into new.runs, new.others
     from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
-        v_type, new.max_events) t;
+        v_type, new.max_events, new.consumer) t;
     return new;
 end
 $$;
@@ -201,6 +204,10 @@ begin
         for each row execute function pgps_internal.enter_receive_rows();
         grant insert (type_id, subscriptions, max_events), select (runs, others) on pgps._receive_rows_calls to public;
     end if;
+    create or replace view pgps._receive_rows_calls as
+    select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events, null::name as caller,
+        null::pgps_internal.run[] as runs, null::integer[] as others, null::text as consumer where false;
+    grant insert (consumer) on pgps._receive_rows_calls to public;
 end
 $$;
 comment on view pgps._receive_rows_calls is 'The way in of pgps_queue.<type>_receive; see pgps_internal.call';
@@ -257,7 +264,7 @@ begin
             (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %1$s
                 order by c.hi limit 1) as pgps_statement%2$s from %3$s l', v_id, v_own, v_log);
     execute format('grant select on pgps._log_%s to public', v_id);
-    execute format($sql$create function %s(subscriptions text[], max_events integer = 1000)
+    execute format($sql$create function %s(subscriptions text[], max_events integer = 1000, consumer text = null)
         returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint, pgps_origin text,
             pgps_attempt integer, pgps_places text%s)
         language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
@@ -267,7 +274,8 @@ begin
             pgps_taken record;
             pgps_rows bigint;
         begin
-            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events) values (%1$s, $1, $2) returning runs, others into pgps_taken;
+            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events, consumer) values (%1$s, $1, $2, $3)
+            returning runs, others into pgps_taken;
             if cardinality(pgps_taken.runs) = 1 then
                 return query
                 %4$s;
@@ -286,15 +294,15 @@ begin
                 return query
                 select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt, int4multirange(int4range(o.place, o.place, '[]'))::text%2$s
                 from unnest(pgps_taken.others) with ordinality o(place, turn)
-                cross join lateral pgps.receive(($1)[o.place], $2) with ordinality
+                cross join lateral pgps.receive(($1)[o.place], $2, $3) with ordinality
                     m(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, turn)
                 cross join lateral jsonb_populate_record(null::pgps_event.%3$I, m.payload) l
                 order by o.turn, m.turn;
             end if;
         end$body$, v_id, v_own, (build_receive.event_type).name, v_select));
-    execute format('comment on function %s(text[], integer) is %L', v_function,
+    execute format('comment on function %s(text[], integer, text) is %L', v_function,
         'The next events of subscriptions to this type as pgps.receive gives them, the attributes as columns. Subscriptions that are at the same place
-with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from 1. Acknowledge with pgps.ack or pgps.ack_each.');
+with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from 1. Acknowledge with pgps.ack or pgps.ack_each, under the same consumer.');
 end
 $$;
 comment on function pgps_internal.build_receive(pgps_internal.event_type) is 'Creates pgps_queue.<type>_receive and what it needs';
@@ -304,7 +312,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('drop function if exists pgps_queue.%I(text[], integer)', (drop_receive.event_type).name || '_receive');
+    execute format('drop function if exists pgps_queue.%1$I(text[], integer), pgps_queue.%1$I(text[], integer, text)',
+        (drop_receive.event_type).name || '_receive');
     execute format('drop view if exists pgps._log_%s', (drop_receive.event_type).type_id);
     execute format('drop function if exists pgps_internal.statements_%s(pgps_internal.run[], bigint, bigint, int4multirange, text)',
         (drop_receive.event_type).type_id);
@@ -339,7 +348,9 @@ begin
     ),
     plain as materialized (
         select w.subscription_id, p.received_batch, p.received_event, p.acked_total, p.outstanding
-        from wanted w cross join lateral pgps_internal.position_of(w.subscription_id) p where w.is_plain
+        from wanted w cross join lateral pgps_internal.position_of(w.subscription_id) p
+        where w.is_plain and (p.consumer is not distinct from args ->> 'consumer' or (select pgps_internal.require_consumer(s, p, args ->> 'consumer')
+            from pgps_internal.subscription s where s.subscription_id = w.subscription_id))
     ),
     moved as (
         insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
@@ -347,7 +358,8 @@ begin
         from plain p where p.outstanding > 0
     ),
     other as materialized (
-        select s.subscription_id, case s.handler when 'any' then pgps_internal.ack_lease(s, null) else pgps_internal.ack_position(s, null) end as acked
+        select s.subscription_id, case s.handler when 'any' then pgps_internal.ack_lease(s, null, args ->> 'consumer')
+            else pgps_internal.ack_position(s, null, args ->> 'consumer') end as acked
         from wanted w join pgps_internal.subscription s using (subscription_id) where not w.is_plain
     ),
     acked as (
@@ -362,16 +374,17 @@ end
 $$;
 comment on function pgps_internal.do_ack_each(name, jsonb) is 'See pgps.ack_each';
 
-create or replace function pgps.ack_each(subscriptions text[]) returns table (subscription text, acked bigint)
+create or replace function pgps.ack_each(subscriptions text[], consumer text = null) returns table (subscription text, acked bigint)
 language sql
 begin atomic
     select n.name, a.acked::bigint
-    from jsonb_array_elements_text(pgps._call('ack_each', jsonb_build_object('subscriptions', ack_each.subscriptions))) with ordinality a(acked, place)
+    from jsonb_array_elements_text(pgps._call('ack_each', jsonb_build_object('subscriptions', ack_each.subscriptions,
+        'consumer', ack_each.consumer))) with ordinality a(acked, place)
     join unnest(ack_each.subscriptions) with ordinality n(name, place) using (place);
 end;
-comment on function pgps.ack_each(text[]) is
-'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of each.
+comment on function pgps.ack_each(text[], text) is
+'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of each. consumer: as for pgps.ack.
 Needs to own all of them. Errors: 22023 null, 42704, 42501, 55000 internal.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.ack_each(text[]) to public;
+grant execute on function pgps.ack_each(text[], text) to public;
