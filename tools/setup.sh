@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: PostgreSQL with PL/Python 3 and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
+# Installs what is missing: PostgreSQL with PL/Python 3, PgBouncer and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
 # Run again it does nothing but look.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -72,6 +72,8 @@ install_packages() {
         if [ -z "$major" ] || ! has_plpython "$major"; then install_postgresql "$major"; fi
     fi
     if [ ! -x .venv/bin/python ] && [ -z "$(find_python)" ]; then apt_install python3 python3-venv; fi
+    # Tests run through it.
+    if ! command -v pgbouncer >/dev/null && [ ! -x /usr/sbin/pgbouncer ]; then apt_install pgbouncer; fi
 }
 
 install_postgresql() {

@@ -47,13 +47,13 @@ SUBSCRIBE = """
 """
 RECEIVE = """
     select event_id, event_type, payload::text, published_at, publisher::text, xid::text::bigint, origin, attempt
-    from pgps.receive(%(subscription)s, %(max_events)s)
+    from pgps.receive(%(subscription)s, %(max_events)s, %(consumer)s)
 """
-ACK = "select pgps.ack(%(subscription)s, %(up_to)s)"
-ACK_EACH = "select subscription, acked from pgps.ack_each(%(subscriptions)s)"
+ACK = "select pgps.ack(%(subscription)s, %(up_to)s, %(consumer)s)"
+ACK_EACH = "select subscription, acked from pgps.ack_each(%(subscriptions)s, %(consumer)s)"
 NACK = """
     select pgps.nack_events(%(subscription)s, %(event_ids)s::bigint[], %(error)s::text,
-        make_interval(secs => %(retry_in)s::double precision))
+        make_interval(secs => %(retry_in)s::double precision), %(consumer)s)
 """
 
 

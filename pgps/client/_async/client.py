@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
@@ -39,7 +41,10 @@ class AsyncClient:
     connection breaks; without it a publication whose answer was lost raises
     ConnectionLost. `reconnect_timeout` is how many seconds a call waits for a
     server that is away, None for ever. `poll` is how often a subscription
-    looks, should a notification be lost. `grace` is how long the end of the
+    looks, should a notification be lost. `direct` is a connection string past
+    a pooler (PgBouncer) that `conninfo` leads to, for the one connection that
+    waits for notifications, which a pooler does not carry; without it
+    subscriptions look every half second there. `grace` is how long the end of the
     client waits for handlers. Connecting raises ConnectionLost.
     """
 
@@ -53,8 +58,14 @@ class AsyncClient:
         poll: float = 5.0,
         grace: float = 10.0,
         prepare_threshold: int | None = 0,
+        direct: str | None = None,
         **parameters: Any,
     ) -> None:
+        waiting = (
+            None
+            if direct is None
+            else target(direct, {}, name=name, reconnect_timeout=reconnect_timeout, prepare_threshold=prepare_threshold)
+        )
         self._target = target(
             config.load(dsn=conninfo).dsn,
             parameters,
@@ -67,8 +78,10 @@ class AsyncClient:
         self.grace = grace
         self.reconnect_timeout = reconnect_timeout
         self._session = AsyncSession(self._target)
-        self._feed = AsyncFeed(self._session)
-        self._hub = AsyncHub(self._target)
+        self._consumer = f"{(name or 'pgps-client')[:30]}/{uuid.uuid4()}"
+        self._consumers = itertools.count(1)
+        self._feed = AsyncFeed(self._session, self._consumer)
+        self._hub = AsyncHub(waiting or self._target)
         self._idle: list[AnyConnection] = []
         self._subscriptions: list[AsyncSubscription[Any]] = []
         self._shapes: dict[str, _wire.Shape] = {}
@@ -241,6 +254,9 @@ class AsyncClient:
         await self._session.rows(*self._session.greeting)
         while self._idle:
             await runtime.close_connection(self._idle.pop())
+
+    def _another_consumer(self) -> str:
+        return f"{self._consumer}/{next(self._consumers)}"
 
     def _left(self) -> None:
         self._identity = None

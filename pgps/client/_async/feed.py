@@ -44,15 +44,17 @@ class _Request:
     error: BrokerError | None = None
 
 
-async def received(connection: AnyConnection, event_type: str, subscriptions: list[str], max_events: int) -> Rows:
+async def received(
+    connection: AnyConnection, event_type: str, subscriptions: list[str], max_events: int, consumer: str
+) -> Rows:
     """Receive for subscriptions to one event type.
 
     Not prepared: a statement that is would be refused once the type has other attributes.
     """
     # As text: a multirange would be taken apart for each row.
-    query = sql.SQL("select * from {}(%s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
+    query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query, [subscriptions, max_events], prepare=False)
+        await cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
         first = await cursor.fetchone()  # waits for all of them; in a pipeline there is no description before
         with uncollected():
             rows = [] if first is None else [first, *await cursor.fetchall()]
@@ -64,6 +66,8 @@ class AsyncFeed:
     """Puts together what is asked for while the session is busy: so a hundred subscriptions take one round trip."""
 
     session: AsyncSession
+    consumer: str
+    """Whose is what is received: behind a pooler the session does not tell."""
     _guard: runtime.Lock = field(default_factory=runtime.Lock)
     _asked: dict[Key, list[_Request]] = field(default_factory=dict)
     _finished: list[_Request] = field(default_factory=list)
@@ -131,12 +135,12 @@ class AsyncFeed:
                 # One transaction, one trip: statements of a pipeline.
                 async with connection.pipeline():
                     if len(acked) == 1:
-                        await connection.execute(_calls.ACK.encode(), {"subscription": acked[0], "up_to": None})
+                        await connection.execute(_calls.ACK.encode(), self._own(subscription=acked[0], up_to=None))
                     else:
-                        await connection.execute(_calls.ACK_EACH.encode(), {"subscriptions": acked})
-                    found = await received(connection, key[0], names, key[1])
+                        await connection.execute(_calls.ACK_EACH.encode(), self._own(subscriptions=acked))
+                    found = await received(connection, key[0], names, key[1], self.consumer)
             else:
-                found = await received(connection, key[0], names, key[1])
+                found = await received(connection, key[0], names, key[1], self.consumer)
         shared = shares(found, names)
         for request in requests:
             request.result = shared[request.subscription]
@@ -146,12 +150,15 @@ class AsyncFeed:
         names = [request.subscription for request in requests]
         with mapped():
             if len(names) == 1:
-                rows = await fetch(connection, _calls.ACK, {"subscription": names[0], "up_to": None})
+                rows = await fetch(connection, _calls.ACK, self._own(subscription=names[0], up_to=None))
             else:
-                rows = await fetch(connection, _calls.ACK_EACH, {"subscriptions": names})
+                rows = await fetch(connection, _calls.ACK_EACH, self._own(subscriptions=names))
         acked = dict(rows) if len(names) > 1 else {names[0]: rows[0][0]}
         for request in requests:
             request.acked, request.done = acked[request.subscription], True
+
+    def _own(self, **params: Any) -> dict[str, Any]:
+        return {**params, "consumer": self.consumer}
 
 
 async def _each(requests: list[_Request], serve: Callable[[list[_Request]], Awaitable[None]]) -> None:

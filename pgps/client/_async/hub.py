@@ -10,12 +10,12 @@ from psycopg import Notify, sql
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from pgps.client._async import runtime
-from pgps.client._async.session import AnyConnection, open_connection
+from pgps.client._async.session import AnyConnection, is_pooled, open_connection
 from pgps.client._conninfo import Target
 from pgps.client._wire import mapped
 from pgps.errors import ConnectionLost
 
-__all__ = ["AsyncHub", "Heard"]
+__all__ = ["POLL_DEAF", "AsyncHub", "Heard"]
 
 Heard: TypeAlias = Callable[[str | None], None]
 """Told the payload of a notification; None when some may have been missed."""
@@ -26,6 +26,8 @@ Greet: TypeAlias = Callable[[AnyConnection], Awaitable[None]]
 _log = logging.getLogger("pgps.client")
 # A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
 _LOOK = 60.0
+POLL_DEAF = 0.5
+"""How often a subscription looks, in seconds, where notifications do not come."""
 
 
 class AsyncHub:
@@ -40,14 +42,17 @@ class AsyncHub:
         self._waiter: runtime.Waiter | None = None
         self._task: runtime.Task | None = None
         self._closed = False
+        self.is_deaf = False
+        """A pooler stands between: nobody would be told anything."""
 
     async def listen(self, channel: str, heard: Heard) -> None:
         """Have `heard` called for every notification on the channel from now on."""
         async with self._lock:
             self._listeners.setdefault(channel, []).append(heard)
+            if self.is_deaf:
+                return
             if self._task is None:
-                await self._connect()
-                self._task = runtime.Task(self._run, "pgps-listen")
+                await self._begin()
             elif len(self._listeners[channel]) == 1 and self._connection is not None:
                 await self._say("listen {}", channel)
 
@@ -64,8 +69,7 @@ class AsyncHub:
         """Have the connection greeted now, and every one that replaces it before anybody is told of the gap."""
         async with self._lock:
             if self._task is None:
-                await self._connect()
-                self._task = runtime.Task(self._run, "pgps-listen")
+                await self._begin()
             if self._connection is None:
                 raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
             await greet(self._connection)
@@ -94,8 +98,24 @@ class AsyncHub:
             await self._task.stop(grace=5.0)
         await self._drop()
 
+    async def _begin(self) -> None:
+        await self._connect()
+        if not self.is_deaf:
+            self._task = runtime.Task(self._run, "pgps-listen")
+
     async def _connect(self) -> None:
-        self._connection = await open_connection(self._target)
+        connection = await open_connection(self._target)
+        with mapped():
+            self.is_deaf = await is_pooled(connection)
+        if self.is_deaf:
+            await runtime.close_connection(connection)
+            _log.warning(
+                "a pooler stands between this client and the server: notifications do not come, "
+                "subscriptions look every %g seconds; direct= takes a connection string without the pooler",
+                POLL_DEAF,
+            )
+            return
+        self._connection = connection
         self._connection.add_notify_handler(self._notified)
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
@@ -116,7 +136,7 @@ class AsyncHub:
             await runtime.close_connection(connection)
 
     async def _run(self) -> None:
-        while not self._closed:
+        while not self._closed and not self.is_deaf:
             try:
                 await self._follow()
             except ConnectionLost as lost:

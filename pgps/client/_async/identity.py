@@ -13,11 +13,11 @@ from pgps.client._async import runtime
 from pgps.client._async.delivery import AsyncDelivery
 from pgps.client._async.hub import Heard
 from pgps.client._async.occurrence import AsyncOccurrence, AsyncReply
-from pgps.client._async.session import AnyConnection, fetch
+from pgps.client._async.session import AnyConnection, fetch, is_pooled
 from pgps.client._names import Registration, State
 from pgps.client._wire import mapped
 from pgps.client.events import Reader
-from pgps.errors import BadArgument, ClientClosed, ConnectionLost, PgpsError, SessionTaken
+from pgps.errors import BadArgument, ClientClosed, ConnectionLost, PgpsError, SessionTaken, WrongState
 
 if TYPE_CHECKING:
     from pgps.client._async.client import AsyncClient
@@ -74,6 +74,12 @@ class AsyncIdentity:
         when it is another role's.
         """
         if self._session is None:
+            if await self._client._session.run(is_pooled):
+                raise WrongState(
+                    f'client "{self.name}" needs a session of its own, and there is a pooler between',
+                    hint="Connect to the server itself.",
+                    sqlstate="55000",
+                )
             await self._client._hub.attach(self._connected)
             await self._listen(self.state.channel, self._delivery.heard)
         return self.state

@@ -54,7 +54,7 @@ class AsyncReading(Generic[T]):
             found = await self._feed.receive(self._name, self._event_type, max_events, acks=acks)
         else:
             with mapped():
-                found = await received(connection, self._event_type, [self._name], max_events)
+                found = await received(connection, self._event_type, [self._name], max_events, self._feed.consumer)
         if self._rows is None or self._rows.names != found.names:
             shape = None if self._cls is None else await self._client.shape(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
@@ -73,7 +73,8 @@ class AsyncReading(Generic[T]):
 
     async def _take_json(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
         """Receive events of several types, which come as JSON."""
-        rows = await fetch(connection, _calls.RECEIVE, {"subscription": self._name, "max_events": max_events})
+        params = {"subscription": self._name, "max_events": max_events, "consumer": self._feed.consumer}
+        rows = await fetch(connection, _calls.RECEIVE, params)
         events = []
         for event_id, event_type, text, *rest in rows:
             payload = loads(text)

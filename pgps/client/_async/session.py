@@ -16,7 +16,7 @@ from pgps.client._conninfo import Target
 from pgps.client._wire import is_alive, mapped
 from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "AsyncSession", "fetch", "open_connection"]
+__all__ = ["AnyConnection", "AsyncSession", "fetch", "is_pooled", "open_connection"]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -39,14 +39,28 @@ _SETTINGS = """
 """
 
 
+async def is_pooled(connection: AnyConnection) -> bool:
+    """Tell whether a pooler stands between: the process that answers is not the one that was connected to."""
+    rows = await fetch(connection, "select pg_backend_pid()", prepare=False)
+    return bool(rows[0][0] != connection.info.backend_pid)
+
+
 async def open_connection(target: Target) -> AnyConnection:
-    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
+    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost.
+
+    Through a pooler nothing is prepared and nothing set: the next statement may
+    have another server process, and this one other clients.
+    """
     with mapped():
         connection = await psycopg.AsyncConnection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
         try:
-            await fetch(connection, _SETTINGS, prepare=False)
+            if await is_pooled(connection):
+                connection.prepare_threshold = None
+                await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            else:
+                await fetch(connection, _SETTINGS, prepare=False)
         except BaseException:
             await runtime.close_connection(connection)
             raise

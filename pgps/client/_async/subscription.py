@@ -12,6 +12,7 @@ from pgps.client import _calls
 from pgps.client._async import runtime
 from pgps.client._async.feed import AsyncFeed
 from pgps.client._async.handling import AsyncHandler
+from pgps.client._async.hub import POLL_DEAF
 from pgps.client._async.reading import AsyncBatch, AsyncReading
 from pgps.client._async.session import AnyConnection, AsyncSession, fetch
 from pgps.client._wire import folded, mapped
@@ -99,8 +100,8 @@ class AsyncSubscription(Generic[T]):
         self._definition.check(row)
         self._channel = row.channel
         if row.handler == "any":
-            # What such a session was given is its own; another subscription on the same session would acknowledge it.
-            self._feed = AsyncFeed(AsyncSession(self._client._target))
+            # What it was given is its own; another subscription of this client of the same name would acknowledge it.
+            self._feed = AsyncFeed(AsyncSession(self._client._target), self._client._another_consumer())
         cls = self._definition.payload_class
         self._reading = AsyncReading(self._client, self._feed, self.name, row.event_type, cls)
         await self._client._hub.listen(self._channel, self._heard)
@@ -174,7 +175,7 @@ class AsyncSubscription(Generic[T]):
         if up_to is None and connection is None:
             return await self._feed.ack(self.name)
         event_id = up_to.event_id if isinstance(up_to, Event) else up_to
-        params = {"subscription": self.name, "up_to": event_id}
+        params = {"subscription": self.name, "up_to": event_id, "consumer": self._feed.consumer}
         if connection is not None:
             return int(await self._one(connection, _calls.ACK, params))
         return int((await self._feed.session.rows(_calls.ACK, params))[0][0])
@@ -197,6 +198,7 @@ class AsyncSubscription(Generic[T]):
             "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
             "error": error,
             "retry_in": retry_in,
+            "consumer": self._feed.consumer,
         }
         if connection is not None:
             await self._one(connection, _calls.NACK, params)
@@ -330,7 +332,8 @@ class AsyncSubscription(Generic[T]):
 
     async def _wait(self, deadline: float | None) -> bool:
         """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
-        remaining = self._poll if deadline is None else min(self._poll, deadline - time.monotonic())
+        poll = min(self._poll, POLL_DEAF) if self._client._hub.is_deaf else self._poll
+        remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
         if remaining <= 0 or self._stopping:
             return False
         await self._signal.wait(remaining)

@@ -12,11 +12,11 @@ from tenacity import Retrying, retry_if_exception_type, wait_random_exponential
 
 from pgps.client._conninfo import Target
 from pgps.client._sync import runtime
-from pgps.client._sync.session import AnyConnection, open_connection
+from pgps.client._sync.session import AnyConnection, is_pooled, open_connection
 from pgps.client._wire import mapped
 from pgps.errors import ConnectionLost
 
-__all__ = ["Heard", "Hub"]
+__all__ = ["POLL_DEAF", "Heard", "Hub"]
 
 Heard: TypeAlias = Callable[[str | None], None]
 """Told the payload of a notification; None when some may have been missed."""
@@ -27,6 +27,8 @@ Greet: TypeAlias = Callable[[AnyConnection], None]
 _log = logging.getLogger("pgps.client")
 # A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
 _LOOK = 60.0
+POLL_DEAF = 0.5
+"""How often a subscription looks, in seconds, where notifications do not come."""
 
 
 class Hub:
@@ -41,14 +43,17 @@ class Hub:
         self._waiter: runtime.Waiter | None = None
         self._task: runtime.Task | None = None
         self._closed = False
+        self.is_deaf = False
+        """A pooler stands between: nobody would be told anything."""
 
     def listen(self, channel: str, heard: Heard) -> None:
         """Have `heard` called for every notification on the channel from now on."""
         with self._lock:
             self._listeners.setdefault(channel, []).append(heard)
+            if self.is_deaf:
+                return
             if self._task is None:
-                self._connect()
-                self._task = runtime.Task(self._run, "pgps-listen")
+                self._begin()
             elif len(self._listeners[channel]) == 1 and self._connection is not None:
                 self._say("listen {}", channel)
 
@@ -65,8 +70,7 @@ class Hub:
         """Have the connection greeted now, and every one that replaces it before anybody is told of the gap."""
         with self._lock:
             if self._task is None:
-                self._connect()
-                self._task = runtime.Task(self._run, "pgps-listen")
+                self._begin()
             if self._connection is None:
                 raise ConnectionLost("the connection is being made again", hint="Try again.", sqlstate="08006")
             greet(self._connection)
@@ -95,8 +99,24 @@ class Hub:
             self._task.stop(grace=5.0)
         self._drop()
 
+    def _begin(self) -> None:
+        self._connect()
+        if not self.is_deaf:
+            self._task = runtime.Task(self._run, "pgps-listen")
+
     def _connect(self) -> None:
-        self._connection = open_connection(self._target)
+        connection = open_connection(self._target)
+        with mapped():
+            self.is_deaf = is_pooled(connection)
+        if self.is_deaf:
+            runtime.close_connection(connection)
+            _log.warning(
+                "a pooler stands between this client and the server: notifications do not come, "
+                "subscriptions look every %g seconds; direct= takes a connection string without the pooler",
+                POLL_DEAF,
+            )
+            return
+        self._connection = connection
         self._connection.add_notify_handler(self._notified)
         self._waiter = runtime.Waiter(self._connection)
         for channel in self._listeners:
@@ -117,7 +137,7 @@ class Hub:
             runtime.close_connection(connection)
 
     def _run(self) -> None:
-        while not self._closed:
+        while not self._closed and not self.is_deaf:
             try:
                 self._follow()
             except ConnectionLost as lost:

@@ -15,10 +15,10 @@ from pgps.client._sync import runtime
 from pgps.client._sync.delivery import Delivery
 from pgps.client._sync.hub import Heard
 from pgps.client._sync.occurrence import Occurrence, Reply
-from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._sync.session import AnyConnection, fetch, is_pooled
 from pgps.client._wire import mapped
 from pgps.client.events import Reader
-from pgps.errors import BadArgument, ClientClosed, ConnectionLost, PgpsError, SessionTaken
+from pgps.errors import BadArgument, ClientClosed, ConnectionLost, PgpsError, SessionTaken, WrongState
 
 if TYPE_CHECKING:
     from pgps.client._sync.client import Client
@@ -75,6 +75,12 @@ class Identity:
         when it is another role's.
         """
         if self._session is None:
+            if self._client._session.run(is_pooled):
+                raise WrongState(
+                    f'client "{self.name}" needs a session of its own, and there is a pooler between',
+                    hint="Connect to the server itself.",
+                    sqlstate="55000",
+                )
             self._client._hub.attach(self._connected)
             self._listen(self.state.channel, self._delivery.heard)
         return self.state

@@ -55,7 +55,7 @@ class Reading(Generic[T]):
             found = self._feed.receive(self._name, self._event_type, max_events, acks=acks)
         else:
             with mapped():
-                found = received(connection, self._event_type, [self._name], max_events)
+                found = received(connection, self._event_type, [self._name], max_events, self._feed.consumer)
         if self._rows is None or self._rows.names != found.names:
             shape = None if self._cls is None else self._client.shape(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
@@ -72,7 +72,8 @@ class Reading(Generic[T]):
 
     def _take_json(self, connection: AnyConnection, max_events: int) -> list[Event[T]]:
         """Receive events of several types, which come as JSON."""
-        rows = fetch(connection, _calls.RECEIVE, {"subscription": self._name, "max_events": max_events})
+        params = {"subscription": self._name, "max_events": max_events, "consumer": self._feed.consumer}
+        rows = fetch(connection, _calls.RECEIVE, params)
         events = []
         for event_id, event_type, text, *rest in rows:
             payload = loads(text)

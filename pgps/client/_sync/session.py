@@ -17,7 +17,7 @@ from pgps.client._sync import runtime
 from pgps.client._wire import is_alive, mapped
 from pgps.errors import ClientClosed, ConnectionLost, SessionTaken
 
-__all__ = ["AnyConnection", "Session", "fetch", "open_connection"]
+__all__ = ["AnyConnection", "Session", "fetch", "is_pooled", "open_connection"]
 
 T = TypeVar("T")
 AnyConnection: TypeAlias = psycopg.Connection[Any]
@@ -38,14 +38,28 @@ _SETTINGS = """
 """
 
 
+def is_pooled(connection: AnyConnection) -> bool:
+    """Tell whether a pooler stands between: the process that answers is not the one that was connected to."""
+    rows = fetch(connection, "select pg_backend_pid()", prepare=False)
+    return bool(rows[0][0] != connection.info.backend_pid)
+
+
 def open_connection(target: Target) -> AnyConnection:
-    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost."""
+    """Connect in autocommit; what is a transaction says so. Raises ConnectionLost.
+
+    Through a pooler nothing is prepared and nothing set: the next statement may
+    have another server process, and this one other clients.
+    """
     with mapped():
         connection = psycopg.Connection.connect(
             autocommit=True, prepare_threshold=target.prepare_threshold, **target.parameters
         )
         try:
-            fetch(connection, _SETTINGS, prepare=False)
+            if is_pooled(connection):
+                connection.prepare_threshold = None
+                connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            else:
+                fetch(connection, _SETTINGS, prepare=False)
         except BaseException:
             runtime.close_connection(connection)
             raise

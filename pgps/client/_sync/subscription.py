@@ -13,6 +13,7 @@ from pgps.client import _calls
 from pgps.client._sync import runtime
 from pgps.client._sync.feed import Feed
 from pgps.client._sync.handling import Handler
+from pgps.client._sync.hub import POLL_DEAF
 from pgps.client._sync.reading import Batch, Reading
 from pgps.client._sync.session import AnyConnection, Session, fetch
 from pgps.client._wire import folded, mapped
@@ -100,8 +101,8 @@ class Subscription(Generic[T]):
         self._definition.check(row)
         self._channel = row.channel
         if row.handler == "any":
-            # What such a session was given is its own; another subscription on the same session would acknowledge it.
-            self._feed = Feed(Session(self._client._target))
+            # What it was given is its own; another subscription of this client of the same name would acknowledge it.
+            self._feed = Feed(Session(self._client._target), self._client._another_consumer())
         cls = self._definition.payload_class
         self._reading = Reading(self._client, self._feed, self.name, row.event_type, cls)
         self._client._hub.listen(self._channel, self._heard)
@@ -175,7 +176,7 @@ class Subscription(Generic[T]):
         if up_to is None and connection is None:
             return self._feed.ack(self.name)
         event_id = up_to.event_id if isinstance(up_to, Event) else up_to
-        params = {"subscription": self.name, "up_to": event_id}
+        params = {"subscription": self.name, "up_to": event_id, "consumer": self._feed.consumer}
         if connection is not None:
             return int(self._one(connection, _calls.ACK, params))
         return int((self._feed.session.rows(_calls.ACK, params))[0][0])
@@ -198,6 +199,7 @@ class Subscription(Generic[T]):
             "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
             "error": error,
             "retry_in": retry_in,
+            "consumer": self._feed.consumer,
         }
         if connection is not None:
             self._one(connection, _calls.NACK, params)
@@ -325,7 +327,8 @@ class Subscription(Generic[T]):
 
     def _wait(self, deadline: float | None) -> bool:
         """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
-        remaining = self._poll if deadline is None else min(self._poll, deadline - time.monotonic())
+        poll = min(self._poll, POLL_DEAF) if self._client._hub.is_deaf else self._poll
+        remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
         if remaining <= 0 or self._stopping:
             return False
         self._signal.wait(remaining)
