@@ -357,7 +357,7 @@ class World:
         for server in self.down:
             self.fleet.sites[server].cluster.start()
         for copy in self.copies.values():
-            for site in self.fleet.sites:
+            for site in self.fleet.sites if copy.database else ():
                 site.drop(copy.database)
         self.fleet.clear()
 
