@@ -13,7 +13,7 @@ from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
 from tests.links.storm.traffic import BASE_TYPES
 from tests.links.storm.truth import Finding
-from tests.links.storm.verdict import Verdict, gather, look, rest, told
+from tests.links.storm.verdict import Verdict, complaints, gather, look, rest, told
 from tests.links.storm.world import World
 
 SETTLE_BOUND = 60.0
@@ -52,7 +52,7 @@ def tell(
             done("rest")
         except BaseException as error:
             error.add_note(verdict.command)
-            error.add_note("\n".join(told(world)))
+            error.add_note("\n".join(told(world) + complaints(world)))
             raise
         finally:
             world.close()
@@ -125,8 +125,10 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
         # Whoever is only slow has more time; nothing is published meanwhile.
         _, problems = rest(world, quiet=QUIET_AFTER_LOSS, bound=3 * QUIET_AFTER_LOSS)
         before = look(world, verdict)
-    for subscription in world.subscriptions:
-        subscription.be_sure(world.members, world.types, time.time())
+    if not problems:
+        # All is at rest, so that everything is in force everywhere.
+        for subscription in world.subscriptions:
+            subscription.be_sure(world.members, world.types, time.time())
     say("a last round", 0.9)
     world.round(world.types)
     _, problems_after = rest(world, quiet=QUIET, bound=REST_BOUND if not problems else QUIET_AFTER_LOSS)
@@ -137,6 +139,7 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     verdict.late = _only_before(before, verdict.findings)
     verdict.problems = stuck + [f"at rest: {said}" for said in problems]
     verdict.problems += [f"after a last round: {said}" for said in problems_after if said not in problems]
+    verdict.remarks = world.remarks
     verdict.told = told(world)
     if not verdict.is_clean:
         gather(world, verdict)

@@ -16,6 +16,7 @@ from tests.links.storm.truth import Event, Finding
 from tests.links.storm.world import World
 
 _EXPLAINED = 3
+_LOGGED = 25
 
 
 @dataclass
@@ -38,11 +39,15 @@ class Verdict:
     """What came only when there was traffic again."""
     problems: list[str] = field(default_factory=list)
     """Links that do not come up, brokers that stay behind, gaps: also without a lost event."""
+    remarks: list[str] = field(default_factory=list)
+    """What is not right, and harms no event: deadlocks."""
     windows: list[str] = field(default_factory=list)
     explained: list[dict[str, Any]] = field(default_factory=list)
     links: list[dict[str, Any]] = field(default_factory=list)
     audit: list[dict[str, Any]] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    """What the workers complained of."""
 
     @property
     def is_clean(self) -> bool:
@@ -60,6 +65,8 @@ class Verdict:
             f"seed {self.seed} {self.name}: {self.published} events, {self.deliveries} deliveries,"
             f" {self.took:.0f} s ({phases})"
         )
+        if self.remarks:
+            told = f"{told}, {len(self.remarks)} deadlocks"
         if self.is_clean:
             return f"{told}: clean"
         kinds = {finding.kind: self.count(finding.kind) for finding in self.findings}
@@ -76,10 +83,12 @@ class Verdict:
         parts = [self.line, f"again: {self.command}", ""]
         for title, lines in (
             ("what is wrong", [*self.windows, *self.problems]),
+            ("remarks", self.remarks),
             ("the first of them", [_indented(one) for one in self.explained]),
             ("links that are not as they should be", [str(one) for one in self.links if _is_odd(one)]),
             ("the audit says", [str(one) for one in self.audit]),
             ("the story", self.told),
+            ("the workers say", self.logs),
         ):
             if lines:
                 parts += [f"-- {title}", *lines, ""]
@@ -163,10 +172,22 @@ def gather(world: World, verdict: Verdict) -> None:
             with contextlib.suppress(psycopg.Error):
                 query = "select to_jsonb(a) || jsonb_build_object('at', %s::text) from pgps.audit() a"
                 verdict.audit += [row[0] for row in rows(member.admin, query, [name])]
+    verdict.logs = complaints(world)
     for finding in verdict.findings + verdict.late:
         verdict.windows.append(_window(world, finding, is_late=finding in verdict.late))
     for finding in [one for one in verdict.findings + verdict.late if one.ns][:_EXPLAINED]:
         verdict.explained += [_explained(world, finding, n) for n in finding.ns[:_EXPLAINED]]
+
+
+def complaints(world: World) -> list[str]:
+    """The last warnings and errors in the logs of the workers."""
+    found = []
+    for name in world.members:
+        log = world.crew.log(name)
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        said = [line for line in lines if " INFO " not in line and " DEBUG " not in line]
+        found += [f"{name}: {line[:300]}" for line in said[-_LOGGED:]]
+    return found
 
 
 def told(world: World) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -63,6 +64,7 @@ class World:
     copies: dict[str, Copy] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
 
     # Setting up
@@ -77,7 +79,8 @@ class World:
             self.start_worker(member.name)
         for keep in self.script.keeps:
             is_called = keep.name.endswith("_called")
-            self._subscribe(Subscription(keep.broker, keep.name, keep.pattern, keep.filter, is_called))
+            made = Subscription(keep.broker, keep.name, keep.pattern, keep.filter, is_called)
+            self.patiently(functools.partial(self._subscribe, made))
 
     def add(self, member: Member, *, number: int) -> None:
         """Make a new database a broker of this story; ids decide between equal paths, so they are the seed's."""
@@ -152,6 +155,15 @@ class World:
             finally:
                 session.connection.close()
 
+    def patiently(self, action: Callable[[], None]) -> None:
+        """Do something again that a deadlock has ended; it is remarked on, since nobody should have to."""
+        for _ in range(5):
+            try:
+                return action()
+            except psycopg.errors.DeadlockDetected as error:
+                self.remarks.append(_one_line(error))
+        return action()
+
     # Looking
 
     @property
@@ -188,6 +200,8 @@ class World:
             getattr(self, f"do_{step.what}")(*step.args)
         except (NotYet, psycopg.Error) as error:
             told.outcome = f"later: {_one_line(error)}"
+            if isinstance(error, psycopg.errors.DeadlockDetected):
+                self.remarks.append(f"{step}: {_one_line(error)}")
             self.undone.append(step)
 
     def do_undone(self) -> None:
