@@ -118,7 +118,10 @@ class _Run:
                     progress.update(bar, description=f"{script.name} {script.seed}: {what}", completed=share)
 
                 try:
-                    verdict = tell(fleet, script, per_second=self.args.rate, command=self.command(script), progress=say)
+                    verdict = tell(
+                        fleet, script, per_second=self.args.rate, command=self.command(script), progress=say,
+                        reports=self.args.reports,
+                    )  # fmt: skip
                 except Exception:
                     # The rig itself failed, or a network that does not even settle.
                     verdict = Verdict(script.seed, script.name, self.command(script), str(script))

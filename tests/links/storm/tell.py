@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
 from tests.links.storm.traffic import BASE_TYPES
 from tests.links.storm.truth import Finding
-from tests.links.storm.verdict import Verdict, complaints, gather, look, rest, told
+from tests.links.storm.verdict import Verdict, complaints, gather, look, rest, sessions, told
 from tests.links.storm.world import World
 
 SETTLE_BOUND = 60.0
@@ -26,9 +27,18 @@ Progress = Callable[[str, float], None]
 
 
 def tell(
-    fleet: Fleet, script: Script, *, per_second: float = 120.0, command: str = "", progress: Progress | None = None
+    fleet: Fleet,
+    script: Script,
+    *,
+    per_second: float = 120.0,
+    command: str = "",
+    progress: Progress | None = None,
+    reports: Path | None = None,
 ) -> Verdict:
-    """Play a script on a fleet and say what came of it; the fleet is empty afterwards."""
+    """Play a script on a fleet and say what came of it; the fleet is empty afterwards.
+
+    `reports`: a directory for the logs of the workers when it was not clean.
+    """
     say = progress or (lambda what, share: None)
     verdict = Verdict(script.seed, script.name, command, str(script), began=time.time())
     started = time.monotonic()
@@ -50,6 +60,10 @@ def tell(
             done("storm")
             _judge(world, verdict, say)
             done("rest")
+            if reports and not verdict.is_clean:
+                reports.mkdir(parents=True, exist_ok=True)
+                for log in Path(directory).glob("*.log"):
+                    shutil.copy(log, reports / f"{script.name}-{script.seed}-{log.name}")
         except BaseException as error:
             error.add_note(verdict.command)
             error.add_note("\n".join(told(world) + complaints(world)))
@@ -117,6 +131,8 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     """Compare when all is at rest, and once more behind a last round of events."""
     say("rest", 0.75)
     _, problems = rest(world, quiet=QUIET, bound=DRAIN_BOUND)
+    if problems:
+        verdict.sessions = [*problems, *sessions(world)]
     stuck = world.force() if problems else []
     _, problems = rest(world, quiet=QUIET, bound=REST_BOUND)
     say("compare", 0.85)

@@ -48,6 +48,8 @@ class Verdict:
     told: list[str] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     """What the workers complained of."""
+    sessions: list[str] = field(default_factory=list)
+    """What every broker's sessions did when it should have been at rest, and was not."""
 
     @property
     def is_clean(self) -> bool:
@@ -88,6 +90,7 @@ class Verdict:
             ("links that are not as they should be", [str(one) for one in self.links if _is_odd(one)]),
             ("the audit says", [str(one) for one in self.audit]),
             ("the story", self.told),
+            ("sessions when all should have been at rest", self.sessions),
             ("the workers say", self.logs),
         ):
             if lines:
@@ -177,6 +180,20 @@ def gather(world: World, verdict: Verdict) -> None:
         verdict.windows.append(_window(world, finding, is_late=finding in verdict.late))
     for finding in [one for one in verdict.findings + verdict.late if one.ns][:_EXPLAINED]:
         verdict.explained += [_explained(world, finding, n) for n in finding.ns[:_EXPLAINED]]
+
+
+def sessions(world: World) -> list[str]:
+    """What the sessions at every broker do, and for whom they wait."""
+    query = """
+        select a.pid, a.application_name, a.state, concat_ws(' ', a.wait_event_type, a.wait_event),
+            pg_blocking_pids(a.pid), round(extract(epoch from clock_timestamp() - a.state_change)::numeric, 1),
+            left(regexp_replace(a.query, '[[:space:]]+', ' ', 'g'), 120)
+        from pg_stat_activity a
+        where a.datname = current_database() and a.pid <> pg_backend_pid()
+            and (a.state <> 'idle' or a.application_name like '%/link%') order by a.application_name
+    """
+    return [f"{name}: {' | '.join(map(str, row))}" for name, member in world.members.items()
+            for row in rows(member.admin, query)]  # fmt: skip
 
 
 def complaints(world: World) -> list[str]:
