@@ -14,12 +14,10 @@ from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
 from tests.links.storm.traffic import BASE_TYPES
 from tests.links.storm.truth import Finding
-from tests.links.storm.verdict import Verdict, complaints, gather, look, rest, sessions, told
+from tests.links.storm.verdict import Verdict, complaints, deadlocks, gather, look, rest, sessions, told
 from tests.links.storm.world import World
 
 SETTLE_BOUND = 60.0
-REST_BOUND = 40.0
-DRAIN_BOUND = 25.0
 QUIET = 1.5
 QUIET_AFTER_LOSS = 6.0
 
@@ -130,16 +128,17 @@ def _play(world: Storm, say: Progress) -> None:
 def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     """Compare when all is at rest, and once more behind a last round of events."""
     say("rest", 0.75)
-    _, problems = rest(world, quiet=QUIET, bound=DRAIN_BOUND)
+    problems = rest(world, quiet=QUIET)
+    stuck: list[str] = []
     if problems:
         verdict.sessions = [*problems, *sessions(world)]
-    stuck = world.force() if problems else []
-    _, problems = rest(world, quiet=QUIET, bound=REST_BOUND)
+        stuck = world.force()
+        problems = rest(world, quiet=QUIET)
     say("compare", 0.85)
     before = look(world, verdict)
-    if before or problems:
+    if before:
         # Whoever is only slow has more time; nothing is published meanwhile.
-        _, problems = rest(world, quiet=QUIET_AFTER_LOSS, bound=3 * QUIET_AFTER_LOSS)
+        problems = rest(world, quiet=QUIET_AFTER_LOSS)
         before = look(world, verdict)
     if not problems:
         # All is at rest, so that everything is in force everywhere.
@@ -147,15 +146,15 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
             subscription.be_sure(world.members, world.types, time.time())
     say("a last round", 0.9)
     world.round(world.types)
-    _, problems_after = rest(world, quiet=QUIET, bound=REST_BOUND if not problems else QUIET_AFTER_LOSS)
+    problems_after = rest(world, quiet=QUIET)
     verdict.findings = look(world, verdict)
-    if verdict.findings and len(verdict.findings) != len(before):
-        rest(world, quiet=QUIET_AFTER_LOSS, bound=2 * QUIET_AFTER_LOSS)
+    if len(verdict.findings) > len(before):
+        problems_after = rest(world, quiet=QUIET_AFTER_LOSS)
         verdict.findings = look(world, verdict)
     verdict.late = _only_before(before, verdict.findings)
     verdict.problems = stuck + [f"at rest: {said}" for said in problems]
     verdict.problems += [f"after a last round: {said}" for said in problems_after if said not in problems]
-    verdict.remarks = world.remarks
+    verdict.remarks = world.remarks + deadlocks(world)
     verdict.told = told(world)
     if not verdict.is_clean:
         gather(world, verdict)

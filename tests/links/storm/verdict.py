@@ -15,6 +15,9 @@ from tests.fix_broker import rows, value
 from tests.links.storm.truth import Event, Finding
 from tests.links.storm.world import World
 
+STILL = 15.0
+"""Seconds without any movement after which what is not at rest will not be."""
+BOUND = 240.0
 _EXPLAINED = 3
 _LOGGED = 25
 
@@ -135,8 +138,11 @@ def unrest(world: World, seen: dict[str, Any]) -> list[str]:
     return said
 
 
-def rest(world: World, *, quiet: float, bound: float) -> tuple[float, list[str]]:
-    """Wait until nothing has moved for a while; return how long that took, and what is still not as it should be."""
+def rest(world: World, *, quiet: float, still: float = STILL, bound: float = BOUND) -> list[str]:
+    """Wait until nothing has moved for a while; return what is not as it should be then.
+
+    What is only slow is waited for: it is given up when nothing has moved for `still` seconds, or after `bound` in all.
+    """
     began = moved = time.monotonic()
     before: dict[str, Any] = {}
     while True:
@@ -146,8 +152,8 @@ def rest(world: World, *, quiet: float, bound: float) -> tuple[float, list[str]]
         if seen != before:
             moved, before = now, seen
         said = [f"cannot be done: {step}" for step in world.undone] + unrest(world, seen)
-        if (not said and now - moved >= quiet) or now - began > bound:
-            return moved - began, said
+        if now - moved >= (still if said else quiet) or now - began > bound:
+            return said
         time.sleep(0.25)
 
 
@@ -205,6 +211,18 @@ def complaints(world: World) -> list[str]:
         said = [line for line in lines if " INFO " not in line and " DEBUG " not in line]
         found += [f"{name}: {line[:300]}" for line in said[-_LOGGED:]]
     return found
+
+
+def deadlocks(world: World) -> list[str]:
+    """The deadlocks that broke links; they are tried again, and nothing is lost by it but time."""
+    logs = {name: world.crew.log(name) for name in world.members}
+    return [
+        f"{name}: {line[:200]}"
+        for name, log in logs.items()
+        if log.exists()
+        for line in log.read_text(errors="replace").splitlines()
+        if "deadlock detected" in line and " WARNING " in line
+    ]
 
 
 def told(world: World) -> list[str]:
