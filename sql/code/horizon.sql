@@ -60,8 +60,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (rewind.origin).origin_id;
+    -- Of children whose filters the parent has been told: for the others it would not come.
     v_start bigint := (select min(a.horizon) from pgps_internal.attached a
-        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent);
+        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent
+            and not exists (select from unnest(a.keep) k where not pgps_internal.is_told((rewind.origin).parent, k)));
 begin
     if v_start is null then
         return;
@@ -70,7 +72,8 @@ begin
     -- this broker's own horizon: what lies between is not here yet, and a child that is ahead of it waits for nothing but the answer.
     v_start := least(v_start, pgps_internal.horizon(v_id));
     update pgps_internal.origin o
-    set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k where a.origin_id = o.origin_id and not a.is_live),
+    set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
+            where a.origin_id = o.origin_id and not a.is_live and pgps_internal.is_told(o.parent, k)),
         rewind_start = v_start, rewind_from = v_start, attachment = o.attachment + 1
     where o.origin_id = v_id;
     update pgps_internal.activation a set is_confirmed = false where a.origin_id = v_id;

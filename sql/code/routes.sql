@@ -64,9 +64,11 @@ begin
         from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
         where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
             and not (n.is_draining and pgps_internal.was_told(n.neighbour_id, 'drain'))
-            and (g.parent is null or g.parent = n.neighbour_id or not exists (select from in_force i where i.origin_id = o.origin_id
+            and (g.parent is not distinct from n.neighbour_id or not exists (select from in_force i where i.origin_id = o.origin_id
                 and not exists (select from carried c
-                    where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id and c.type_id = i.type_id)))
+                    where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id and c.type_id = i.type_id)
+                -- Who has lost the parent for good takes what there is, once nobody promises more.
+                and (g.parent is not null or exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id))))
     ),
     best as (
         select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
@@ -88,16 +90,14 @@ create or replace view pgps_internal.interest as
 -- origins it has attached here; nobody is asked for an origin by way of those who have it from here.
 select null::integer as neighbour_id, f.origin_id, p.key, p.type_id
 from pgps_internal.pushed p
-join pgps_internal.event_type t using (type_id)
-join pgps_internal.offer f on t.name = any (f.types)
+join pgps_internal.carried f using (type_id)
 join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
 union
 select w.neighbour_id, a.origin_id, w.key, l.type_id
 from pgps_internal.wanted w
 join pgps_internal.filter l using (key)
-join pgps_internal.event_type t on t.type_id = l.type_id
 join pgps_internal.attached a using (neighbour_id)
-join pgps_internal.offer f on f.origin_id = a.origin_id and t.name = any (f.types)
+join pgps_internal.carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
 join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
 where o.parent <> w.neighbour_id and w.gone_batch is null;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
@@ -123,7 +123,7 @@ begin
     ),
     best as (
         select distinct on (k.origin_id) k.* from known k
-        order by k.origin_id, k.is_parent desc nulls last, k.cost, cardinality(k.path), k.path
+        order by k.origin_id, k.is_parent desc nulls last, cardinality(k.types) desc, k.cost, cardinality(k.path), k.path
     )
     select b.origin_id, b.path, b.cost, array(
         select t.name from pgps_internal.event_type t where t.name = any (b.types)
@@ -145,10 +145,7 @@ begin
         select distinct i.key, i.type_id
         from pgps_internal.interest i
         join pgps_internal.origin o using (origin_id)
-        join pgps_internal.event_type t using (type_id)
-        where o.parent = (filters_for.neighbour).neighbour_id and has_table_privilege((filters_for.neighbour).role::oid, t.endpoint, 'insert')
-            and not exists (select from pgps_internal.foreign_type f
-                where f.neighbour_id = o.parent and f.name = t.name and f.difference is not null)
+        where o.parent = (filters_for.neighbour).neighbour_id
     )
     select d.key, d.type_id from desired d
     where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);

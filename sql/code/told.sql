@@ -78,6 +78,42 @@ $$;
 comment on function pgps_internal.compare_types(pgps_internal.neighbour) is
 'Compares event types that differed from a neighbour''s again: one may have been created or altered here since the neighbour told of it';
 
+create or replace function pgps_internal.note_breaks(neighbour_id integer, news jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Of what nobody wants any more, the break begins here: should somebody want it again before the next look, it is not in force from where
+    -- it was. What is wanted still, and taken back only since the parent has lost its way, goes on from its horizon when there is a way again.
+    delete from pgps_internal.activation a using pgps_internal.origin o
+    where o.origin_id = a.origin_id and o.parent = note_breaks.neighbour_id
+        and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text) where w.message = 'unsub')
+        and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
+            where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key)
+        and (exists (select from pgps_internal.offer f where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
+            or not exists (select from pgps_internal.pushed p where p.key = a.key)
+                and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null));
+    -- What is asked for again comes with the filters that the parent has been told when it is asked, and with no others.
+    update pgps_internal.origin o set rewind_keep = array(
+        select k from unnest(o.rewind_keep) k where pgps_internal.is_told(note_breaks.neighbour_id, k))
+    where o.rewind_from is not null and o.parent = note_breaks.neighbour_id
+        and exists (select from jsonb_to_recordset(note_breaks.news) w(key text, message text)
+            where w.message = 'unsub' or w.message = 'attach' and w.key = o.origin_id::text);
+end
+$$;
+comment on function pgps_internal.note_breaks(integer, jsonb) is
+'When a neighbour is told of filters taken back, or asked again: what is not in force without a break any more, as far as the neighbour is the parent';
+
+create or replace function pgps_internal.is_told(neighbour_id integer, key text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.told t
+        where t.neighbour_id = is_told.neighbour_id and t.kind = 'sub' and (t.key = is_told.key
+            or exists (select from pgps_internal.cover c where c.key = is_told.key and c.by_key = t.key)))
+$$;
+comment on function pgps_internal.is_told(integer, text) is 'True when a neighbour has been told a filter, or one that covers it';
+
 create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -104,12 +140,7 @@ begin
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
     select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
-    -- Its break begins here: should somebody want it again before the next look, it is not in force from where it was.
-    delete from pgps_internal.activation a using pgps_internal.origin o
-    where o.origin_id = a.origin_id and o.parent = v_id
-        and a.key in (select w.key from jsonb_to_recordset(v_news) w(key text, message text) where w.message = 'unsub')
-        and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
-            where t.neighbour_id = v_id and t.kind = 'sub' and c.key = a.key);
+    perform pgps_internal.note_breaks(v_id, v_news);
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
             array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),

@@ -215,8 +215,9 @@ def few(s: Scene) -> int:
     key, one = s.b.key(s.x), s.number(s.b)
     s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, key, one, 4))
     s.c.say(*wants_all(s, s.c, "every", 8))
-    s.c.hear()
-    s.b.hear()
+    # The parent is told what c wants, and is asked again then.
+    for peer in (s.c, s.b, s.c, s.b):
+        peer.hear()
     assert s.number(s.b) > one
     return s.number(s.b)
 
@@ -433,7 +434,7 @@ _OF_WHAT_WAS_TOLD = (
     "and exists (select from pgps_internal.told t",
     "and true or exists (select from pgps_internal.told t",
 )
-_BREAK_BEGINS = ("where w.message = 'unsub'", "where false")
+_BREAK_BEGINS = ("where w.message = 'unsub')", "where false)")
 _NOT_AHEAD = "v_start := least(v_start, pgps_internal.horizon(v_id));"
 _MISSING = Taken("do_link_begin", "elsif (args ->> 'after')::bigint > v_last then", "elsif false then")
 _MISSING_AT_THE_END = Taken(
@@ -489,7 +490,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         [
             [
                 Taken("activate", _UNWANTED, _UNWANTED.replace("not exists", "false and not exists")),
-                Taken("refresh", *_BREAK_BEGINS),
+                Taken("note_breaks", *_BREAK_BEGINS),
             ]
         ],
     ),
@@ -499,10 +500,10 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         [[Taken("take_item", "v_origin.rewind_from is not null and v_upto >= v_horizon", "v_upto > v_horizon")]],
     ),
     (told_once_more, [[Taken("hear_active", *_OF_WHAT_WAS_TOLD)]]),
-    (wanted_again_at_once, [[Taken("refresh", *_BREAK_BEGINS)]]),
+    (wanted_again_at_once, [[Taken("note_breaks", *_BREAK_BEGINS)]]),
     (says_active_again, [[Taken("should_know", "'told', nullif(w.told, 0)", "'told', null")]]),
     (unheard_keep, [[Taken("go_live", "and cardinality(a.missing) = 0", "")]]),
-    (poorer_path, [[Taken("choose_parents", "g.parent is null or", "true or")]]),
+    (poorer_path, [[Taken("choose_parents", "g.parent is not distinct from n.neighbour_id or", "true or")]]),
     (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
     (detached_at_rest, [[Taken("take_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
     (
