@@ -80,6 +80,22 @@ Nulls: NULL when the argument is.
 Errors: 42601 when it begins like one of the statements and is not; the hint has the syntax.
 Needs: no privilege; reads and locks nothing.""",
     ),
+    Function(
+        "parse_callback",
+        "callback_text",
+        {"callback": "text"},
+        """\
+Take the text of a callback apart, without a look at the catalogue: a function, or a call of one. The result has:
+function    the name as SQL, quoted where that is needed
+schema, name  its parts, folded unless quoted; schema is null when none is given
+arguments   what stands between the parentheses, source text with balanced brackets; put a new line behind it.
+            null without parentheses
+types       the same part by part when it could be the type of one argument: [record], [a, b] or [a, b, []]; else null
+
+Nulls: NULL when the argument is.
+Errors: 42601 not a name, or a name and one pair of parentheses behind it.
+Needs: no privilege; reads and locks nothing.""",
+    ),
 ]
 
 

@@ -58,7 +58,11 @@ comment on view pgps.advertisements is 'Who has announced to publish what: roles
 
 create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
-    case when s.callback is null then 'external' else 'internal' end as kind, s.callback as execute, s.priority, s.handler, s.state,
+    case when s.callback is null then 'external' else 'internal' end as kind,
+    case when s.arguments is not null then format('%s(%s)', s.callback, s.arguments)
+        when s.takes = 'record' then s.callback || '(record)'
+        when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
+        else s.callback end as execute, s.priority, s.handler, s.state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds,
     -- Most of many subscriptions rest.

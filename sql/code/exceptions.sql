@@ -45,12 +45,20 @@ comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps
 events are not tried again. A subscription whose callback does not exist any more is suspended.';
 
 create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer) returns boolean
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select to_regprocedure(format('%s(%s)', (callback_exists.subscription).callback, t.endpoint)) is not null
-        or to_regprocedure(format('%s(%s[])', (callback_exists.subscription).callback, t.endpoint)) is not null
-    from pgps_internal.event_type t where t.type_id = callback_exists.type_id
+declare
+    v_name text[] := parse_ident((callback_exists.subscription).callback);
+begin
+    if (callback_exists.subscription).arguments is null then
+        return pgps_internal.callback_takes((callback_exists.subscription).callback,
+            (select t.endpoint from pgps_internal.event_type t where t.type_id = callback_exists.type_id)) is not null;
+    end if;
+    -- Which of several functions of a name is called with arguments is PostgreSQL's choice: one has to be there.
+    return exists (select from pg_proc p where p.proname = v_name[cardinality(v_name)]
+        and (cardinality(v_name) = 1 or p.pronamespace = (select n.oid from pg_namespace n where n.nspname = v_name[1])));
+end
 $$;
 comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is 'True while the callback of a subscription is there';
 

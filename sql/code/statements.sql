@@ -49,7 +49,8 @@ begin
     perform pgps.subscribe(name => pg_catalog.quote_ident(_subscription_statement.parsed ->> 'name'),
         event_type => case when pg_catalog.right(v_type, 1) = '*' then v_type else pg_catalog.quote_ident(v_type) end,
         filter => _subscription_statement.parsed ->> 'filter', scope => _subscription_statement.parsed ->> 'scope',
-        execute => _subscription_statement.parsed ->> 'execute', priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0));
+        execute => (_subscription_statement.parsed ->> 'execute') || '(' || coalesce(_subscription_statement.parsed ->> 'args', '') || E'\n)',
+        priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0));
     return 'CREATE SUBSCRIPTION';
 end
 $$;

@@ -70,32 +70,81 @@ Returns the types of its constants; null when they cannot be told from their con
 
 create or replace function pgps.check_callback(event_type text, execute text) returns jsonb
 language plpgsql
+set standard_conforming_strings = on
 as $$
 declare
-    v_name text[] := pg_catalog.parse_ident(pg_catalog.regexp_replace(check_callback.execute, '[[:space:]]*[(].*$', '', 's'));
-    v_single regprocedure;
-    v_batch regprocedure;
+    v_parsed jsonb := pgps.parse_callback(check_callback.execute);
+    v_name text := v_parsed ->> 'function';
     v_type text := pg_catalog.format('pgps_event.%I', check_callback.event_type);
-    v_text text := (select pg_catalog.string_agg(pg_catalog.quote_ident(n), '.') from pg_catalog.unnest(v_name) n);
+    v_takes text := case when v_parsed -> 'types' = '["record"]' then 'record'
+        when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type) then 'event'
+        when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type, '[]') then 'batch'
+        when v_parsed -> 'types' ->> 0 = 'pgps_event' then 'another event type' end;
+    v_function regprocedure;
 begin
-    v_single := pg_catalog.to_regprocedure(pg_catalog.format('%s(%s)', v_text, v_type));
-    v_batch := pg_catalog.to_regprocedure(pg_catalog.format('%s(%s[])', v_text, v_type));
-    if v_single is null and v_batch is null then
-        raise exception 'function %(%) does not exist', v_text, v_type using errcode = '42883',
-            hint = pg_catalog.format('The callback takes one event, %s(%s), or a batch, %s(%s[]).', v_text, v_type, v_text, v_type);
-    elsif not pg_catalog.has_function_privilege(coalesce(v_single, v_batch)::oid, 'execute') then
-        raise exception 'permission denied for function %', coalesce(v_single, v_batch)
-        using errcode = '42501', hint = pg_catalog.format('Ask for: grant execute on function %s to %I', coalesce(v_single, v_batch), current_user);
-    elsif (select p.prokind from pg_catalog.pg_proc p where p.oid = coalesce(v_single, v_batch)::oid) <> 'f' then
-        raise exception '% is not a function', coalesce(v_single, v_batch) using errcode = '42809', hint = 'Give a function.';
+    if v_parsed ->> 'arguments' is not null and (v_takes is null or v_takes = 'record' and exists (
+            select from pg_catalog.pg_attribute a where a.attrelid = v_type::regclass and a.attname = 'record'))
+            and (v_parsed ->> 'arguments' <> '' or pg_catalog.to_regprocedure(v_name || '()') is not null) then
+        return pgps.check_call(check_callback.event_type, v_parsed);
     end if;
-    return (select pg_catalog.jsonb_build_object('function', pg_catalog.format('%I.%I', n.nspname, p.proname), 'batch', v_single is null)
-        from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace where p.oid = coalesce(v_single, v_batch)::oid);
+    select f.oid, case when v_takes is not null then f.takes end into v_function, v_takes
+    from (values (1, 'event', pg_catalog.to_regprocedure(pg_catalog.format('%s(%s)', v_name, v_type))),
+        (2, 'batch', pg_catalog.to_regprocedure(pg_catalog.format('%s(%s[])', v_name, v_type))),
+        (3, 'record', pg_catalog.to_regprocedure(v_name || '(record)'))) f(place, takes, oid)
+    where f.oid is not null and f.takes = coalesce(v_takes, f.takes) order by f.place limit 1;
+    if v_function is null then
+        raise exception 'function %(%) does not exist', v_name, coalesce(case when v_parsed ->> 'types' is not null then v_parsed ->> 'arguments' end, v_type) using errcode = '42883',
+            hint = pg_catalog.format('The callback takes one event, %1$s(%2$s) or %1$s(record), a batch, %1$s(%2$s[]), or what you give it: ''%1$s(attribute, …)''.',
+                v_name, v_type);
+    elsif not pg_catalog.has_function_privilege(v_function::oid, 'execute') then
+        raise exception 'permission denied for function %', v_function
+        using errcode = '42501', hint = pg_catalog.format('Ask for: grant execute on function %s to %I', v_function, current_user);
+    elsif (select p.prokind from pg_catalog.pg_proc p where p.oid = v_function::oid) <> 'f' then
+        raise exception '% is not a function', v_function using errcode = '42809', hint = 'Give a function.';
+    end if;
+    return (select pg_catalog.jsonb_build_object('function', pg_catalog.format('%I.%I', n.nspname, p.proname), 'takes', v_takes)
+        from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace where p.oid = v_function::oid);
 end
 $$;
 comment on function pgps.check_callback(text, text) is
-'Finds the callback of an internal subscription with the caller''s rights and search_path: f(pgps_event.<type>) or f(pgps_event.<type>[]).
-Errors: 42883 no such function, 42501, 42809 not a function.';
+'Finds the callback of an internal subscription with the caller''s rights and search_path: f, f(pgps_event.<type>), f(pgps_event.<type>[]) or
+f(record), which gets the event or the batch; or f(price, symbol): SQL over the attributes, evaluated with the subscriber''s rights.
+f() calls f without arguments if there is such a function. Errors: 42883 no such function, 42703 no such attribute, 42501, 42601 not a call, 42809 not a function.';
+
+create or replace function pgps.check_call(event_type text, parsed jsonb) returns jsonb
+language plpgsql
+set standard_conforming_strings = on
+as $$
+declare
+    v_endpoint text := pg_catalog.format('pgps_event.%I', check_call.event_type);
+    v_plan jsonb;
+    v_message text;
+    v_schemas name[];
+begin
+    begin
+        -- PostgreSQL checks names, types and rights; nothing is executed.
+        execute pg_catalog.format(E'explain (format json) select %s(%s\n) from %s', check_call.parsed ->> 'function', check_call.parsed ->> 'arguments',
+            v_endpoint) into v_plan;
+    exception when undefined_function or undefined_column or ambiguous_function then
+        get stacked diagnostics v_message = message_text;
+        raise exception '%', v_message using errcode = sqlstate, hint = pg_catalog.format('Give %s SQL over the attributes of the event: %s.',
+            check_call.parsed ->> 'function', (select pg_catalog.string_agg(pg_catalog.format('%I %s', a.attname,
+                pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum) from pg_catalog.pg_attribute a
+            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')));
+    end;
+    if v_plan -> 0 -> 'Plan' ->> 'Node Type' in ('Aggregate', 'WindowAgg') then
+        raise exception '% is not a function', check_call.parsed ->> 'function' using errcode = '42809', hint = 'Give a function, not an aggregate.';
+    end if;
+    -- By the schema in which it is found now, unless functions of that name in several schemas could be meant.
+    select pg_catalog.array_agg(distinct n.nspname) into v_schemas from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+    where p.proname = check_call.parsed ->> 'name' and pg_catalog.pg_function_is_visible(p.oid);
+    return pg_catalog.jsonb_build_object('arguments', check_call.parsed ->> 'arguments', 'function',
+        case when check_call.parsed ->> 'schema' is null and pg_catalog.cardinality(v_schemas) = 1
+            then pg_catalog.format('%I.%I', v_schemas[1], check_call.parsed ->> 'name') else check_call.parsed ->> 'function' end);
+end
+$$;
+comment on function pgps.check_call(text, jsonb) is
+'The part of pgps.check_callback that is about f(arguments). parsed: what pgps.parse_callback returns. Errors: as there.';
 
 create or replace function pgps.subscribe(
     name text, event_type text, filter text = null, scope text = 'local', execute text = null, priority integer = 0,
@@ -133,7 +182,8 @@ $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text) is
 'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and later (''security*'').
 filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null = every event; a null result is no match.
-scope: local, or global over links. execute: the callback of an internal subscription, null = external (pgps.receive). priority: higher
+scope: local, or global over links. execute: the callback of an internal subscription: f, which takes an event, f(pgps_event.<type>) or
+f(record), or a batch, f(pgps_event.<type>[]); or f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher
 first. start: now (what commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts: tries before the exception queue.
 handler: all, any = competing consumers, null = as the type says. Needs SELECT on the type.
 Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
@@ -152,14 +202,24 @@ declare
     v_types jsonb := pgps_internal.do_types_for(caller, jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
         || case when (args -> 'types' ->> 'pattern')::boolean then '{}' else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
     v_type pgps_internal.event_type;
+    v_callback jsonb := nullif(args -> 'callback', 'null');
 begin
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, scope, callback, priority,
-        max_attempts, handler)
+    if v_callback is null then
+        -- A prefix of which there are no types yet.
+        v_callback := pgps.parse_callback(args ->> 'execute');
+        v_callback := v_callback || case when v_callback -> 'types' = '["record"]' then '{"arguments": null, "takes": "record"}'
+            when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
+    end if;
+    -- Whoever made it, it is a name and one pair of parentheses.
+    perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'))
+    where v_callback ->> 'function' is not null;
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, scope, callback,
+        arguments, takes, priority, max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
         jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         pgps_internal.clean_types(args -> 'constant_types'),
-        args ->> 'scope', coalesce(args -> 'callback' ->> 'function', args ->> 'execute'), (args ->> 'priority')::integer,
+        args ->> 'scope', v_callback ->> 'function', v_callback ->> 'arguments', (select t from unnest('{event,batch,record}'::text[]) t where t = v_callback ->> 'takes'), (args ->> 'priority')::integer,
         (args ->> 'max_attempts')::integer,
         coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
             where t.name = args -> 'types' ->> 'event_type'), 'all'))
@@ -359,5 +419,6 @@ revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.check_filter(text, text),
     pgps.check_callback(text, text),
+    pgps.check_call(text, jsonb),
     pgps.subscribe(text, text, text, text, text, integer, text, integer, text)
 to public;

@@ -16,20 +16,26 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_callback.type_id;
     v_name := format('pgps_internal.callback_%s_%s', v_subscription.subscription_id, v_type.type_id);
     v_call := case
-        when v_subscription.arguments is not null then format(E'%s(%s\n) from rows from (pg_catalog.unnest(pgps_events)) as %I(%s)',
+        when v_subscription.arguments is not null then format(E'perform %s(%s\n) from rows from (pg_catalog.unnest(pgps_events)) as %I(%s)',
             v_subscription.callback, v_subscription.arguments, v_type.name, pgps_internal.column_list(v_type.endpoint))
-        when pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint) = 'batch' then v_subscription.callback || '(pgps_events)'
-        else v_subscription.callback || '(pgps_e) from pg_catalog.unnest(pgps_events) pgps_e' end;
+        -- Where there is a function of the event of the same name, too, only a variable of type record finds the other one.
+        when v_subscription.takes = 'record' and pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint) = 'event'
+            then format('for pgps_e in select e.* from pg_catalog.unnest(pgps_events) e loop perform %s(pgps_e); end loop', v_subscription.callback)
+        when coalesce(v_subscription.takes, pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint)) = 'batch'
+            then format('perform %s(pgps_events)', v_subscription.callback)
+        else format('perform %s(e) from pg_catalog.unnest(pgps_events) e', v_subscription.callback) end;
     -- Called with null it runs, with the same rights, what the callback has left for the commit: see run_deferred.
     perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
         format('language plpgsql volatile security definer set enable_seqscan = on %s as %L',
             pgps_internal.environment_clause(v_subscription.environment), format($body$
             #variable_conflict use_column
+            declare
+                pgps_e record;
             begin
                 if pgps_events is null then
                     set constraints all immediate;
                 else
-                    perform %s;
+                    %s;
                 end if;
             end$body$, v_call)));
     execute format('alter function %s(pgps_event.%I[]) owner to %s', v_name, v_type.name, v_subscription.owner);

@@ -10,6 +10,8 @@ comment on type pgps_internal.session_state is 'What code of a user could leave 
 
 -- EXECUTE f(arguments): SQL over the attributes of the event; null = the callback takes the event, or a batch of them, as it is.
 alter table pgps_internal.subscription add column arguments text;
+-- EXECUTE f(record), f(pgps_event.t), f(pgps_event.t[]): which of the functions of that name; null = any, in this order: event, batch, record.
+alter table pgps_internal.subscription add column takes text check (takes in ('event', 'batch', 'record'));
 
 -- Have other arguments now, or nothing to do any more.
 drop function if exists pgps.run_subscriber(text, integer);
