@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from pgps import install
 from pgps.embedded import EmbeddedCluster
@@ -148,9 +149,15 @@ def timed(work: Callable[[], object]) -> float:
 
 @contextlib.contextmanager
 def worker(dsn: str) -> Iterator[int]:
-    """Run a worker at its default settings; yield its process id once it dispatches."""
+    """Run a worker at its default settings, with a worker's rights; yield its process id once it dispatches."""
+    with opened(dsn) as connection:
+        role = (
+            "do 'begin create role broker_worker login in role pgps_worker; exception when duplicate_object then end'"
+        )
+        connection.execute(role.encode())
+    login = make_conninfo(dsn, user="broker_worker")
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen([sys.executable, "-m", "pgps_worker", "--dsn", dsn], stderr=log, cwd=_root())
+        process = subprocess.Popen([sys.executable, "-m", "pgps_worker", "--dsn", login], stderr=log, cwd=_root())
         try:
             _wait_for_dispatcher(dsn, process)
             yield process.pid

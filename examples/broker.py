@@ -8,6 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psycopg
+from psycopg.conninfo import make_conninfo
+
 from pgps import install
 from pgps.embedded import EmbeddedCluster
 
@@ -19,9 +22,10 @@ def broker() -> Iterator[str]:
     """Yield the connection string of a broker that is gone behind the block."""
     with EmbeddedCluster(f"example-{os.getpid()}", fast=True, keep=False) as cluster:
         install.install(cluster.dsn())
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "pgps_worker", "--dsn", cluster.dsn()], stderr=subprocess.DEVNULL
-        )
+        with psycopg.connect(cluster.dsn()) as connection:
+            connection.execute("create role broker_worker login in role pgps_worker")
+        dsn = make_conninfo(cluster.dsn(), user="broker_worker")
+        worker = subprocess.Popen([sys.executable, "-m", "pgps_worker", "--dsn", dsn], stderr=subprocess.DEVNULL)
         try:
             yield cluster.dsn()
         finally:

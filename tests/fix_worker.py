@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from tests.fix_db import Connect, wait_until
 
@@ -27,15 +28,15 @@ where datname = current_database() and application_name = format('pgps-worker/%s
 
 
 class WorkerProcess:
-    """One `pgps-worker`, started in a process of its own."""
+    """One `pgps-worker`, started in a process of its own: it connects with `login`, a test looks with `dsn`."""
 
-    def __init__(self, dsn: str, name: str, log: Path, options: tuple[str, ...]) -> None:
+    def __init__(self, dsn: str, login: str, name: str, log: Path, options: tuple[str, ...]) -> None:
         self.dsn = dsn
         self.name = name
         self._log = log
         with log.open("wb") as target:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pgps_worker", "--dsn", dsn, "--name", name, "--json-logs", *options],
+                [sys.executable, "-m", "pgps_worker", "--dsn", login, "--name", name, "--json-logs", *options],
                 stderr=target,
                 env={**os.environ, "PYTHONWARNINGS": "error"},
             )
@@ -70,6 +71,18 @@ class WorkerProcess:
         return self._process.poll() is None
 
 
+def worker_login(dsn: str) -> str:
+    """Return a connection string for a role with exactly the rights of a worker, when `dsn` is a superuser's."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        query = "select rolsuper and to_regrole('pgps_worker') is not null from pg_roles where rolname = current_user"
+        row = connection.execute(query).fetchone()
+        if row is None or not row[0]:
+            return dsn
+        made = "create role broker_worker login password 'test'; exception when duplicate_object then"
+        connection.execute(f"do $$ begin {made} end $$; grant pgps_worker to broker_worker".encode())
+    return make_conninfo(dsn, user="broker_worker", password="test")
+
+
 class Workers:
     """Starts workers, and ends those still running when the test is over."""
 
@@ -77,10 +90,14 @@ class Workers:
         self._directory = directory
         self._started: list[WorkerProcess] = []
 
-    def __call__(self, dsn: str, *options: str, ready: bool = True) -> WorkerProcess:
-        """Start a worker; wait, unless `ready` is false, until it has looked for work and waits for more."""
+    def __call__(self, dsn: str, *options: str, ready: bool = True, superuser: bool = False) -> WorkerProcess:
+        """Start a worker, which may do what workers may and no more unless `superuser` is true.
+
+        Wait, unless `ready` is false, until it has looked for work and waits for more.
+        """
         name = f"w{len(self._started) + 1}"
-        worker = WorkerProcess(dsn, name, self._directory / f"{name}.log", options)
+        login = dsn if superuser else worker_login(dsn)
+        worker = WorkerProcess(dsn, login, name, self._directory / f"{name}.log", options)
         self._started.append(worker)
         if ready:
             wait_until(lambda: _is_ready(worker), timeout=20, what=f"{name} is ready: {worker.messages}")

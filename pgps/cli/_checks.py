@@ -105,6 +105,11 @@ def workers(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.OK, "leader", ", ".join(leaders))
     else:
         yield Finding(Level.PROBLEM, "leader", "no worker leads: nothing is dispatched", "restart pgps-worker")
+    powerful = sorted({f"{row['worker']} ({row['role']})" for row in facts.workers if row.get("superuser")})
+    if powerful:
+        message = f"users' callbacks run in sessions of a superuser: {', '.join(powerful)}"
+        fix = "create role broker_worker login in role pgps_worker; then pgps-worker --dsn 'user=broker_worker …'"
+        yield Finding(Level.WARNING, "worker rights", message, fix)
 
 
 def lag(facts: Facts) -> Iterator[Finding]:

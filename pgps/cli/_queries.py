@@ -198,7 +198,8 @@ def activity() -> Query:
 def workers() -> Query:
     """Return the connected workers and their services."""
     return SQL("""
-    select pid, worker, service, role, host(client_addr) as client_addr, started_at, state, leader
+    select pid, worker, service, role, host(client_addr) as client_addr, started_at, state, leader,
+           coalesce((select rolsuper from pg_roles where rolname = role), false) as superuser
     from pgps.workers order by worker, service, pid""")
 
 

@@ -62,7 +62,11 @@ def run(data: Data, steps: Steps, out: Console, *, output: Path) -> dict[str, An
             install.install(cluster.dsn())
             _build(cluster.dsn())
         step = steps.step("Spark: JDBC write, the same once more, archive, report")
-        with tempfile.TemporaryDirectory() as directory, _worker(cluster.dsn()), step:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            _worker(make_conninfo(cluster.dsn(), user="broker_worker")),
+            step,
+        ):
             done = _spark(cluster.dsn(tcp=True), data, Path(directory), output)
     return _judged(done, data, out)
 
@@ -70,6 +74,7 @@ def run(data: Data, steps: Steps, out: Console, *, output: Path) -> dict[str, An
 def _build(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute(f"create role lake login password '{_PASSWORD}'".encode())
+        connection.execute("create role broker_worker login in role pgps_worker")
         connection.execute("select pgps.create_event_type('quote', %s, auditable => true)", [_ATTRIBUTES])
         connection.execute(b"grant insert, select on pgps_event.quote to lake; set role lake")
         connection.execute("select pgps.advertise('quote')")

@@ -1,5 +1,19 @@
 -- Links to other brokers: their definitions, and how they are. Locks: catalogue rows.
 
+create or replace function pgps_internal.warn_of_password(link text, conninfo text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if warn_of_password.conninfo ~* '(^|[[:space:]?&])(ssl)?password[[:space:]]*=|^postgres(ql)?://[^/@]*:[^/@]+@' then
+        raise warning 'the connection string of link "%" has a password in it: workers and administrators can read it, and so can who reads a dump',
+            warn_of_password.link
+        using hint = 'Leave it out, and put it where the worker runs: passfile=… with a line host:port:dbname:user:password, or service=….';
+    end if;
+end
+$$;
+comment on function pgps_internal.warn_of_password(text, text) is 'Warns when a connection string has a password in it';
+
 create or replace function pgps_internal.do_create_link(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -22,6 +36,7 @@ begin
         raise exception 'role "%" may not link with the rights of role %', caller, v_role
         using errcode = '42501', hint = format('Ask for: grant %s to %I', v_role, caller);
     end if;
+    perform pgps_internal.warn_of_password(v_name, args ->> 'conninfo');
     insert into pgps_internal.link (name, conninfo, direction, role) values (v_name, args ->> 'conninfo', args ->> 'direction', v_role);
     perform pgps_internal.lend(t) from pgps_internal.event_type t;
 end
@@ -36,7 +51,8 @@ begin atomic
 end;
 comment on function pgps.create_link(text, text, text, name) is
 'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways. conninfo: a libpq string;
-prefer passfile or service to a password; nobody but the owner of pgps can read it. The role in it needs pgps_link there. direction: both,
+a password belongs into a passfile or a service file where the worker runs, not here: whoever may call pgps.serve_links, members of pgps_worker and
+pgps_admin, sees the string, and a dump has it; a warning says so. The role in it needs pgps_link there. direction: both,
 in (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT and policies decide what may cross. null = pgps_neighbour,
 which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right of the caller''s is
 lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
@@ -47,6 +63,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_admin(caller, 'alter links');
+    perform pgps_internal.warn_of_password(args ->> 'name', args ->> 'conninfo');
     update pgps_internal.link l
     set conninfo = coalesce(args ->> 'conninfo', l.conninfo), enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
     where l.name = pgps_internal.fold(args ->> 'name');
@@ -63,7 +80,7 @@ begin atomic
     select pgps._call('alter_link', jsonb_build_object('name', alter_link.name, 'conninfo', alter_link.conninfo, 'enabled', alter_link.enabled));
 end;
 comment on function pgps.alter_link(text, text, boolean) is
-'Changes a link; null leaves a property as it is. Needs pgps_admin. Errors: 42704, 42501.';
+'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. Needs pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_drop_link(caller name, args jsonb) returns void
 language plpgsql
@@ -123,7 +140,8 @@ language sql
 begin atomic
     select pgps._call('serve_links', '{}');
 end;
-comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state, draining. Needs pgps_worker or pgps_admin. Errors: 42501.';
+comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state, draining. Whoever may call it sees the connection strings whole, with
+passwords that somebody has put there: use passfile or service instead, see pgps.create_link. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.do_note_link(caller name, args jsonb) returns void
 language plpgsql

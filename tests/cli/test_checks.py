@@ -210,6 +210,12 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
             "pgps link resume --as restored",
         ),
         ({"links": [{**LINK, "has_password": True}]}, Level.WARNING, "link rights", "passfile"),
+        (
+            {"workers": [{**WORKER, "role": "postgres", "superuser": True}]},
+            Level.WARNING,
+            "worker rights",
+            "in role pgps_worker",
+        ),
         ({"links": [{**LINK, "role_is_superuser": True}]}, Level.WARNING, "link rights", "--role NEIGHBOUR"),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from pgps_worker.links.service import Links
 from pgps_worker.stop import Stop
 from pgps_worker.supervisor import Service, Supervisor
 from pgps_worker.vitals import Vitals
+from tests.fix_worker import worker_login
 from tests.links.rig import Broker
 
 
@@ -28,7 +29,7 @@ def served(*brokers: Broker) -> Iterator[list[Vitals]]:
         loops.append(asyncio.get_running_loop())
         async with asyncio.TaskGroup() as group:
             for broker, own in zip(brokers, vitals, strict=True):
-                config = WorkerConfig(dsn=broker.dsn, name=f"links-{broker.name}", health_port=1)
+                config = WorkerConfig(dsn=worker_login(broker.dsn), name=f"links-{broker.name}", health_port=1)
                 stop = Stop()
                 stops.append(stop)
                 services: list[Service] = [Links(config, stop, own), Dispatcher(config, stop, own)]

@@ -245,3 +245,30 @@ def test_a_link_without_a_role_lends_no_rights_of_its_creator(brokers: Brokers) 
         assert received(b, "later") == [("a", 1)]
         call(a.admin, "create_link", "another", "dbname=x")
         assert not value(a.admin, "select has_table_privilege('pgps_neighbour', 'pgps_event.secret', 'select')")
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "warned"),
+    [
+        ("host=127.0.0.1 dbname=x password=secret", True),
+        ("postgresql://me:secret@127.0.0.1/x", True),
+        ("postgresql://127.0.0.1/x?password=secret", True),
+        ("host=127.0.0.1 dbname=x passfile=/etc/pgps/pass", False),
+        ("service=password_less", False),
+        ("postgresql://me@127.0.0.1:5432/x", False),
+    ],
+)
+def test_a_password_in_a_connection_string_is_warned_of_and_not_repeated(
+    own_database: str, connect: Connect, conninfo: str, warned: bool
+) -> None:
+    admin = connect(dsn=own_database)
+    said: list[tuple[str, str]] = []
+    admin.add_notice_handler(lambda d: said.append((f"{d.message_primary} {d.message_detail}", d.message_hint or "")))
+    call(admin, "create_link", "far", conninfo)
+    call(admin, "alter_link", "far", conninfo=conninfo)
+    assert len(said) == (2 if warned else 0)
+    for message, hint in said:
+        assert '"far"' in message
+        assert "secret" not in message
+        assert "passfile" in hint
+        assert "service" in hint

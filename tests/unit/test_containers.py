@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
@@ -65,8 +66,16 @@ def test_named_volumes_are_declared(compose: dict[str, Any]) -> None:
 
 def test_the_commands_are_scripts_of_this_package(compose: dict[str, Any]) -> None:
     scripts = re.findall(r"^(pgps\S*) = ", (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
-    for name in ("install", "worker"):
-        assert compose["services"][name]["command"][0] in scripts
+    assert compose["services"]["worker"]["command"][0] in scripts
+    assert "pgps install" in compose["services"]["install"]["command"][-1]
+
+
+def test_no_worker_logs_in_as_a_superuser() -> None:
+    services: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    workers = [service for name, service in services.items() if name.endswith("worker")]
+    assert len(workers) == 5
+    for service in workers:
+        assert conninfo_to_dict(service["environment"]["PGPS_DSN"])["user"] == "worker"
 
 
 def test_everything_that_is_copied_exists_and_is_not_ignored() -> None:

@@ -47,6 +47,7 @@ def peer(server: Server, own_database: str) -> Iterator[dict[str, str]]:
     yield {**environment, "PGPS_DSN": own_database}
     with psycopg.connect(own_database, autocommit=True) as connection:
         connection.execute("drop owned by peer; drop role peer")
+        connection.execute("drop role if exists worker")
 
 
 def test_each_broker_has_a_server_an_installer_and_a_worker(services: dict[str, Any]) -> None:
@@ -120,7 +121,7 @@ def test_the_installer_defines_its_links_and_may_run_again(
     for _ in range(2):
         done = subprocess.run(
             command,
-            env={**peer, "PEERS": service["environment"]["PEERS"]},
+            env={"PGPASSWORD": "it's", **peer, "PEERS": service["environment"]["PEERS"]},
             capture_output=True,
             text=True,
             timeout=100,
@@ -132,3 +133,6 @@ def test_the_installer_defines_its_links_and_may_run_again(
         ("auditor", "peer"),
         ("pharmacy", "peer"),
     ]
+    roles = "array(select m.roleid::regrole::text from pg_auth_members m where m.member = w.oid)"
+    query = f"select rolcanlogin, rolsuper, {roles} from pg_roles w where rolname = 'worker'"
+    assert rows(admin, query) == [(True, False, ["pgps_worker"])]

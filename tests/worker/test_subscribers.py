@@ -233,3 +233,10 @@ def test_a_worker_that_may_only_work_does_all_of_it(
     wait_until(lambda: ticks.seen("loops") == [1, 3], timeout=15, what=worker.messages)
     assert ticks.failed("loops") == [(2, "57014")]
     assert "superuser" not in worker.messages
+
+
+def test_a_worker_of_a_superuser_says_so_and_what_to_do(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    worker = workers(own_database, *QUICK, superuser=True)
+    warned = [line["message"] for line in worker.log if line["level"] == "warning" and "superuser" in line["message"]]
+    assert len(warned) == 1
+    assert "create role broker_worker login in role pgps_worker" in warned[0]

@@ -64,4 +64,7 @@ class Watcher:
     def _warn_of_superuser(self, connection: Connection) -> None:
         if connection.info.parameter_status("is_superuser") == "on" and not self.vitals.is_superuser:
             self.vitals.is_superuser = True
-            log.warning("callbacks run in sessions of a superuser; better: log in as a member of pgps_worker")
+            log.warning(
+                "users' code runs in sessions of a superuser; better: create role broker_worker login in role pgps_worker,"
+                " and --dsn 'user=broker_worker …'"
+            )
