@@ -65,6 +65,6 @@ class Watcher:
         if connection.info.parameter_status("is_superuser") == "on" and not self.vitals.is_superuser:
             self.vitals.is_superuser = True
             log.warning(
-                "users' code runs in sessions of a superuser; better: create role broker_worker login in role pgps_worker,"
-                " and --dsn 'user=broker_worker …'"
+                "users' code runs in sessions of a superuser; better: create role broker_worker login in role"
+                " pgps_worker, and --dsn 'user=broker_worker …'"
             )
