@@ -27,6 +27,7 @@
 \ir code/segments.sql
 \ir code/wake.sql
 \ir code/match.sql
+\ir code/lanes.sql
 \ir code/isolate.sql
 \ir code/generate.sql
 \ir code/signatures.sql
@@ -49,6 +50,7 @@
 \ir code/reclaim.sql
 \ir code/archive.sql
 \ir code/views.sql
+\ir code/lane_watch.sql
 \ir code/catalogue.sql
 \ir code/health.sql
 \ir code/streams.sql

@@ -1,5 +1,6 @@
 -- Changing a subscription where it stands: its filter, priority, tries. What waits is matched anew, from the position on.
--- Locks: the turn of the subscription and, for a filter, the dispatcher's lock, until the transaction ends.
+-- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing consumers the
+-- dispatcher's lock, too; until the transaction ends.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
 language plpgsql stable
@@ -14,7 +15,9 @@ end
 $$;
 comment on function pgps_internal.do_types_of(name, jsonb) is 'The event types of a subscription of the caller''s, for a look at a new filter. Errors: 42704, 42501.';
 
-create or replace function pgps_internal.rematch(subscription pgps_internal.subscription, member pgps_internal.member) returns void
+create or replace function pgps_internal.rematch(
+    subscription pgps_internal.subscription, member pgps_internal.member, last pgps_internal.batch
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -23,22 +26,29 @@ declare
     v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_type pgps_internal.event_type;
     v_class bigint;
+    v_signature pgps_internal.signature;
     v_matched bigint;
+    v_upto bigint;
     v_first bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
     -- Up to here the old filter has been asked.
-    select coalesce(c.suspended_batch, (pgps_internal.last_batch()).batch_id, 0) into v_matched
-    from pgps_internal.class c where c.class_id = (rematch.member).class_id;
+    select case when not c.is_active then c.suspended_batch
+            else pgps_internal.matched_upto(c.owner, (select g from pgps_internal.signature g where g.signature_id = c.signature_id), rematch.last) end
+    into v_matched from pgps_internal.class c where c.class_id = (rematch.member).class_id;
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode', v_type.log);
     -- Signatures and classes are shared by the subscriptions of a role.
     perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
     v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter, (rematch.subscription).parameter_types,
-        (rematch.subscription).environment, true);
+        (rematch.subscription).environment, true,
+        case when (rematch.subscription).is_pattern and (rematch.subscription).filter is not null then true end);
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id) where c.class_id = v_class;
+    v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then
         select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id and s.type_id = v_type.type_id;
-        perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched));
+        perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched), v_upto);
         -- Of what was matched before, what waits: the rest has been settled. Then what was not matched yet.
         delete from pgps_internal.share s
         where s.subscription_id = v_id and s.type_id = v_type.type_id and (s.batch_id, s.event_id) not in (
@@ -51,13 +61,16 @@ begin
         on conflict do nothing;
         update pgps_internal.member m set takes_batch = true where m.subscription_id = v_id and m.class_id = v_class;
     else
-        perform pgps_internal.replay(v_class, v_type, 0, greatest((rematch.member).from_batch, v_position.acked_batch - 1));
+        perform pgps_internal.replay(v_class, v_type, 0, greatest((rematch.member).from_batch, v_position.acked_batch - 1), v_upto);
+    end if;
+    if v_signature.in_lane is not true then
+        perform pgps_internal.make_pending(v_class, v_upto);
     end if;
     perform pgps_internal.drop_unused_class((rematch.member).class_id);
 end
 $$;
-comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member) is
-'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits';
+comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
+'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits up to the last batch, or to where its lane is';
 
 create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
 language plpgsql
@@ -77,7 +90,11 @@ begin
         return;
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
-    lock table only pgps_internal.batch in share row exclusive mode;
+    if v_subscription.handler = 'any' and v_subscription.callback is null then
+        -- What a dispatch shared out meanwhile could be taken before it is matched anew, and come twice.
+        lock table only pgps_internal.batch in share row exclusive mode;
+    end if;
+    perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
     set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
@@ -85,7 +102,13 @@ begin
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
     where s.subscription_id = v_id returning * into v_subscription;
-    perform pgps_internal.rematch(v_subscription, m) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch()) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    -- It is to join types that it could not with the old one; until then it waits.
+    update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;
+    if found then
+        update pgps_internal.subscription s set state = 'suspended' where s.subscription_id = v_id;
+        perform pg_notify('pgps_lanes', '');
+    end if;
     v_position := pgps_internal.position_of(v_id);
     -- What was received and not acknowledged is given again, if it still matches.
     if v_position.outstanding > 0 then
@@ -122,8 +145,8 @@ $$;
 comment on function pgps.alter_subscription(text, text, integer, integer) is
 'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, '''' takes it away: what waits is
 matched anew from the position on, and what was received but not acknowledged comes again if it matches; a suspended subscription is active again. It runs with
-the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on. A filter holds the dispatcher until
-the transaction ends, and raises what it raises on what waits. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
+the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on. A filter raises
+what it raises on what waits; of a subscription with competing consumers it holds the dispatcher until the transaction ends. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
 Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -105,6 +105,12 @@ begin
                 select o.subscription_id, -1, 0, -1, 0, sum(o.acked_total), 0, ''-infinity'', null
                 from %1$s o join pgps_internal.subscription s using (subscription_id)
                 where s.handler = ''any'' and s.callback is null group by o.subscription_id', carry_over.segment, carry_over.segment::oid);
+        when 'lane_step' then
+            execute format('insert into pgps_internal.lane_step (lane_id, batch_id)
+                select distinct on (o.lane_id) o.lane_id, o.batch_id from %1$s o join pgps_internal.lane l using (lane_id)
+                where not exists (select from pgps_internal.lane_step n
+                    where n.lane_id = o.lane_id and n.step_id > o.step_id and n.tableoid <> %2$s::oid)
+                order by o.lane_id, o.step_id desc', carry_over.segment, carry_over.segment::oid);
         when 'producer' then
             execute format('insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken, seen_at)
                 select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, o.seen_at

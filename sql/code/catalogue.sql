@@ -64,7 +64,14 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
         else s.callback end as execute, s.priority, s.handler, s.state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
-    coalesce(extract(epoch from clock_timestamp() - d.oldest), 0)::double precision as lag_seconds,
+    coalesce(extract(epoch from clock_timestamp() - least(d.oldest, (
+        -- What its owner's lane has not matched yet may be for it, too.
+        select min(b.created_at) from pgps_internal.member m
+        join pgps_internal.class c on c.class_id = m.class_id and c.is_active
+        join pgps_internal.signature g on g.signature_id = c.signature_id and g.in_lane
+        join pgps_internal.lane_next n on n.owner = g.owner and n.type_id = m.type_id
+        join pgps_internal.batch b on b.batch_id = n.batch_id
+        where m.subscription_id = s.subscription_id))), 0)::double precision as lag_seconds,
     -- Most of many subscriptions rest.
     case when p.moved_at > clock_timestamp() - interval '1 minute' then (
         select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)

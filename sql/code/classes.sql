@@ -125,7 +125,7 @@ comment on function pgps_internal.is_safe(jsonb, pgps_internal.event_type, text)
 only built-in types, and no operator or function of that name in the subscriber''s schemas';
 
 create or replace function pgps_internal.find_class(
-    event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb, private boolean
+    event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb, private boolean, in_lane boolean
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -162,7 +162,8 @@ begin
             v_tier := 'owner';
         end if;
         v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_parsed, v_tier,
-            case when cardinality(v_constants) = 0 then '{}' else v_types end, v_environment);
+            case when cardinality(v_constants) = 0 then '{}' else v_types end, v_environment,
+            coalesce(find_class.in_lane, v_tier = 'owner'));
     end if;
     if not find_class.private then
         if v_signature is null then
@@ -185,11 +186,12 @@ begin
     return v_class;
 end
 $$;
-comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean) is
-'The class of a filter for an owner, made if there is none; private: always a new one';
+comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean, boolean) is
+'The class of a filter for an owner, made if there is none; nothing of it is run. private: always a new one; in_lane: matched in the
+owner''s lane, null = if it may read more than the event';
 
 create or replace function pgps_internal.find_signature(
-    event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[], environment jsonb
+    event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[], environment jsonb, in_lane boolean
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -199,9 +201,12 @@ declare
 begin
     select g.signature_id into v_signature from pgps_internal.signature g
     where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
-        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment;
+        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment and g.in_lane = find_signature.in_lane;
     if v_signature is null then
-        insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment)
+        if find_signature.in_lane then
+            perform pgps_internal.open_lane(find_signature.owner);
+        end if;
+        insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment, in_lane, from_batch)
         values ((find_signature.event_type).type_id, find_signature.owner, find_signature.parsed ->> 'shape', find_signature.tier,
             find_signature.parameter_types, (
                 -- Equality conditions first, then one range.
@@ -209,14 +214,14 @@ begin
                     (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' = '=' order by 1)
                     union all
                     (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' <> '=' order by 1 limit 1))),
-            find_signature.environment)
+            find_signature.environment, find_signature.in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
         returning signature_id into v_signature;
         perform pgps_internal.build_signature(v_signature);
     end if;
     return v_signature;
 end
 $$;
-comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb) is
+comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb, boolean) is
 'The signature of a shape for an owner and its settings, made with its matching function if there is none';
 
 create or replace function pgps_internal.note_member(class_id bigint) returns void

@@ -262,11 +262,12 @@ begin
     -- In one statement; most types have nothing of what takes another one.
     select t as event_type,
         array(select g from pgps_internal.signature g
-            where g.type_id = t.type_id and has_table_privilege(g.owner::oid, t.endpoint, 'select')
+            where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
                 -- The number of a role that has been dropped is shown as a number.
                 and g.owner::text <> g.owner::oid::text
             order by g.owner, g.signature_id) as signatures,
         exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
+        exists (select from pgps_internal.signature g where g.type_id = t.type_id and g.in_lane) as has_lanes,
         exists (select from pgps_internal.member m where m.type_id = t.type_id and m.takes_batch) as is_shared,
         exists (select from pgps_internal.registration_type r where r.type_id = t.type_id) as is_registered,
         exists (select from pgps_internal.confirm_link k where k.original = t.type_id) as is_confirmed
@@ -298,6 +299,9 @@ begin
         end if;
         if v_known.is_confirmed then
             perform pg_notify('pgps_confirm', '');
+        end if;
+        if v_known.has_lanes then
+            perform pg_notify('pgps_lanes', '');
         end if;
     end if;
     return v_cut.events;
@@ -375,6 +379,9 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
+    if exists (select from pgps_internal.class c where c.is_pending) then
+        perform pgps_internal.catch_up_all();
+    end if;
     loop
         v_events := pgps_internal.cut_batch(v_cap);
         exit when v_events < 0;
@@ -384,14 +391,15 @@ begin
         v_last := pgps_internal.last_batch();
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
+    perform pgps_internal.run_lanes_here();
     return v_total;
 end
 $$;
 comment on function pgps.dispatch(integer) is
 'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events: about how many
 at most, never splitting a transaction; of transactions that published side by side it takes fewer, since what counts is how far their
-event ids reach; null = all that wait. Waits for another dispatcher''s transaction; committed as a whole, so
-a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
+event ids reach; null = all that wait. Then asks the filters that read more than the event (pgps.lanes), unless another session is at it or
+they are slow. Waits for another dispatcher''s transaction; committed as a whole, so a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
 drop function if exists pgps_internal.evict_impostor(integer);
 

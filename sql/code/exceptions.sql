@@ -165,7 +165,6 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        perform pgps_internal.clear_blame();
         update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = clock_timestamp()
         where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
         return false;

@@ -105,6 +105,11 @@ begin
     v_steps := v_steps || jsonb_build_array(jsonb_build_array('rights', format('role %s may see it', (explain_match.subscription).owner)));
     select d.batch_id into v_delivery from pgps_internal.unfolded d where d.class_id = v_member.class_id and d.event_id = explain_match.event_id
         and (v_batch is null or d.batch_id = v_batch) limit 1;
+    if v_delivery is null and (explain_match.subscription).filter is not null and exists (select from pgps_internal.lane_next n
+            where n.owner = (explain_match.subscription).owner and n.type_id = (explain_match.event_type).type_id and n.position < v_batch) then
+        return v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: not asked yet, the filters of role %s are behind (see pgps.lanes)',
+            (explain_match.subscription).filter, (explain_match.subscription).owner)));
+    end if;
     if (explain_match.subscription).filter is not null then
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: %s', (explain_match.subscription).filter,
             case when v_delivery is not null then 'matched when it was dispatched' else 'did not match when it was dispatched (false or null)' end)));

@@ -11,9 +11,10 @@ begin
     perform pgps_internal.isolate(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
     -- "Keeps failing" means batch after batch: who got through this one begins anew.
     update pgps_internal.class c set failures = 0
-    where c.class_id = any (v_shaky) and c.is_active and not exists (
-        select from pgps_internal.member m join pgps_internal.failure f using (subscription_id)
-        where m.class_id = c.class_id and f.step = 'filter' and f.event_id <@ match_carefully.ids);
+    where c.is_active and not exists (
+            select from pgps_internal.member m join pgps_internal.failure f using (subscription_id)
+            where m.class_id = c.class_id and f.step = 'filter' and f.event_id <@ match_carefully.ids)
+        and c.class_id in (select l.class_id from pgps_internal.class l where l.class_id = any (v_shaky) for no key update skip locked);
 end
 $$;
 comment on function pgps_internal.match_carefully(bigint, pgps_internal.signature, int8multirange) is
@@ -39,8 +40,11 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        perform pgps_internal.clear_blame();
     end;
+    if not exists (select from pgps_internal.signature g where g.signature_id = (isolate.signature).signature_id) then
+        -- Dropped meanwhile by whom it belonged to.
+        return;
+    end if;
     -- Halves of the events first, then of the classes: with 100,000 classes, one bad event costs some thirty matches of a part, and going
     -- class by class took minutes.
     v_events := array(select generate_series(lower(r), upper(r) - 1) from unnest(isolate.ids) r);
@@ -73,9 +77,21 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_class pgps_internal.class;
+    v_is_free boolean;
+    v_members bigint;
 begin
-    update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
-    where c.class_id = note_filter_failure.class_id returning * into v_class;
+    -- Who changes or drops the subscription in an open transaction is not waited for: that would hold up everybody.
+    perform from pgps_internal.class c where c.class_id = note_filter_failure.class_id for no key update skip locked;
+    v_is_free := found;
+    if v_is_free then
+        update pgps_internal.class c set failures = c.failures + 1, last_error = note_filter_failure.error
+        where c.class_id = note_filter_failure.class_id;
+        perform from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
+        where m.class_id = note_filter_failure.class_id for no key update of s skip locked;
+        get diagnostics v_members = row_count;
+        v_is_free := v_members = (select count(*) from pgps_internal.member m where m.class_id = note_filter_failure.class_id);
+    end if;
+    select c.* into v_class from pgps_internal.class c where c.class_id = note_filter_failure.class_id;
     perform pgps_internal.keep_events(v_class.type_id, array[note_filter_failure.event_id]);
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
     select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
@@ -83,7 +99,7 @@ begin
     where m.class_id = v_class.class_id and s.scope <> 'link'
     on conflict do nothing;
     perform pgps_internal.forward_unmatched(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
-    if note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer then
+    if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer) then
         perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
         delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
         return true;
@@ -129,7 +145,7 @@ begin
         return;
     end if;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (widen.class).type_id;
-    v_class := pgps_internal.find_class(v_type, (widen.class).owner, null, null, '{}', false);
+    v_class := pgps_internal.find_class(v_type, (widen.class).owner, null, null, '{}', false, false);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
     select n.subscription_id, v_class, v_type.type_id, widen.after_batch from pgps_internal.neighbour n where n.neighbour_id = any (v_neighbours)
     on conflict do nothing;
@@ -159,7 +175,7 @@ begin
     perform pgps_internal.widen(c, suspend_class.after_batch) from pgps_internal.class c where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
     -- Of neighbours alone nothing is matched later: they get everything now. One that is blocked waits, as others do.
-    update pgps_internal.class c set suspended_batch = suspend_class.after_batch
+    update pgps_internal.class c set suspended_batch = suspend_class.after_batch, is_pending = false
     where c.class_id = suspend_class.class_id and (v_local or exists (
         select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id) where m.class_id = c.class_id and n.is_blocked));
 end
@@ -167,40 +183,31 @@ $$;
 comment on function pgps_internal.suspend_class(bigint, bigint, text) is
 'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then. Neighbours get all of the type instead.';
 
-create or replace function pgps_internal.clear_blame() returns void
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    select pg_advisory_unlock_shared(1885826164, l.objid::integer) from pg_locks l
-    where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
-        and l.database = (select d.oid from pg_database d where d.datname = current_database())
-$$;
-comment on function pgps_internal.clear_blame() is 'Forgets which signature was being evaluated; see pgps.blame';
-
 create or replace function pgps.blame() returns text
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_signature bigint;
+    v_mark bigint := (select m.last_value from pgps_internal.matching_seq m);
+    v_signature bigint := v_mark & ((1::bigint << 40) - 1);
     v_names text;
 begin
-    for v_signature in
-        select l.objid from pg_locks l where l.locktype = 'advisory' and l.classid = 1885826164 and l.pid = pg_backend_pid() and l.granted and l.mode = 'ShareLock'
-            and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    loop
-        perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
-        from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
-        perform pg_advisory_unlock_shared(1885826164, v_signature::integer);
-        select concat_ws(', ', v_names, string_agg(s.name, ', ')) into v_names
-        from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
-        where c.signature_id = v_signature;
-    end loop;
+    -- Another dispatcher may have gone on since; then it finds the same filter.
+    if v_mark >> 40 <> pg_backend_pid() then
+        return null;
+    end if;
+    perform setval('pgps_internal.matching_seq', 0);
+    perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
+    from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
+    select string_agg(s.name, ', ') into v_names
+    from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+    where c.signature_id = v_signature;
     return v_names;
 end
 $$;
 comment on function pgps.blame() is
-'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their names';
+'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their names. Filters that
+read more than the event are not among them: see pgps.lanes.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.blame() from public;

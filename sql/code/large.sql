@@ -119,6 +119,9 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
+    if exists (select from pgps_internal.class c where c.is_pending) then
+        perform pgps_internal.catch_up_all();
+    end if;
     while v_events = 0 loop
         v_last := pgps_internal.last_batch();
         v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
@@ -142,7 +145,7 @@ begin
 end
 $$;
 comment on function pgps.dispatch_batch(integer) is
-'For a worker: as pgps.dispatch(max_events), but of a transaction too large for one statement it returns the number of events, negative, and
+'For a worker: as pgps.dispatch(max_events), without the lanes (pgps.run_lanes), and of a transaction too large for one statement it returns the number of events, negative, and
 leaves it to be dispatched with pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 also when null, 42501.';
 
 create or replace function pgps.dispatch_large(max_events integer) returns bigint

@@ -177,7 +177,7 @@ begin
     perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell which one that was.
     lock table only pgps_internal.batch in row exclusive mode;
-    v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false);
+    v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false, false);
     insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id, told)
     values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class, v_told)
     on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id, told = excluded.told, gone_batch = null;

@@ -2,6 +2,7 @@
 -- batch is static plpgsql with cached plans. Two tiers of filters:
 --   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
 --   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
+-- The dispatcher asks the first; the second, and all of pattern subscriptions, are asked in lanes, one for each role (lanes.sql).
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Matching a batch
@@ -18,10 +19,8 @@ declare
     v_state text;
     v_context text;
 begin
-    -- A plan made for these very events knows how large its tables are; one that is kept does not, see pgps_internal.enter.
     if match.events > 200 then
-        perform set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
-            set_config('enable_bitmapscan', 'on', true);
+        perform pgps_internal.plan_for_many(true);
     end if;
     begin
         v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, false);
@@ -31,7 +30,6 @@ begin
             raise;
         end if;
         -- One bad filter or event hurts nobody else: again, each signature on its own, in halves (isolate.sql).
-        perform pgps_internal.clear_blame();
         perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, true);
         v_classes := array(select d.class_id from pgps_internal.delivery d
             where d.batch_id = match.batch_id and d.type_id = (match.event_type).type_id);
@@ -40,8 +38,7 @@ begin
         v_woken := pgps_internal.wake_members(v_classes);
     end if;
     if match.events > 200 then
-        perform set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-            set_config('enable_bitmapscan', 'off', true);
+        perform pgps_internal.plan_for_many(false);
     end if;
     return v_woken;
 end
@@ -49,7 +46,20 @@ $$;
 comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[]) is
 'Matches the events of one type in a batch against all classes, and wakes whom they are for; returns how many, null = none';
 
-create or replace function pgps_internal.share_out(batch_id bigint, type_id integer) returns void
+create or replace function pgps_internal.plan_for_many(many boolean) returns void
+language plpgsql
+as $$
+begin
+    -- A plan made for these very events knows how large its tables are; one that is kept does not, see pgps_internal.enter.
+    perform set_config('plan_cache_mode', case when plan_for_many.many then 'force_custom_plan' else 'force_generic_plan' end, true),
+        set_config('enable_seqscan', case when plan_for_many.many then 'on' else 'off' end, true),
+        set_config('enable_bitmapscan', case when plan_for_many.many then 'on' else 'off' end, true);
+end
+$$;
+comment on function pgps_internal.plan_for_many(boolean) is
+'Has statements planned for the events they are about, or (false) as entry points of dispatch set it; until the transaction ends';
+
+create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null) returns void
 language plpgsql
 as $$
 begin
@@ -59,10 +69,12 @@ begin
     join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id and d.type_id = share_out.type_id
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.takes_batch and d.batch_id > m.from_batch and not e.event_id <@ m.skip
+        and (share_out.classes is null or m.class_id = any (share_out.classes))
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.share_out(bigint, integer) is 'A row for each event of a batch and each subscription whose consumers share it';
+comment on function pgps_internal.share_out(bigint, integer, bigint[]) is
+'A row for each event of a batch and each subscription whose consumers share it; classes: of these only, null = all';
 
 create or replace function pgps_internal.event_ids(delivery pgps_internal.delivery) returns setof bigint
 language plpgsql stable rows 100
@@ -88,6 +100,7 @@ declare
     v_signature pgps_internal.signature;
     v_ids int8multirange := match_type.ids;
     v_classes bigint[];
+    v_mark bigint;
 begin
     -- Without a filter there is nothing to evaluate; with policies there is.
     if match_type.has_unfiltered and not (match_type.event_type).has_policy then
@@ -102,12 +115,17 @@ begin
                 else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
             continue when isempty(v_ids);
         end if;
+        -- Should it be cancelled by a timeout, pgps.blame() finds whose filter it was.
+        v_mark := setval('pgps_internal.matching_seq', (pg_backend_pid()::bigint << 40) + v_signature.signature_id);
         if match_type.careful then
             perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
         else
             v_classes := v_classes || pgps_internal.match_signature(match_type.batch_id, v_signature, v_ids, null);
         end if;
     end loop;
+    if v_mark is not null then
+        v_mark := setval('pgps_internal.matching_seq', 0);
+    end if;
     return v_classes;
 end
 $$;
@@ -149,9 +167,14 @@ comment on function pgps_internal.match_unfiltered(bigint, pgps_internal.event_t
 'Deliveries of the classes without a filter, where policies decide: owner by owner';
 
 create or replace function pgps_internal.prepared() returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$ select string_agg(p.name || p.prepare_time, ' ' order by p.name) from pg_prepared_statements p where p.from_sql $$;
+language plpgsql stable
+as $$
+begin
+    -- Not in SQL, which is planned at each call, nor with settings: half of what it takes to ask a filter about one event.
+    return (select pg_catalog.string_agg(p.name operator(pg_catalog.||) p.prepare_time::pg_catalog.text, ' ' order by p.name)
+        from pg_catalog.pg_prepared_statement() p where p.from_sql);
+end
+$$;
 comment on function pgps_internal.prepared() is 'The statements prepared in this session with PREPARE; see forget_prepared';
 
 create or replace function pgps_internal.forget_prepared(known text) returns boolean
@@ -195,11 +218,14 @@ begin
     if v_classes is null then
         return null;
     end if;
-    select coalesce(string_agg(format(', %L::%s[]', (
-        select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
-        where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
-    )::text, v_types[n]), '' order by n), '') into v_constants
-    from generate_subscripts(v_types, 1) n;
+    v_constants := '';
+    if cardinality(v_types) > 0 then
+        select coalesce(string_agg(format(', %L::%s[]', (
+            select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
+            where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
+        )::text, v_types[n]), '' order by n), '') into v_constants
+        from generate_subscripts(v_types, 1) n;
+    end if;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
     -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
     begin
@@ -235,20 +261,14 @@ returns bigint[]
 language plpgsql
 as $$
 declare
-    v_id bigint := (match_signature.signature).signature_id;
-    v_locked boolean;
     v_matched bigint[];
 begin
-    -- A session lock that outlives an abort: if this is cancelled by a timeout, pgps.blame() finds whose filter it was. Nobody waits for it.
-    v_locked := pg_try_advisory_lock_shared(1885826164, v_id::integer);
     if (match_signature.signature).tier = 'safe' then
-        execute 'select pgps_internal.match_' || v_id || '($1, $2, $3)'
+        execute 'select pgps_internal.match_' || (match_signature.signature).signature_id || '($1, $2, $3)'
         using match_signature.batch_id, match_signature.ids, match_signature.only_classes into v_matched;
-    else
-        v_matched := pgps_internal.match_owner(match_signature.batch_id, match_signature.signature, match_signature.ids, match_signature.only_classes);
+        return v_matched;
     end if;
-    v_locked := pg_advisory_unlock_shared(1885826164, v_id::integer);
-    return v_matched;
+    return pgps_internal.match_owner(match_signature.batch_id, match_signature.signature, match_signature.ids, match_signature.only_classes);
 end
 $$;
 comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, int8range) is

@@ -24,11 +24,13 @@ as $$
             where m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
         (select min(c.suspended_batch) from pgps_internal.class c
             where not c.is_active and (low_batch.type_id is null or c.type_id = low_batch.type_id)),
+        (select min(n.batch_id) - 1 from pgps_internal.lane_next n where low_batch.type_id is null or n.type_id = low_batch.type_id),
+        (select min(j.from_batch) from pgps_internal.joining j where low_batch.type_id is null or j.type_id = low_batch.type_id),
         (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1)), 0)
 $$;
 comment on function pgps_internal.low_batch(integer) is
-'Every subscription (of a type) has acknowledged all batches up to this one. Whoever needs batches longer adds itself here: what is kept of all
-logs and ledgers follows from it.';
+'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs batches longer adds itself
+here: what is kept of all logs and ledgers follows from it.';
 
 create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
 language sql stable
@@ -187,11 +189,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.position_id_seq'), 0);
+    v_newest_step bigint := coalesce(pg_sequence_last_value('pgps_internal.lane_step_seq'), 0);
 begin
-    return pgps_internal.reclaim_ledger('position', v_newest, 262144, v_newest, 'position_id');
+    return pgps_internal.reclaim_ledger('position', v_newest, 262144, v_newest, 'position_id')
+        + pgps_internal.reclaim_ledger('lane_step', v_newest_step, 65536, v_newest_step, 'step_id');
 end
 $$;
-comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledger; the newest position of each subscription is carried over';
+comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledgers; the newest position of each subscription, and of each lane, is carried over';
 
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
@@ -295,6 +299,25 @@ $$;
 comment on function pgps_internal.reclaim_kept(pgps_internal.event_type) is
 'Deletes events that were kept aside for failures, shares and discarded ones, when none of these is left';
 
+create or replace function pgps_internal.sweep_orphans(relation text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Written by a dispatch while their subscription was being dropped. Subscription by subscription through the index: there is a row for
+    -- each event that waits.
+    execute format('with recursive has (id) as (
+            (select r.subscription_id from pgps_internal.%1$I r order by r.subscription_id limit 1)
+            union all
+            select (select r.subscription_id from pgps_internal.%1$I r where r.subscription_id > h.id order by r.subscription_id limit 1)
+            from has h where h.id is not null)
+        delete from pgps_internal.%1$I r using has h
+        where r.subscription_id = h.id and not exists (select from pgps_internal.subscription s where s.subscription_id = h.id)',
+        sweep_orphans.relation);
+end
+$$;
+comment on function pgps_internal.sweep_orphans(text) is 'Deletes the rows of subscriptions that are gone';
+
 create or replace function pgps_internal.reclaim_rows() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -304,6 +327,7 @@ declare
     v_retention interval;
     v_stage regclass;
 begin
+    perform pgps_internal.sweep_orphans('share'), pgps_internal.sweep_orphans('failure');
     -- Sparse tables: events kept aside for failures that are settled, archives past their retention.
     for v_type in select t.* from pgps_internal.event_type t loop
         perform pgps_internal.reclaim_kept(v_type);

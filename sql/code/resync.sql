@@ -7,7 +7,7 @@ as $$
 begin
     if (unblock.neighbour).is_blocked then
         update pgps_internal.neighbour n set is_blocked = false, last_error = null where n.neighbour_id = (unblock.neighbour).neighbour_id;
-        perform pgps_internal.resume_class(c, t)
+        perform pgps_internal.resume_class(c, t, true)
         from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
         where m.subscription_id = (unblock.neighbour).subscription_id and not c.is_active and c.suspended_batch is not null;
     end if;

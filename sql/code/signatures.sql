@@ -195,7 +195,8 @@ declare
     v_class pgps_internal.class;
     v_signature pgps_internal.signature;
 begin
-    update pgps_internal.class c set is_active = set_class_active.active, failures = 0
+    update pgps_internal.class c set is_active = set_class_active.active, failures = 0,
+        suspended_batch = case when not set_class_active.active then c.suspended_batch end
     where c.class_id = set_class_active.class_id returning * into v_class;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     if v_signature.has_table then

@@ -1,5 +1,5 @@
 -- Subscriptions: check the filter with the subscriber's rights, find or make its class, join it from now, from the beginning
--- or from an event. Locks: catalogue rows; with a start other than now the dispatcher's lock, until the transaction ends.
+-- or from an event. Locks: catalogue rows; with a start other than now the owner's lane, and against reclaim, until the transaction ends.
 
 create or replace function pgps_internal.do_types_for(caller name, args jsonb) returns jsonb
 language plpgsql stable
@@ -237,61 +237,47 @@ end
 $$;
 comment on function pgps_internal.do_subscribe(name, jsonb) is 'See pgps.subscribe';
 
+create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_xids xid8[];
+    v_ranges int8multirange;
+    v_ids int8multirange;
+begin
+    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+    from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = (waiting_ids.event_type).type_id;
+    if v_xids is not null then
+        execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id) using v_xids, v_ranges into v_ids;
+    end if;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.waiting_ids(pgps_internal.event_type) is 'What has been committed of a type and is in no batch yet';
+
 create or replace function pgps_internal.join_type(subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_replay boolean := join_type.start <> 'now';
     v_from bigint := 0;
-    v_batch bigint := 0;
-    v_class bigint;
-    v_last pgps_internal.batch;
-    v_skip int8multirange := '{}';
-    v_xids xid8[];
-    v_ranges int8multirange;
 begin
     -- Signatures and classes are shared by the subscriptions of a role.
     perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
-    if v_replay and join_type.start <> 'earliest' then
+    if (join_type.subscription).is_pattern then
+        perform pgps_internal.open_lane((join_type.subscription).owner);
+    end if;
+    if join_type.start = 'now' then
+        perform pgps_internal.join_now(join_type.subscription, join_type.event_type);
+        return;
+    elsif join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
             raise exception 'invalid start "%"', join_type.start using errcode = '22023', hint = 'Use now, earliest, or an event id.';
         end if;
         v_from := join_type.start::bigint;
     end if;
-    if v_replay then
-        perform pgps_internal.require_read_committed();
-        -- No batch may be cut between looking at the past and joining.
-        lock table only pgps_internal.batch in share row exclusive mode;
-    end if;
-    v_last := pgps_internal.last_batch();
-    v_class := pgps_internal.find_class(join_type.event_type, (join_type.subscription).owner, (join_type.subscription).filter,
-        (join_type.subscription).parameter_types, (join_type.subscription).environment, v_replay);
-    if v_replay then
-        -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after it.
-        if v_from > 0 then
-            v_batch := pgps_internal.start_batch(join_type.event_type, v_from, v_last);
-            v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids * int8multirange(int8range(null, v_from))) r
-                where b.batch_id = v_batch and b.type_id = (join_type.event_type).type_id), '{}');
-        end if;
-        perform pgps_internal.restore_audited(join_type.event_type, v_batch, v_from);
-    else
-        -- What has been committed but is not in a batch yet was published before.
-        select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
-        from pgps_internal.waiting(v_last, pg_current_snapshot()) w where w.type_id = (join_type.event_type).type_id;
-        if v_xids is not null then
-            execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (join_type.event_type).type_id) using v_xids, v_ranges into v_skip;
-        end if;
-    end if;
-    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
-    values ((join_type.subscription).subscription_id, v_class, (join_type.event_type).type_id,
-        case when v_replay then v_batch - 1 else coalesce(v_last.batch_id, 0) end, v_skip, (join_type.subscription).handler = 'any' and (join_type.subscription).callback is null);
-    if v_replay then
-        perform pgps_internal.replay(v_class, join_type.event_type, v_from, v_batch - 1);
-    end if;
-    if (join_type.subscription).callback is not null then
-        perform pgps_internal.build_callback((join_type.subscription).subscription_id, (join_type.event_type).type_id);
-    end if;
+    perform pgps_internal.join_past(join_type.subscription, join_type.event_type, v_from);
 end
 $$;
 comment on function pgps_internal.join_type(pgps_internal.subscription, pgps_internal.event_type, text) is
@@ -327,8 +313,99 @@ $$;
 comment on function pgps_internal.start_batch(pgps_internal.event_type, bigint, pgps_internal.batch) is
 'The batch in which a subscription to a type begins that is to begin with an event (of any type): its own, 0 = among the archived ones, or the next';
 
+create or replace function pgps_internal.join_now(subscription pgps_internal.subscription, event_type pgps_internal.event_type) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class bigint;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+begin
+    v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner, (join_now.subscription).filter,
+        (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
+        case when (join_now.subscription).is_pattern and (join_now.subscription).filter is not null then true end);
+    -- What has been committed but is not in a batch yet was published before.
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id, coalesce(v_last.batch_id, 0),
+        pgps_internal.waiting_ids(join_now.event_type), (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null);
+    if (join_now.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_now.subscription).subscription_id, (join_now.event_type).type_id);
+    end if;
+    return v_class;
+end
+$$;
+comment on function pgps_internal.join_now(pgps_internal.subscription, pgps_internal.event_type) is
+'Makes a subscription a member of the class of its filter on one event type, from now on; nothing of the filter is run';
+
+create or replace function pgps_internal.join_past(subscription pgps_internal.subscription, event_type pgps_internal.event_type, from_event bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch;
+    v_class bigint;
+    v_signature pgps_internal.signature;
+    v_skip int8multirange := '{}';
+    v_batch bigint := 0;
+    v_upto bigint;
+begin
+    perform pgps_internal.require_read_committed();
+    -- The dispatcher goes on meanwhile; only reclaim has to leave everything where it is until this is committed.
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode',
+        (join_past.event_type).log);
+    v_last := pgps_internal.last_batch();
+    v_class := pgps_internal.find_class(join_past.event_type, (join_past.subscription).owner, (join_past.subscription).filter,
+        (join_past.subscription).parameter_types, (join_past.subscription).environment, true,
+        case when (join_past.subscription).is_pattern and (join_past.subscription).filter is not null then true end);
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id) where c.class_id = v_class;
+    -- All classes of a subscription up to the same batch, or the reader of one would pass what another has still to catch up with.
+    select min(c.suspended_batch) into v_upto from pgps_internal.member m join pgps_internal.class c using (class_id)
+    where m.subscription_id = (join_past.subscription).subscription_id and c.is_pending;
+    v_upto := coalesce(v_upto, pgps_internal.matched_upto((join_past.subscription).owner, v_signature, v_last));
+    -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after it.
+    if join_past.from_event > 0 then
+        v_batch := pgps_internal.start_batch(join_past.event_type, join_past.from_event, v_last);
+        v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids * int8multirange(int8range(null, join_past.from_event))) r
+            where b.batch_id = v_batch and b.type_id = (join_past.event_type).type_id), '{}');
+    end if;
+    perform pgps_internal.restore_audited(join_past.event_type, v_batch, join_past.from_event);
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values ((join_past.subscription).subscription_id, v_class, (join_past.event_type).type_id, v_batch - 1, v_skip,
+        (join_past.subscription).handler = 'any' and (join_past.subscription).callback is null);
+    perform pgps_internal.replay(v_class, join_past.event_type, join_past.from_event, v_batch - 1, v_upto);
+    if v_signature.in_lane is not true then
+        perform pgps_internal.make_pending(v_class, v_upto);
+    end if;
+    if (join_past.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_past.subscription).subscription_id, (join_past.event_type).type_id);
+    end if;
+end
+$$;
+comment on function pgps_internal.join_past(pgps_internal.subscription, pgps_internal.event_type, bigint) is
+'Makes a subscription a member of a class of its own, with what is still there from an event id on (0: everything)';
+
+create or replace function pgps_internal.matched_upto(owner regrole, signature pgps_internal.signature, last pgps_internal.batch) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lane pgps_internal.lane;
+begin
+    if (matched_upto.signature).in_lane is not true then
+        -- The next dispatch catches up from here.
+        return coalesce((matched_upto.last).batch_id, 0);
+    end if;
+    -- Until the transaction ends the lane, which is its owner's alone, stands still.
+    select l.* into v_lane from pgps_internal.lane l where l.owner = matched_upto.owner for update;
+    return greatest(pgps_internal.lane_position(v_lane.lane_id), (matched_upto.signature).from_batch);
+end
+$$;
+comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature, pgps_internal.batch) is
+'Up to which batch a class that is filled now has to be filled: in a lane up to where that is, which is held there until the transaction ends';
+
 create or replace function pgps_internal.replay(
-    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint
+    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -345,7 +422,7 @@ begin
         select b.batch_id, case when b.batch_id = replay.after_batch + 1 then b.ids * int8multirange(int8range(replay.from_event, null))
             else b.ids end as ids
         from pgps_internal.batch_type b
-        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and not isempty(b.ids)
+        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and b.batch_id <= replay.upto and not isempty(b.ids)
         order by b.batch_id
     loop
         v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
@@ -371,11 +448,12 @@ begin
     join pgps_internal.delivery d using (class_id)
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.class_id = replay.class_id and m.takes_batch and not e.event_id <@ m.skip
+        and d.batch_id > greatest(replay.after_batch, m.from_batch) and d.batch_id <= replay.upto
     on conflict do nothing;
 end
 $$;
-comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint) is
-'Matches what is still there after a batch, of the one that follows it from an event id on, for a class that was not there or suspended';
+comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
+'Matches what is still there after a batch and up to another, of the first one from an event id on, for a class that was not there or suspended';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql
@@ -384,9 +462,6 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_subscription pgps_internal.subscription;
-    v_state text;
-    v_error text;
-    v_context text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = match_pattern_subscriptions.type_id;
     for v_subscription in
@@ -395,21 +470,14 @@ begin
             and not exists (select from pgps_internal.member m where m.subscription_id = s.subscription_id and m.type_id = v_type.type_id)
             and exists (select from pg_roles r where r.oid = s.owner)
     loop
-        begin
-            perform pgps_internal.join_type(v_subscription, v_type, 'now');
-            -- Over no events: does the filter mean anything here?
-            perform pgps_internal.match_signature(0, g, '{}', int8range(m.class_id, m.class_id, '[]'))
-            from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.signature g using (signature_id)
-            where m.subscription_id = v_subscription.subscription_id and m.type_id = v_type.type_id;
-        exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
-            if pgps_internal.is_cancelled(v_state, v_context) then
-                raise;
-            end if;
-            perform pgps_internal.clear_blame();
-            update pgps_internal.subscription s set last_error = format('event type "%s": %s', v_type.name, v_error)
-            where s.subscription_id = v_subscription.subscription_id;
-        end;
+        -- Filters are asked, and planned, in their owner's lane alone; and who is dropping a subscription in an open transaction is not
+        -- waited for. Nobody else knows the type yet: no lock on the owner's definitions.
+        perform from pgps_internal.subscription s where s.subscription_id = v_subscription.subscription_id for key share skip locked;
+        if found and v_subscription.filter is null then
+            perform pgps_internal.join_now(v_subscription, v_type);
+        else
+            perform pgps_internal.expect_type(v_subscription, v_type);
+        end if;
     end loop;
 end
 $$;

@@ -1,5 +1,5 @@
--- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended filter, hold the
--- dispatcher's lock until the transaction ends.
+-- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's
+-- lane, and keep reclaim away, until the transaction ends.
 
 create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
 language plpgsql
@@ -45,6 +45,9 @@ begin
     end loop;
     with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id returning m.class_id)
     select array_agg(g.class_id) into v_classes from gone g;
+    delete from pgps_internal.joining j where j.subscription_id = drop_subscription.subscription_id;
+    delete from pgps_internal.share h where h.subscription_id = drop_subscription.subscription_id;
+    delete from pgps_internal.failure f where f.subscription_id = drop_subscription.subscription_id;
     delete from pgps_internal.subscription s where s.subscription_id = drop_subscription.subscription_id;
     foreach v_class in array coalesce(v_classes, '{}') loop
         perform pgps_internal.drop_unused_class(v_class);
@@ -79,33 +82,70 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
+    v_waits boolean;
 begin
-    update pgps_internal.subscription s set state = args ->> 'state', last_error = case when args ->> 'state' = 'active' then null else s.last_error end
-    where s.subscription_id = v_subscription.subscription_id;
-    if args ->> 'state' = 'active' then
-        perform pgps_internal.resume_class(c, t)
-        from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
-        where m.subscription_id = v_subscription.subscription_id and not c.is_active;
-        perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
+    if args ->> 'state' <> 'active' then
+        update pgps_internal.subscription s set state = args ->> 'state' where s.subscription_id = v_subscription.subscription_id;
+        return;
     end if;
+    -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane, in a moment.
+    select coalesce(bool_or(not pgps_internal.resume_class(c, t, caller = (v_subscription.owner)::text or pg_has_role(caller, v_subscription.owner::oid, 'member')
+            and not (select r.rolsuper from pg_roles r where r.rolname = caller))), false) into v_waits
+    from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
+    where m.subscription_id = v_subscription.subscription_id and not c.is_active;
+    update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id and j.failures >= 3;
+    v_waits := v_waits or found;
+    if v_waits and v_subscription.state = 'suspended' then
+        perform pg_notify('pgps_lanes', '');
+        return;
+    end if;
+    update pgps_internal.subscription s set state = 'active', last_error = null where s.subscription_id = v_subscription.subscription_id;
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
 end
 $$;
 comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
 
-create or replace function pgps_internal.resume_class(class pgps_internal.class, event_type pgps_internal.event_type) returns void
+create or replace function pgps_internal.resume_class(class pgps_internal.class, event_type pgps_internal.event_type, is_own boolean) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_class pgps_internal.class;
+    v_signature pgps_internal.signature;
+    v_upto bigint;
+    v_is_link boolean := false;
 begin
     perform pgps_internal.require_read_committed();
-    lock table only pgps_internal.batch in share row exclusive mode;
-    perform pgps_internal.set_class_active((resume_class.class).class_id, true);
-    perform pgps_internal.replay((resume_class.class).class_id, resume_class.event_type, 0, coalesce((resume_class.class).suspended_batch,
-        (pgps_internal.last_batch()).batch_id, 0));
+    select g.* into v_signature from pgps_internal.signature g where g.signature_id = (resume_class.class).signature_id;
+    if exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
+            where m.class_id = (resume_class.class).class_id) then
+        -- What a link has packed lies behind it: no batch may be cut between looking at the past and going on.
+        lock table only pgps_internal.batch in share row exclusive mode;
+        v_is_link := true;
+    end if;
+    v_upto := pgps_internal.matched_upto((resume_class.class).owner, v_signature, pgps_internal.last_batch());
+    select c.* into v_class from pgps_internal.class c where c.class_id = (resume_class.class).class_id for update;
+    if v_class.is_active or v_class.is_pending then
+        return v_class.is_active;
+    elsif not v_is_link and (not resume_class.is_own or v_signature.in_lane is not true and exists (select from pgps_internal.member m
+            join pgps_internal.subscription s using (subscription_id) where m.class_id = v_class.class_id and s.is_pattern)) then
+        -- Of several classes none may fall behind the others while the subscription is read.
+        perform pgps_internal.make_pending(v_class.class_id, coalesce(v_class.suspended_batch, v_upto));
+        return false;
+    end if;
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode',
+        (resume_class.event_type).log);
+    perform pgps_internal.set_class_active(v_class.class_id, true);
+    perform pgps_internal.replay(v_class.class_id, resume_class.event_type, 0, coalesce(v_class.suspended_batch, v_upto), v_upto);
+    if v_signature.in_lane is not true and not v_is_link then
+        perform pgps_internal.make_pending(v_class.class_id, v_upto);
+    end if;
+    return true;
 end
 $$;
-comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type) is
-'Takes a suspended class into matching again and matches what came meanwhile; raises when its filter still does';
+comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type, boolean) is
+'Takes a suspended class into matching again. is_own: matches what came meanwhile now and raises when its filter still does; otherwise who
+matches it, the dispatcher or its lane, does so later. Returns false when its subscriptions have to wait for that.';
 
 create or replace function pgps.pause(name text) returns void
 language sql
@@ -121,9 +161,9 @@ begin atomic
     select pgps._call('set_state', jsonb_build_object('name', resume.name, 'state', 'active'));
 end;
 comment on function pgps.resume(text) is
-'Goes on with a paused or suspended subscription, from where it stood; what came meanwhile is matched now if its filter had been
-suspended (then this holds the dispatcher until the transaction ends, and raises what the filter raises if it is not mended).
-Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+'Goes on with a paused or suspended subscription, from where it stood. If its filter had been suspended, what came meanwhile is matched now, and
+this raises what the filter raises if it is not mended; for somebody else''s subscription in the lane of its owner, and it remains
+suspended until then. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql
@@ -164,7 +204,7 @@ end;
 comment on function pgps.seek(text, text) is
 'Moves a subscription: now (skips what waits), earliest, or an event id: that event and what comes after it in delivery order, which is the
 order of the batches in which transactions were committed, then of ids. What the broker still has from there on comes again.
-Needs to own it. Holds the dispatcher until the transaction ends. Errors: 42704, 42501, 22023.';
+Needs to own it. Errors: 42704, 42501, 22023.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.unsubscribe(text), pgps.pause(text), pgps.resume(text), pgps.seek(text, text) to public;

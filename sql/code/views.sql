@@ -121,8 +121,10 @@ where has_table_privilege(current_user, t.endpoint, 'select')
             and not exists (select from pgps_internal.position p where p.subscription_id = m.subscription_id)
             and exists (select from pgps_internal.delivery d where d.class_id = m.class_id and d.batch_id = b.batch_id)
         union all
-        select from pgps_internal.share s where s.type_id = b.type_id and s.batch_id = b.batch_id);
-comment on view pgps_internal.pending is 'Events in batches that some subscription has not acknowledged wholly; the in queues join it';
+        select from pgps_internal.share s where s.type_id = b.type_id and s.batch_id = b.batch_id
+        union all
+        select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id);
+comment on view pgps_internal.pending is 'Events in batches that some lane has not matched, or some subscription not acknowledged wholly; the in queues join it';
 
 create or replace view pgps_internal.queue_audit with (security_barrier) as
 select q.type_id, q.kind, q.auditable, q.retention

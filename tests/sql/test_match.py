@@ -119,12 +119,41 @@ def test_the_statement_timeout_ends_a_dispatch_whatever_the_filter_makes_of_it(
     call(broker, "subscribe", "sleeps", "tick", "public.good(n)")
     publish(broker, "tick", 1)
     rows(broker, "set statement_timeout = '200ms'")
+    assert call(broker, "dispatch") == 1
+    assert take(broker, "all") == [1]
+    assert value(broker, "select state from pgps.lanes") == "slow"
+    lane = value(broker, "select lane_id from pgps.slow_lanes()")
+    state = "select state from pgps.subscriptions where name = 'sleeps'"
+    for strike in ("active", "active", "suspended"):
+        rows(broker, "select pgps.run_slow_lane(%s)", [lane])
+        assert value(broker, state) == strike
+    rows(broker, "reset statement_timeout")
+    make_filter(broker, "null")
+    call(broker, "resume", "sleeps")
+    rows(broker, "call pgps.run_lanes()")
+    assert numbers(broker, "sleeps") == [1]
+
+
+def test_the_statement_timeout_ends_a_dispatch_that_asks_a_filter_over_the_event_alone(
+    broker: psycopg.Connection,
+) -> None:
+    call(broker, "subscribe", "long", "tick", "n = 1")
+    signature = value(broker, "select signature_id from pgps_internal.signature")
+    rows(
+        broker,
+        f"create or replace function pgps_internal.match_{signature}"
+        "(pgps_batch bigint, pgps_ids int8multirange, pgps_only int8range) "
+        "returns bigint[] language plpgsql as $$ begin perform pg_sleep(10); return null; end $$",
+    )
+    publish(broker, "tick", 1)
+    rows(broker, "set statement_timeout = '200ms'")
     with refused_by_cancel():
         rows(broker, "select pgps.dispatch()")
     rows(broker, "reset statement_timeout")
-    assert call(broker, "blame") == "sleeps"
+    assert call(broker, "blame") == "long"
+    assert call(broker, "blame") is None, "once"
     assert take(broker, "all") == [1]
-    assert value(broker, "select state from pgps.subscriptions where name = 'sleeps'") == "suspended"
+    assert value(broker, "select state from pgps.subscriptions where name = 'long'") == "suspended"
 
 
 def refused_by_cancel() -> pytest.RaisesExc[psycopg.errors.QueryCanceled]:

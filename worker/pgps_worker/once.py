@@ -11,6 +11,7 @@ from pgps_worker.agenda import Agenda
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
 from pgps_worker.connection import Connection, connect
+from pgps_worker.lanes import run_all_lanes
 from pgps_worker.large import dispatch_large
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.subscribers import LOOK_LIMIT
@@ -67,6 +68,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
         while events := (await wire.aside(lambda: _dispatch(wire, limit))).events:
             dispatched += events
     vitals.events_dispatched += dispatched
+    await run_all_lanes(connection)
     agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
     confirmed = (await calls.raise_confirming(connection)).done

@@ -11,6 +11,7 @@ from pgps_worker.clients.duties import Duties
 from pgps_worker.clients.requests import Requests
 from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.health import Health
+from pgps_worker.lanes import QuickLanes, SlowLanes
 from pgps_worker.links.service import Links
 from pgps_worker.once import drain
 from pgps_worker.reclaimer import Reclaimer
@@ -35,6 +36,8 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
     stop.then(agenda.close)
     services: list[Service] = [
         Dispatcher(config, stop, vitals),
+        QuickLanes(config, stop, vitals),
+        SlowLanes(config, stop, vitals),
         Watcher(config, stop, vitals, agenda),
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),
