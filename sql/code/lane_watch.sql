@@ -176,7 +176,7 @@ begin
     next := coalesce(_run_lanes.at, 1);
     late := false;
     told := '{}';
-    -- Several to a transaction while they take no time: what a transaction costs is a third of what a lane with one event does.
+    -- Several to a transaction while they take no time: a transaction is a part of what a lane with one event costs.
     while next <= cardinality(_run_lanes.lanes) and not late and clock_timestamp() - v_began < interval '20 milliseconds' loop
         -- Of a slow lane one batch, which is what its time limit is for.
         v_run := pgps_internal.run_lane(_run_lanes.lanes[next], _run_lanes.slow, case when _run_lanes.slow then 1 else 100 end, _run_lanes.seconds,
