@@ -374,8 +374,12 @@ as $$
 begin
     perform pgps_internal.set_class_active(make_pending.class_id, false);
     update pgps_internal.class c set is_pending = true, suspended_batch = make_pending.after_batch where c.class_id = make_pending.class_id;
-    perform pg_notify(case when g.in_lane then 'pgps_lanes' else 'pgps_dispatch' end, '')
-    from pgps_internal.class c left join pgps_internal.signature g using (signature_id) where c.class_id = make_pending.class_id;
+    if exists (select from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+            where c.class_id = make_pending.class_id and g.in_lane) then
+        perform pg_notify('pgps_lanes', '');
+    else
+        perform pgps_internal.wake_dispatcher();
+    end if;
 end
 $$;
 comment on function pgps_internal.make_pending(bigint, bigint) is
