@@ -208,8 +208,7 @@ begin
     if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
         return '{}';
     elsif (take_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below: a neighbour's message that follows
-        -- in the same batch would wait for it with the row in its hands.
+        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below; see pgps_internal.take_batch.
         perform pgps_internal.hold_routes();
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
@@ -253,13 +252,20 @@ comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, json
 'Rules 2 to 4 of the horizon for one item: the ids of its events that are to be published here';
 
 create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[]) returns void
-language sql
+language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+begin
+    -- In one order, here and in pgps_internal.take_rewound: two that receive from different origins meet here.
+    perform from pgps_internal.member m
+    where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
+        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types))
+    order by m.subscription_id, m.class_id for no key update;
     update pgps_internal.member m set skip = m.skip + skip_early.ids
     from pgps_internal.early e
     where e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
-        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types)
+        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types);
+end
 $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
 'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that subscription';

@@ -240,6 +240,11 @@ declare
     v_ids int8multirange := '{}';
     v_heard boolean := false;
 begin
+    -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What flows changes none.
+    if (take_batch.staged or take_batch.batch -> 'types' -> 0 is null)
+            and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items') then
+        perform pgps_internal.hold_routes();
+    end if;
     for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n) order by i.n loop
         if v_item ? 'upto' then
             v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices, take_batch.batch ->> 'mark');
