@@ -8,16 +8,38 @@ begin
     execute format($sql$create or replace function pgps_internal.has_loopback() returns boolean
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
-            return coalesce('pgps_loopback' = any (%1$I.dblink_get_connections()), false);
-        end$body$ $sql$, v_schema);
-    execute format($sql$create or replace function pgps_internal.over_loopback(statement text) returns bigint
+            return %2$s;
+        end$body$ $sql$, v_schema, case when v_schema = 'pgps_internal'
+            then format('coalesce(''pgps_loopback'' = any (%I.dblink_get_connections()), false)', v_schema) else 'true' end);
+    if v_schema = 'pgps_internal' then
+        create or replace function pgps_internal.over_loopback(statement text) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
-            return (select t.id from %1$I.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
-        end$body$ $sql$, v_schema);
+            return (select t.id from pgps_internal.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
+        end$body$;
+    else
+        -- Whoever has the session may call dblink there, with any connection of the session by its name; this one is the owner's of pgps. So it
+        -- is there while no code of a user runs, and one that a user has made under its name is closed first.
+        execute format($sql$create or replace function pgps_internal.over_loopback(statement text) returns bigint
+            language plpgsql set search_path = pg_catalog, pg_temp as $body$
+            declare
+                v_id bigint;
+            begin
+                perform %1$I.dblink_disconnect('pgps_loopback') where 'pgps_loopback' = any (%1$I.dblink_get_connections());
+                perform pgps_internal.open_loopback();
+                begin
+                    v_id := (select t.id from %1$I.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
+                exception when others or assert_failure or query_canceled then
+                    perform %1$I.dblink_disconnect('pgps_loopback');
+                    raise;
+                end;
+                perform %1$I.dblink_disconnect('pgps_loopback');
+                return v_id;
+            end$body$ $sql$, v_schema);
+    end if;
 end
 $$;
-comment on function pgps_internal.has_loopback() is 'True when the session''s loopback connection is open';
+comment on function pgps_internal.has_loopback() is 'True when there is no need to open the session''s loopback connection';
 comment on function pgps_internal.over_loopback(text) is 'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
 
 create or replace function pgps_internal.open_loopback() returns void

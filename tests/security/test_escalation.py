@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from tests.fix_broker import call, column, endpoint, publish, queue, quoted, refused, rows, value
+from pgps import install
+from tests.fix_broker import call, column, endpoint, make_type, publish, queue, quoted, refused, rows, value
 from tests.fix_db import Connect
-from tests.security.conftest import Mallory
+from tests.security.conftest import Mallory, may_fail
 
 
 def serve(mallory: Mallory, *numbers: int) -> None:
@@ -269,6 +271,31 @@ def test_a_forged_loopback_is_not_for_administrators(
     with refused("42501", "loopback"):
         call(bob, "configure", "loopback", "dbname=template1 user=postgres")
     assert value(mallory.admin, "select value from pgps.settings where name = 'loopback'") == ""
+
+
+def test_the_loopback_is_nobody_elses_where_dblink_was_there_before(
+    empty_database: str, connect: Connect, role: Callable[..., str]
+) -> None:
+    admin = connect(dsn=empty_database)
+    rows(admin, "create extension dblink schema public")
+    install.install(empty_database)
+    make_type(admin, "now", "n integer check (n > 0)", visibility="immediate")
+    who = role("mallory")
+    rows(admin, f"grant insert on pgps_event.now to {who}")
+    publisher = connect(who, dsn=empty_database)
+    call(publisher, "advertise", "now")
+    for number in (1, 2, -1):
+        with may_fail("23"):
+            publish(publisher, "now", number)
+        # There is no such connection; its name would be the text of another one.
+        with refused("2F003"):
+            rows(publisher, "select public.dblink_exec('pgps_loopback', %s)", [f"alter role {who} superuser"])
+    rows(admin, "select public.dblink_connect('pgps_loopback', %s)", [make_conninfo(empty_database, dbname="postgres")])
+    publish(admin, "now", 3)
+    assert column(admin, "select n from pgps_queue.now_in order by n") == [1, 2, 3]
+    assert value(admin, "select rolsuper from pg_roles where rolname = %s", [who]) is False
+    call(publisher, "unadvertise", "now")
+    rows(admin, f"drop owned by {who}")
 
 
 def test_arguments_of_the_way_in_are_data_for_everybody(mallory: Mallory) -> None:
