@@ -266,6 +266,28 @@ def test_positions_of_lanes_outlive_their_segment(broker: psycopg.Connection) ->
     assert take_only(broker, "lane") == [1, 2]
 
 
+@pytest.mark.parametrize("step", ["unsubscribe", "pause"])
+def test_who_drops_or_pauses_a_subscription_in_an_open_transaction_holds_up_no_dispatch(
+    broker: psycopg.Connection, connect: Connect, own_database: str, step: str
+) -> None:
+    call(broker, "configure", "filter_failures", "1")
+    call(broker, "subscribe", "shared", "pa", handler="any")
+    call(broker, "subscribe", "raises", "pa", "1 / (n - 1) > 0")
+    call(broker, "subscribe", "safe", "pa", "n > 0")
+    session = connect(dsn=own_database, autocommit=False)
+    call(session, step, "shared")
+    call(session, step, "raises")
+    publish(broker, "pa", 1, 2)
+    rows(broker, "set statement_timeout = '5s'")
+    assert call(broker, "dispatch") == 2
+    assert take_only(broker, "safe") == [1, 2]
+    session.commit()
+    rows(broker, "select pgps.reclaim()")
+    left = 2 if step == "pause" else 0
+    assert value(broker, "select count(*) from pgps_internal.share") == left
+    assert value(broker, "select count(*) from pgps_internal.failure") == left / 2
+
+
 def test_a_lane_without_work_costs_no_look_at_it(broker: psycopg.Connection) -> None:
     call(broker, "subscribe", "lane", "pb", "public.good(n)")
     publish(broker, "pa", 1)
