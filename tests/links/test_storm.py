@@ -23,10 +23,23 @@ def fleet(embedded_home: Path) -> Iterator[Fleet]:
     made.close()
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["tree"])
-def test_complete_sets_are_the_same_after_a_storm(fleet: Fleet, name: str) -> None:
+SHORT = ["tree", "window"]
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in STORIES if name not in SHORT]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [*SHORT, *LONG])
+def test_every_subscription_has_its_complete_set_after_a_story(fleet: Fleet, name: str) -> None:
     verdict = tell(fleet, STORIES[name])
+    assert verdict.is_clean, verdict.report()
+    assert verdict.deliveries > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_every_subscription_has_its_complete_set_after_a_random_storm(fleet: Fleet, seed: int) -> None:
+    verdict = tell(fleet, random_script(seed))
     assert verdict.is_clean, verdict.report()
     assert verdict.deliveries > 0
 

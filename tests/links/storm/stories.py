@@ -153,7 +153,7 @@ at 11.5 resume a b
 # way there is cut.
 WINDOW = """
 name window
-seconds 15
+seconds 10
 broker a 0
 broker b 1
 broker c 2
@@ -170,26 +170,26 @@ keep d d_read t* odd3
 keep d d_called tick ge7
 keep c c_read tock eq2
 keep a a_read t* ge8
-at 2.0 drop b c
-at 2.1 kill_server 1
-at 2.3 pause c d
-at 3.5 start_server 1
-at 4.5 burst a 600
-at 4.6 make b c
-at 4.8 pause a b
-at 6.0 resume c d
-at 6.2 drop d a
-at 6.3 kill_server 1
-at 6.8 burst c 600
-at 7.2 start_server 1
-at 8.0 resume a b
-at 9.0 make d a
-at 9.5 pause c a
-at 10.5 drop b c
-at 11.0 resume c a
-at 11.5 kill_worker b
-at 12.0 make b c
-at 12.5 start_worker b
+at 1.4 drop b c
+at 1.5 kill_server 1
+at 1.6 pause c d
+at 2.4 start_server 1
+at 3.1 burst a 600
+at 3.2 make b c
+at 3.4 pause a b
+at 4.2 resume c d
+at 4.3 drop d a
+at 4.4 kill_server 1
+at 4.8 burst c 600
+at 5.0 start_server 1
+at 5.6 resume a b
+at 6.3 make d a
+at 6.6 pause c a
+at 7.3 drop b c
+at 7.7 resume c a
+at 8.0 kill_worker b
+at 8.4 make b c
+at 8.8 start_worker b
 """
 
 # No second way anywhere: whatever is taken away is waited for.
