@@ -232,6 +232,9 @@ begin
     for v_type in select t.* from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(v_types -> 'types')) loop
         perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
     end loop;
+    if v_subscription.is_pattern then
+        perform pgps_internal.join_unseen_types(v_subscription);
+    end if;
     return to_jsonb(v_subscription.subscription_id);
 end
 $$;
@@ -255,6 +258,38 @@ begin
 end
 $$;
 comment on function pgps_internal.waiting_ids(pgps_internal.event_type) is 'What has been committed of a type and is in no batch yet';
+
+create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    -- Nothing tells when a right comes by GRANT. So a subscription to a prefix is about all types of it, as those that are created later are:
+    -- rights are looked at when an event is matched, and when it is handed out.
+    for v_type in
+        select t.* from pgps_internal.event_type t
+        where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1)) and not exists (select from pgps_internal.member m
+            where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
+    loop
+        begin
+            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
+        exception when others or assert_failure or query_canceled then
+            -- The filter does not fit the type: nobody has been told of it, and nothing of it comes.
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.join_unseen_types(pgps_internal.subscription) is
+'Joins a new subscription to a prefix to the event types of it that its owner may not see yet';
 
 create or replace function pgps_internal.join_type(subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text) returns void
 language plpgsql

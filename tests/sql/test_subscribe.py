@@ -367,3 +367,28 @@ def test_a_callback_may_be_a_competing_consumer(admin: psycopg.Connection, tick:
         "select count(*) from pgps_internal.share s join pgps_internal.event_type t using (type_id) where t.name = %s"
     )
     assert value(admin, query, [tick]) == 0, "or its segments would be kept for ever"
+
+
+@pytest.mark.parametrize("definition", [{}, {"filter": "n > 0"}, {"handler": "any"}])
+def test_a_subscription_to_a_prefix_gains_a_type_when_its_right_comes(
+    admin: psycopg.Connection, connect: Connect, role: Any, name: Name, definition: dict[str, str]
+) -> None:
+    made, reader = name(), role("reader")
+    for kind in "ab":
+        make_type(admin, made + kind)
+    make_type(admin, made + "c", "other text")
+    rows(admin, f"revoke all on {endpoint(made + 'b')}, {endpoint(made + 'c')} from public")
+    session = connect(reader)
+    call(session, "subscribe", made, made + "*", **definition)
+    publish(admin, made + "a", 1)
+    publish(admin, made + "b", 2)
+    assert take(admin, made) == [1]
+    rows(admin, f"grant select on {endpoint(made + 'b')} to {reader}")
+    publish(admin, made + "a", 3)
+    publish(admin, made + "b", 4)
+    rows(admin, f"insert into {endpoint(made + 'c')} values ('x')")
+    assert take(admin, made) == [3, 4]
+    rows(admin, f"revoke select on {endpoint(made + 'b')} from {reader}")
+    publish(admin, made + "b", 5)
+    assert take(admin, made) == []
+    call(session, "unsubscribe", made)
