@@ -126,7 +126,11 @@ def write_function(function: Function) -> str:
     body = write_body(function)
     tag = free_tag(body)
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
-    passed = ", ".join(f"{function.name}.{name}" for name in function.arguments)
+    # An array of arrays would be a list of lists there.
+    passed = ", ".join(
+        f"array(select pg_catalog.unnest({function.name}.{name}))" if kind.endswith("[]") else f"{function.name}.{name}"
+        for name, kind in function.arguments.items()
+    )
     types = ", ".join(function.arguments.values())
     comment = function.comment.replace("'", "''")
     return f"""

@@ -327,7 +327,9 @@ create or replace function pgps.nack_events(
 ) returns bigint
 language sql
 begin atomic
-    select (pgps._call('nack_events', jsonb_build_object('subscription', nack_events.subscription, 'event_ids', to_jsonb(nack_events.event_ids),
+    select (pgps._call('nack_events', jsonb_build_object('subscription', nack_events.subscription,
+        -- Flat, also when it was given as an array of arrays.
+        'event_ids', to_jsonb(case when nack_events.event_ids is not null then array(select unnest(nack_events.event_ids)) end),
         'error', nack_events.error, 'retry_in', nack_events.retry_in, 'consumer', nack_events.consumer)) #>> '{}')::bigint;
 end;
 comment on function pgps.nack_events(text, bigint[], text, interval, text) is

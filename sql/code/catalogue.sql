@@ -62,7 +62,9 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     case when s.arguments is not null then format('%s(%s)', s.callback, s.arguments)
         when s.takes = 'record' then s.callback || '(record)'
         when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
-        else s.callback end as execute, s.priority, s.handler, s.state,
+        else s.callback end as execute, s.priority, s.handler,
+    -- The number of a role that has been dropped is shown as a number.
+    case when s.owner::text = s.owner::oid::text then 'suspended' else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from clock_timestamp() - least(d.oldest, (
         -- What its owner's lane has not matched yet may be for it, too.
@@ -78,7 +80,8 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
                 else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)
         from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
         where h.moved_at > clock_timestamp() - interval '1 minute') else 0 end::double precision as rate,
-    p.acked_total as delivered, f.attempts, f.retrying, f.failed, s.last_error, s.created_at
+    p.acked_total as delivered, f.attempts, f.retrying, f.failed,
+    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
 cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest

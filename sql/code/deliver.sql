@@ -271,7 +271,7 @@ declare
     v_taken pgps_internal.received[];
 begin
     -- In one statement what find_subscription and require_rights look for; they are asked when it is not as it should be.
-    select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage') as is_theirs,
+    select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage') and s.owner::text <> s.owner::oid::text as is_theirs,
         s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
     into v_found
     from pgps_internal.subscription s left join pgps_internal.event_type t on t.name = s.event_type

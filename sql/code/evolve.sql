@@ -2,7 +2,7 @@
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
@@ -34,7 +34,7 @@ comment on function pgps_internal.do_alter_type(name, jsonb) is
 
 create or replace function pgps_internal.do_apply_attribute(caller name, args jsonb) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
@@ -60,6 +60,8 @@ begin
         execute format('drop table %s', v_scratch);
     end if;
     if args ->> 'drop' is not null then
+        -- The entry of an immediate type names the log's columns; it is made again below.
+        execute format('drop table if exists pgps_internal.%I', v_type.name || '_entry');
         foreach v_relation in array array[v_type.endpoint::text, v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
             execute format('alter table %s drop column %I', v_relation, args ->> 'drop');

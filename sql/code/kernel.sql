@@ -127,17 +127,16 @@ create or replace function pgps_internal.fold(identifier text) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_parts text[];
 begin
     if fold.identifier is null then
         raise exception 'a name is missing' using errcode = '22023', hint = 'Give the name as text, for example ''stock_quote''.';
     end if;
     if fold.identifier ~ '^"' then
-        v_parts := parse_ident(fold.identifier);
-        if cardinality(v_parts) = 1 then
-            return v_parts[1];
+        if fold.identifier ~ '^"([^"]|"")+"$' then
+            return replace(substr(fold.identifier, 2, length(fold.identifier) - 2), '""', '"');
         end if;
+        raise exception 'invalid name %', fold.identifier
+        using errcode = '42602', hint = 'A name in double quotes ends with one, and each of its own is written twice: "a ""b"" c".';
     elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
         -- As SQL does: A to Z, whatever the locale has besides.
         return lower(fold.identifier collate "C");
@@ -146,7 +145,8 @@ begin
 end
 $$;
 comment on function pgps_internal.fold(text) is
-'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given bare. 22023 on null.';
+'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given bare. 22023 on null,
+42602 when quotes are not closed.';
 
 create or replace function pgps_internal.check_name(name text, what text) returns text
 language plpgsql immutable
@@ -201,6 +201,10 @@ begin
     if not found then
         raise exception 'subscription "%" does not exist', find_subscription.name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
+    elsif v_subscription.owner::text = v_subscription.owner::oid::text then
+        -- The number of a role that has been dropped is shown as a number.
+        raise exception 'the owner of subscription "%" was dropped', v_subscription.name
+        using errcode = '55000', hint = format('As an administrator: select pgps.unsubscribe(%L)', quote_ident(v_subscription.name));
     elsif not pg_has_role(find_subscription.caller, v_subscription.owner::oid, 'usage') then
         raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
         using errcode = '42501', hint = format('Become a member of role %s, or subscribe yourself.', v_subscription.owner);
@@ -209,7 +213,8 @@ begin
 end
 $$;
 comment on function pgps_internal.find_subscription(name, text) is
-'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of';
+'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of,
+55000 when that role is no more';
 
 create or replace function pgps_internal.find_administered(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -273,6 +278,50 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;
 
+create or replace function pgps_internal.check_setting(setting pgps_internal.setting, value text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := (check_setting.setting).name;
+    v_lowest text;
+    v_highest text;
+    v_ok boolean;
+begin
+    case (check_setting.setting).kind
+        when 'text' then
+            if v_name = 'broker' and check_setting.value <> '' then
+                perform pgps_internal.check_name(quote_ident(check_setting.value), 'broker');
+            end if;
+            return;
+        when 'boolean' then
+            v_ok := lower(check_setting.value) in ('true', 'false', 'on', 'off', 'yes', 'no', '1', '0', 't', 'f', 'y', 'n');
+            if v_ok is not true then
+                raise exception 'invalid value "%" for setting "%"', check_setting.value, v_name using errcode = '22023', hint = 'Give true or false.';
+            end if;
+            return;
+        when 'integer' then
+            v_lowest := case when v_name ~ 'retries$' then '0' else '1' end;
+            v_highest := '1000000000';
+        else
+            -- Of what may be none at all: a wait, or how often something is told.
+            v_lowest := case when v_name ~ '(delay|delay_max|interval|retention)$' then '0 seconds' else '1 millisecond' end;
+            v_highest := '100 years';
+    end case;
+    begin
+        execute format('select %1$L::%4$s between %2$L::%4$s and %3$L::%4$s', check_setting.value, v_lowest, v_highest, (check_setting.setting).kind) into v_ok;
+    exception when data_exception then
+        v_ok := false;
+    end;
+    if v_ok is not true then
+        raise exception 'invalid value "%" for setting "%"', check_setting.value, v_name
+        using errcode = '22023', hint = format('Give %s from %s to %s; now it is %s.',
+            case (check_setting.setting).kind when 'integer' then 'a whole number' else 'an interval' end, v_lowest, v_highest, (check_setting.setting).value);
+    end if;
+end
+$$;
+comment on function pgps_internal.check_setting(pgps_internal.setting, text) is 'Raises 22023 unless a value is of the kind of a setting, and in its range';
+
 create or replace function pgps_internal.do_configure(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -290,7 +339,7 @@ begin
         raise exception 'role "%" may not change setting "loopback"', caller
         using errcode = '42501', hint = format('Only %I or a superuser may.', current_user);
     end if;
-    execute format('select %L::%s', coalesce(args ->> 'value', ''), v_setting.kind);
+    perform pgps_internal.check_setting(v_setting, args ->> 'value');
     update pgps_internal.setting s set value = coalesce(args ->> 'value', '') where s.name = v_setting.name;
 end
 $$;
@@ -302,7 +351,7 @@ begin atomic
     select pgps._call('configure', jsonb_build_object('name', configure.name, 'value', configure.value));
 end;
 comment on function pgps.configure(text, text) is
-'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704 unknown setting, 22xxx not of its kind, 42501.';
+'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704 unknown setting, 22023 not of its kind, or out of its range, 42501.';
 
 create or replace function pgps.version() returns text
 language sql immutable parallel safe

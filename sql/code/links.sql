@@ -14,6 +14,40 @@ end
 $$;
 comment on function pgps_internal.warn_of_password(text, text) is 'Warns when a connection string has a password in it';
 
+create or replace function pgps_internal.check_conninfo(link text, conninfo text) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_options text[];
+    v_unknown text;
+begin
+    -- Never the text itself: it may hold a password.
+    if check_conninfo.conninfo ~ '^postgres(ql)?://[^[:space:]]*$' then
+        v_options := array(select split_part(p, '=', 1) from regexp_split_to_table(split_part(check_conninfo.conninfo, '?', 2), '&') p where p <> '');
+    elsif check_conninfo.conninfo ~ '^\s*(\w+\s*=\s*(''([^''\\]|\\.)*''|([^''\s\\]|\\.)+)(\s+|$))+$' then
+        v_options := array(select m[1] from regexp_matches(check_conninfo.conninfo,
+            '(\w+)\s*=\s*(?:''(?:[^''\\]|\\.)*''|(?:[^''\s\\]|\\.)+)(?:\s+|$)', 'g') m);
+    else
+        raise exception 'the connection string of link "%" is not one of libpq', check_conninfo.link
+        using errcode = '22023', hint = 'Give option=value pairs, ''host=… dbname=… user=… passfile=…'', or postgresql://user@host/dbname.';
+    end if;
+    select o into v_unknown from unnest(v_options) o
+    where o <> all ('{service,servicefile,user,password,passfile,require_auth,channel_binding,connect_timeout,dbname,host,hostaddr,port,client_encoding,options,
+            application_name,fallback_application_name,keepalives,keepalives_idle,keepalives_interval,keepalives_count,tcp_user_timeout,sslmode,
+            sslnegotiation,sslcompression,sslcert,sslkey,sslkeylogfile,sslcertmode,sslpassword,sslrootcert,sslcrl,sslcrldir,sslsni,ssl,requirepeer,
+            ssl_min_protocol_version,ssl_max_protocol_version,min_protocol_version,max_protocol_version,gssencmode,krbsrvname,gsslib,gssdelegation,
+            scram_client_key,scram_server_key,target_session_attrs,load_balance_hosts,oauth_issuer,oauth_client_id,oauth_client_secret,oauth_scope}'::text[])
+    limit 1;
+    if v_unknown is not null then
+        raise exception 'the connection string of link "%" has an unknown option "%"', check_conninfo.link, v_unknown
+        using errcode = '22023', hint = 'The options are those of libpq: host, port, dbname, user, passfile, service, sslmode …; a value with blanks stands in single quotes.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_conninfo(text, text) is
+'Raises 22023 unless conninfo is a connection string of libpq: options that it knows, values that end. Null is none.';
+
 create or replace function pgps_internal.do_create_link(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -25,11 +59,13 @@ begin
     perform pgps_internal.require_admin(caller, 'create links');
     if args ->> 'direction' is null or args ->> 'direction' not in ('both', 'in', 'out') then
         raise exception 'invalid direction "%"', args ->> 'direction' using errcode = '22023', hint = 'Use both, in or out.';
-    elsif coalesce(args ->> 'conninfo', '') !~ '=|^postgres(ql)?://' then
-        raise exception 'invalid connection string for link "%"', v_name
-        using errcode = '22023', hint = 'Give a libpq string: ''host=… dbname=… user=… passfile=…''.';
-    elsif exists (select from pgps_internal.link l where l.name = v_name) then
+    end if;
+    perform pgps_internal.check_conninfo(v_name, args ->> 'conninfo');
+    if exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" exists already', v_name using errcode = '42710', hint = format('Change it with pgps.alter_link(%L, …).', v_name);
+    end if;
+    if not exists (select from pg_roles r where r.rolname = coalesce(args ->> 'role', 'pgps_neighbour')) then
+        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704', hint = 'See \du, or pg_roles.';
     end if;
     v_role := coalesce(quote_ident(args ->> 'role'), 'pgps_neighbour')::regrole;
     if args ->> 'role' is not null and not pg_has_role(caller, v_role::oid, 'usage') then
@@ -63,6 +99,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_admin(caller, 'alter links');
+    if args ->> 'conninfo' is not null then
+        perform pgps_internal.check_conninfo(pgps_internal.fold(args ->> 'name'), args ->> 'conninfo');
+    end if;
     perform pgps_internal.warn_of_password(args ->> 'name', args ->> 'conninfo');
     update pgps_internal.link l
     set conninfo = coalesce(args ->> 'conninfo', l.conninfo), enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
@@ -80,7 +119,8 @@ begin atomic
     select pgps._call('alter_link', jsonb_build_object('name', alter_link.name, 'conninfo', alter_link.conninfo, 'enabled', alter_link.enabled));
 end;
 comment on function pgps.alter_link(text, text, boolean) is
-'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. Needs pgps_admin. Errors: 42704, 42501.';
+'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. Needs pgps_admin.
+Errors: 42704, 22023 no connection string of libpq, 42501.';
 
 create or replace function pgps_internal.do_drop_link(caller name, args jsonb) returns void
 language plpgsql
@@ -149,6 +189,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve links');
+    if args ->> 'state' is null then
+        raise exception 'the state of link "%" is null', args ->> 'name' using errcode = '22023', hint = 'Give up, or what keeps it from being up.';
+    end if;
     update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint', changed_at = clock_timestamp()
     where l.name = args ->> 'name' and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
 end
@@ -160,7 +203,7 @@ language sql
 begin atomic
     select pgps._call('note_link', jsonb_build_object('name', note_link.name, 'state', note_link.state, 'error', note_link.error, 'hint', note_link.hint));
 end;
-comment on function pgps.note_link(text, text, text, text) is 'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501.';
+comment on function pgps.note_link(text, text, text, text) is 'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 null state.';
 
 create or replace function pgps._link_sessions(reader name) returns table (neighbour_id integer, duty text, since timestamptz)
 language sql security definer stable

@@ -122,6 +122,18 @@ end
 $$;
 comment on function pgps_internal.refuse_copy() is 'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
 
+create or replace function pgps_internal.refuse_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'cannot % event type "%": an event is published, and stays as it is', tg_op, tg_table_name
+    using errcode = '0A000', hint = format('Publish with INSERT INTO pgps_event.%1$I. What nobody needs any more goes by itself, the rest with: '
+        'select pgps.drop_event_type(%2$L, cascade => true)', tg_table_name, quote_ident(tg_table_name));
+end
+$$;
+comment on function pgps_internal.refuse_change() is 'UPDATE, DELETE and TRUNCATE of an endpoint: 0A000, for whoever has the right to them';
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need; so its own names are written out,
 -- as in every public function of that kind: a better match for format(text, text) in a schema of the path would run as whoever calls.

@@ -143,7 +143,7 @@ Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_operation text;
@@ -158,7 +158,7 @@ comment on function pgps_internal.drop_rule(integer) is 'Drops a rule with its t
 
 create or replace function pgps_internal.forget_rules() returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 begin
     perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where not exists (select from pg_class c where c.oid = r.table_name);

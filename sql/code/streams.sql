@@ -18,15 +18,17 @@ begin
     -- Scalar subqueries: what a reader does not name costs nothing.
     execute format($sql$
         create or replace view pgps_queue.%I with (security_invoker = true) as
+        select u.* from (
         select %s l.event_id, l.xid, (select c.published_at %s) as published_at, (select c.publisher %s) as publisher,
             coalesce((select c.origin %s), (select p.broker from pgps_internal.progress p)) as origin, %s
         from %s l
         union all
         select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
             coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)), %s
-        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)$sql$,
+        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)) u
+        where (select pgps._require_select(%L))$sql$,
         v_name || '_log', v_attributes, v_statement, v_statement, v_statement, v_payload, (build_log_view.event_type).log,
-        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log);
+        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log, (build_log_view.event_type).endpoint);
     execute format('grant select on pgps_queue.%I to public', v_name || '_log');
 end
 $$;
@@ -134,6 +136,10 @@ as $$
 declare
     v_position pgps_internal.position := pgps_internal.position_of((require_position.subscription).subscription_id);
 begin
+    if require_position.batch is null or require_position.event is null then
+        raise exception 'the position of a reader of subscription "%" is null', (require_position.subscription).name
+        using errcode = '22023', hint = 'Give batch and event as pgps.open_stream or pgps.end_of_stream returned them.';
+    end if;
     if (v_position.acked_batch, v_position.acked_event) > (require_position.batch, require_position.event) then
         raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, where this reader stands',
             (require_position.subscription).name, v_position.acked_batch, v_position.acked_event, require_position.batch, require_position.event
@@ -250,7 +256,7 @@ begin atomic
     select (s ->> 'batch')::bigint, s ->> 'event_type', (s ->> 'ids')::int8multirange
     from jsonb_array_elements(pgps._call('slice_stream', jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
         'event', slice_stream.event, 'upto_batch', slice_stream.upto_batch, 'upto_event', slice_stream.upto_event,
-        'retried', slice_stream.retried))) s;
+        'retried', array(select unnest(slice_stream.retried))))) s;
 end;
 comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
 'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and event type; to be read
@@ -274,7 +280,10 @@ begin
     perform pgps_internal.require_read_committed();
     perform pgps_internal.hold_subscription(v_id);
     v_position := pgps_internal.position_of(v_id);
-    if v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
+    if v_batch is null or v_event is null then
+        raise exception 'the position to acknowledge of subscription "%" is null', v_subscription.name
+        using errcode = '22023', hint = 'Give batch and event as pgps.end_of_stream returned them.';
+    elsif v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
         raise exception 'there is no batch % to acknowledge', v_batch using errcode = '55000', hint = 'Acknowledge what pgps.end_of_stream gave.';
     end if;
     if (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
@@ -304,7 +313,7 @@ create or replace function pgps.ack_stream(subscription text, batch bigint, even
 language sql
 begin atomic
     select (pgps._call('ack_stream', jsonb_build_object('subscription', ack_stream.subscription, 'batch', ack_stream.batch,
-        'event', ack_stream.event, 'retried', ack_stream.retried)) #>> '{}')::bigint;
+        'event', ack_stream.event, 'retried', array(select unnest(ack_stream.retried)))) #>> '{}')::bigint;
 end;
 comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
 'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is not moved back.

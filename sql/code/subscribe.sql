@@ -40,10 +40,17 @@ language plpgsql
 set standard_conforming_strings = on
 as $$
 declare
-    v_endpoint text := pg_catalog.format('pgps_event.%I', check_filter.event_type);
+    v_endpoint text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_filter.event_type, '')));
     v_parsed jsonb;
     v_types text[];
 begin
+    if pg_catalog.to_regclass(v_endpoint) is null then
+        raise exception 'event type "%" does not exist', check_filter.event_type
+        using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
+    elsif not pg_catalog.has_table_privilege(v_endpoint, 'select') then
+        raise exception 'role "%" may not subscribe to event type "%"', current_user, check_filter.event_type
+        using errcode = '42501', hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
+    end if;
     v_parsed := pgps.parse_filter(check_filter.filter, check_filter.event_type, array(
         select a.attname::text from pg_catalog.pg_attribute a
         where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
@@ -75,13 +82,19 @@ as $$
 declare
     v_parsed jsonb := pgps.parse_callback(check_callback.execute);
     v_name text := v_parsed ->> 'function';
-    v_type text := pg_catalog.format('pgps_event.%I', check_callback.event_type);
+    v_type text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_callback.event_type, '')));
     v_takes text := case when v_parsed -> 'types' = '["record"]' then 'record'
         when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type) then 'event'
         when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type, '[]') then 'batch'
         when v_parsed -> 'types' ->> 0 = 'pgps_event' then 'another event type' end;
     v_function regprocedure;
 begin
+    if check_callback.execute is null then
+        raise exception 'the callback is null' using errcode = '22023', hint = 'Give the name of a function, and of what it takes: ''f(attribute, …)''.';
+    elsif check_callback.event_type is null or pg_catalog.to_regclass(v_type) is null then
+        raise exception 'event type "%" does not exist', check_callback.event_type
+        using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
+    end if;
     if v_parsed ->> 'arguments' is not null and (v_takes is null or v_takes = 'record' and exists (
             select from pg_catalog.pg_attribute a where a.attrelid = v_type::regclass and a.attname = 'record'))
             and (v_parsed ->> 'arguments' <> '' or pg_catalog.to_regprocedure(v_name || '()') is not null) then

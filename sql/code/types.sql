@@ -47,7 +47,7 @@ comment on function pgps_internal.do_prepare_type(name, jsonb) is 'First half of
 
 create or replace function pgps_internal.do_build_type(caller name, args jsonb) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_name text := pgps_internal.do_prepare_type(caller, args);
@@ -59,6 +59,13 @@ begin
     perform pgps_internal.require_plain(caller, v_endpoint);
     perform pgps_internal.check_attribute_names(v_endpoint, v_name);
     execute format('alter table %s owner to %I', v_endpoint, current_user);
+    -- What the caller's default privileges gave away: a trigger of a stranger's, for one.
+    for v_kind in
+        select distinct case a.grantee when 0 then 'public' else a.grantee::regrole::text end
+        from pg_class c cross join lateral aclexplode(c.relacl) a where c.oid = v_endpoint and a.grantee <> c.relowner
+    loop
+        execute format('revoke update, delete, truncate, references, trigger on %s from %s', v_endpoint, v_kind);
+    end loop;
     perform pgps_internal.drop_set_constraints(v_endpoint, v_name);
     insert into pgps_internal.event_type (name, endpoint, log, owner, visibility, reliability, persistent, handler)
     values (v_name, v_endpoint, v_endpoint, quote_ident(caller)::regrole, args ->> 'visibility', args ->> 'reliability',
@@ -145,6 +152,9 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_endpoint.type_id;
     v_columns := pgps_internal.column_list(v_type.endpoint);
     v_values := pgps_internal.column_list(v_type.endpoint, 'new.');
+    execute format('create or replace trigger pgps_no_change before update or delete or truncate on %s
+        for each statement execute function pgps_internal.refuse_change()', v_type.endpoint);
+    execute format('alter table %s enable always trigger pgps_no_change', v_type.endpoint);
     -- PostgreSQL cannot describe the row of a relation that has lost a column.
     v_returning := case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
         then ' returning ' || v_columns else '' end;
@@ -211,7 +221,7 @@ comment on function pgps_internal.do_type_name(name, jsonb) is 'The catalogue''s
 
 create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');

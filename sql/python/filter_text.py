@@ -20,6 +20,7 @@ from token_lists import (
     top_level,
     write_tokens,
 )
+from whole_row import write_whole_rows
 
 FILTER_CHARACTERS = 100_000
 # Operators, and what they are read from right to left.
@@ -45,7 +46,7 @@ def parse_filter(text: str, type_name: str, attribute_names: list[str]) -> dict[
     pushed: the conjuncts that a broker elsewhere may ask, as one filter; None when there are none.
     Raises SqlTextError: 42601, 22023 when empty, 54000 when too long or nested too deep.
     """
-    tokens = strip_parentheses(read_filter(text))
+    tokens = strip_parentheses(write_whole_rows(read_filter(text), type_name, attribute_names))
     folded = fold_signs(tokens)
     safe = read_safe(folded, type_name, attribute_names)
     marked = mark_slots(folded)

@@ -159,7 +159,7 @@ def test_a_role_that_inherits_from_the_owner_has_the_owners_subscription(
         rows(connect(people["plain"]), "select * from pgps.receive(%s)", [people["new"]])
 
 
-def test_a_queue_says_nothing_to_who_may_not_subscribe(
+def test_a_queue_is_refused_to_who_may_not_subscribe(
     connect: Connect, people: dict[str, str], admin: psycopg.Connection
 ) -> None:
     publish(admin, people["t"], 1)
@@ -167,7 +167,8 @@ def test_a_queue_says_nothing_to_who_may_not_subscribe(
     for kind in ("plain", "publisher", "worker"):
         connection = connect(people[kind])
         for one in ("in", "out", "exception"):
-            assert rows(connection, f"select * from {queue(people['t'], one)}") == []
+            with refused("42501", people["t"]):
+                rows(connection, f"select * from {queue(people['t'], one)}")
         if kind != "publisher":
             names = "select name from pgps.event_types union all select event_type from pgps.queues"
             assert people["t"] not in column(connection, names)

@@ -255,3 +255,27 @@ def test_a_filter_taken_apart_is_whole_or_refused(source: str) -> None:
         assert depth == 0
     again = parse(result["text"])
     assert again == result
+
+
+# The event as a whole
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("e is not null", "(e.a is distinct from null and e.b is distinct from null)"),
+        ('not "e" is null', "not (e.a is not distinct from null and e.b is not distinct from null)"),
+        ("e.* notnull or a = 1", "(e.a is distinct from null and e.b is distinct from null) or a = 1"),
+        ("f(e, a)", "f(row(e.a, e.b, e._producer, e._producer_seq)::pgps_event.e, a)"),
+        ("e.a is not null", "e.a is not null"),
+        ("x.e = 1 and a::e = b and e(a) and e 'x'", "x.e = 1 and a::e = b and e(a) and e 'x'"),
+        ("a in (select e from e) and e is null", "a in (select e from e) and e is null"),
+    ],
+)
+def test_the_name_of_the_type_stands_for_its_attributes(source: str, text: str) -> None:
+    written = str(parse_filter(source, "e", ["a", "b"])["text"]).removeprefix("(").removesuffix(")")
+    assert written == text.removeprefix("(").removesuffix(")")
+
+
+def test_an_attribute_of_the_types_name_is_the_attribute() -> None:
+    assert parse_filter("e is not null", "e", ["e", "b"])["text"] == "e is not null"
