@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
+import psycopg
 import typer
 
 from pgps.cli import _queries
@@ -11,6 +13,7 @@ from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, argument, clip, count
 from pgps.cli._output import Column
+from pgps.cli._session import Row
 
 __all__ = ["COLUMNS", "app"]
 
@@ -52,7 +55,10 @@ def show(session: Session, event_type: TypeName, event_id: Annotated[int, typer.
     rows = session.rows(_queries.exceptions(event_type=event_type, event_id=event_id))
     if any(row["payload"] is None for row in rows):
         view = rows[0]["event_type"] + "_exception"
-        event = session.rows(_queries.failed_event(view, event_id))
+        event: list[Row] = []
+        # An administrator may see what failed, and need not see the events.
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            event = session.rows(_queries.failed_event(view, event_id))
         rows = [{**row, "payload": row["payload"] or (event[0]["event"] if event else None)} for row in rows]
     details = [
         *(column for column in COLUMNS if column.key != "error"),

@@ -59,6 +59,7 @@ declare
     v_rule pgps_internal.rule;
     v_operation text;
     v_body text;
+    v_table regclass;
 begin
     select r.* into strict v_rule from pgps_internal.rule r
     where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
@@ -73,11 +74,18 @@ begin
             execute format('alter function pgps_internal.%I() owner to %s', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)), v_rule.owner);
         end if;
         execute format('revoke all on function pgps_internal.%I() from public', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
-        execute format('create trigger %I after %s on %s referencing %s for each statement execute function pgps_internal.%I()',
-            'pgps_' || v_rule.name || '_' || lower(v_operation), v_operation, v_rule.table_name,
-            case v_operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
-                else 'new table as pgps_new old table as pgps_old' end,
-            format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
+        for v_table in
+            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's parent.
+            select v_rule.table_name
+            union
+            select p.relid from pg_partition_tree(v_rule.table_name) p join pg_class c on c.oid = p.relid where c.relkind in ('r', 'p')
+        loop
+            execute format('create trigger %I after %s on %s referencing %s for each statement execute function pgps_internal.%I()',
+                'pgps_' || v_rule.name || '_' || lower(v_operation), v_operation, v_table,
+                case v_operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
+                    else 'new table as pgps_new old table as pgps_old' end,
+                format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
+        end loop;
     end loop;
 end
 $$;
@@ -139,6 +147,7 @@ comment on function pgps.create_rule(text, regclass, text, text, text[], text, t
 'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH event_type (attributes).
 operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and old (null rows where they do not apply).
 run_as: invoker publishes with the rights of whoever changes the table, owner with the rule owner''s.
+On a partitioned table it holds for statements that name a partition, too, of those there are; for one made later make the rule again.
 Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void

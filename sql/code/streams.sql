@@ -18,17 +18,18 @@ begin
     -- Scalar subqueries: what a reader does not name costs nothing.
     execute format($sql$
         create or replace view pgps_queue.%I with (security_invoker = true) as
-        select u.* from (
         select %s l.event_id, l.xid, (select c.published_at %s) as published_at, (select c.publisher %s) as publisher,
             coalesce((select c.origin %s), (select p.broker from pgps_internal.progress p)) as origin, %s
         from %s l
         union all
         select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
             coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)), %s
-        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)) u
-        where (select pgps._require_select(%L))$sql$,
+        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)
+        union all select %s null, null, null, null, null, null from only %s l where false$sql$,
         v_name || '_log', v_attributes, v_statement, v_statement, v_statement, v_payload, (build_log_view.event_type).log,
-        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log, (build_log_view.event_type).endpoint);
+        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log,
+        coalesce((select string_agg('l.' || quote_ident(a.name) || ', ', '') from pgps_internal.attributes_of((build_log_view.event_type).endpoint) a), ''),
+        (build_log_view.event_type).endpoint);
     execute format('grant select on pgps_queue.%I to public', v_name || '_log');
 end
 $$;

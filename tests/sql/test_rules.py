@@ -186,3 +186,26 @@ def test_only_who_owns_the_table_and_may_publish_makes_a_rule(
     rows(admin, f"revoke insert on {endpoint(tick)} from public")
     with refused("42501", tick):
         call(session, "create_rule", tick, tick, "insert", tick, ["new.price"])
+
+
+def test_a_statement_that_names_a_partition_raises_what_its_parents_rule_says(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    made, table = name("move"), name("t")
+    make_type(admin, made)
+    rows(admin, f"create table public.{table} (m text, n integer) partition by range (n)")
+    rows(admin, f"create table public.{table}_1 (n integer, m text)")
+    rows(admin, f"alter table public.{table} attach partition public.{table}_1 for values from (0) to (10)")
+    rows(admin, f"create table public.{table}_2 partition of public.{table} for values from (10) to (20)")
+    call(admin, "create_rule", made, f"public.{table}", "insert or update or delete", made, ["coalesce(new.n, -old.n)"])
+    rows(admin, f"insert into public.{table} values ('x', 1), ('y', 11)")
+    rows(admin, f"insert into public.{table}_1 values (2, 'z')")
+    rows(admin, f"update public.{table}_2 set n = 12")
+    rows(admin, f"update public.{table} set n = 13 where n = 1")
+    rows(admin, f"delete from public.{table}_1")
+    query = f"select n from pgps_queue.{made}_in order by event_id"
+    assert [row[0] for row in rows(admin, query)] == [1, 11, 2, 12, 13, -2]
+    call(admin, "drop_rule", made)
+    rows(admin, f"insert into public.{table}_1 values (3, 'z')")
+    assert len(rows(admin, query)) == 6
+    rows(admin, f"drop table public.{table}")

@@ -119,8 +119,8 @@ def test_every_view_is_readable_by_everybody_and_shows_a_stranger_nothing(
     for view in VIEWS:
         assert tick not in str(rows(stranger, f"select * from pgps.{view}")), view
     for kind in ("in", "out", "exception", "log"):
-        for what in ("*", "count(*)", "event_id"):
-            with refused("42501", tick, "grant select"):
+        for what in ("*", "count(*)", "event_id", "1"):
+            with refused("42501", tick):
                 rows(stranger, f"select {what} from pgps_queue.{tick}_{kind}")
     chief = connect(role("chief", "pgps_admin"))
     for view in ("event_types", "queues", "advertisements", "subscriptions", "activity"):
