@@ -8,6 +8,9 @@ set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
+    if troubles.max_rows < 0 then
+        raise exception 'invalid max_rows %', troubles.max_rows using errcode = '22023', hint = 'Give a positive number, or null for all of them.';
+    end if;
     return query
     select f.step, s.name, t.name, f.event_id, f.attempts, f.sqlstate, left(f.error, 1000),
         case when f.state = 'failed' then format('mend the cause, then: select pgps.retry_exception(%1$L, event_id => %2$s, subscription => %3$L), or '
@@ -23,7 +26,7 @@ $$;
 comment on function pgps.troubles(timestamptz, integer) is
 'For a worker''s log: events that failed since a time, the oldest first, at most max_rows: kind (filter, callback, nack), subscription, event,
 how often it was tried, the error, and a hint what to type. Shows no event: a worker''s log is read by others than the events are.
-Needs pgps_worker or pgps_admin. Errors: 42501.';
+Needs pgps_worker or pgps_admin. Errors: 42501, 22023 max_rows.';
 
 create or replace function pgps.trouble_counts()
 returns table (subscription text, state text, last_error text, failed bigint, retrying bigint, last_event bigint, hint text)

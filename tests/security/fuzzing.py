@@ -85,6 +85,7 @@ _VALUES: dict[str, list[Any]] = {
     "bigint": _BIG_NUMBERS,
     "boolean": [True, False],
     "interval": ["0", "-1 day", "1 microsecond", "178000000 years", "1 mon"],
+    "timestamp with time zone": ["-infinity", "infinity", "4713-01-01 BC", "294276-12-31"],
     "bytea": ["", "\\x00", "\\xff" * 10],
     "text[]": ["{}", "{NULL}", '{""}', '{"\\""}', "{no_such_thing}", "{{a,b},{c,d}}", "[5:6]={a,b}", "{n,n}"],
     "bigint[]": ["{}", "{NULL}", "{0}", "{-1,-1}", "{{1,2},{3,4}}", "{9223372036854775807}"],
