@@ -129,11 +129,21 @@ language plpgsql
 set standard_conforming_strings = on
 as $$
 declare
-    v_endpoint text := pg_catalog.format('pgps_event.%I', check_call.event_type);
+    v_endpoint text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_call.event_type, '')));
     v_plan jsonb;
     v_message text;
     v_schemas name[];
 begin
+    if check_call.parsed ->> 'function' is null or check_call.parsed ->> 'arguments' is null then
+        raise exception 'the call is not one that was taken apart: %', coalesce(check_call.parsed::text, 'null')
+        using errcode = '22023', hint = 'Give what pgps.parse_callback(''f(attribute, …)'') returns.';
+    elsif check_call.event_type is null or pg_catalog.to_regclass(v_endpoint) is null then
+        raise exception 'event type "%" does not exist', check_call.event_type
+        using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
+    elsif not pg_catalog.has_table_privilege(v_endpoint, 'select') then
+        raise exception 'role "%" may not subscribe to event type "%"', current_user, check_call.event_type
+        using errcode = '42501', hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
+    end if;
     begin
         -- PostgreSQL checks names, types and rights; nothing is executed.
         execute pg_catalog.format(E'explain (format json) select %s(%s\n) from %s', check_call.parsed ->> 'function', check_call.parsed ->> 'arguments',

@@ -20,7 +20,7 @@ _ALLOWED = re.compile(
 )
 # PostgreSQL's own words about what the user wrote as SQL: an expression, a list of columns, a statement.
 _SQL_ARGUMENTS = frozenset(
-    "filter attributes add_attribute using_expression condition execute statement request table_name".split()
+    "filter attributes add_attribute using_expression condition execute callback statement request table_name".split()
 )
 _SYNTAX = re.compile("42601|42P01|42P10|42P02|42P16|42P18|42P20|42P22|42702|42725|42803|42846|3F000|42000")
 # Nobody has given these names, so nobody should have to read them.
@@ -261,6 +261,8 @@ _GOOD_OF: dict[tuple[str, str], Any] = {
     ("alter_event_type", "dedupe_retention"): "1 day",
     ("parse_statement", "statement"): "advertise tick",
     ("check_callback", "execute"): "public.fuzz_callback",
+    ("check_call", "parsed"): '{"function": "abs", "arguments": "n"}',
+    ("parse_callback", "callback"): "f(n)",
     ("link_confirm_event", "confirming"): "other",
     ("link_confirm_event", "original"): "tick",
 }
