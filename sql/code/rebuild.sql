@@ -7,9 +7,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := (select t.name from pgps_internal.event_type t where t.type_id = rebuild_type.type_id);
+    v_name text;
+    v_endpoint regclass;
     v_detail text;
 begin
+    select t.name, t.endpoint into v_name, v_endpoint from pgps_internal.event_type t where t.type_id = rebuild_type.type_id;
+    -- The rules of an immediate type stand on tables that are made anew.
+    execute format('drop rule if exists publish on %s', v_endpoint);
+    execute format('drop rule if exists publish_deferred on %s', v_endpoint);
     begin
         perform pgps_internal.drop_functions(rebuild_type.type_id);
         perform pgps_internal.build_endpoint(rebuild_type.type_id), pgps_internal.build_code(rebuild_type.type_id);

@@ -264,10 +264,11 @@ def test_generated_code_of_old_event_types_is_made_again(empty_database: str, re
     install.install(empty_database)
     mine = connect(dsn=empty_database)
     mine.execute("select pgps.create_event_type('tick', 'n integer'), pgps.advertise('tick')")
+    mine.execute("select pgps.create_event_type('now', 'n integer', visibility => 'immediate')")
     mine.execute("select pgps.subscribe('even', 'tick', filter => 'n % 2 = 0')")
     mine.execute("insert into pgps_event.tick (n) values (1), (2)")
     mine.execute("create view public.seen as select n, state from pgps_queue.tick_in")
-    row = mine.execute("select type_id from pgps_internal.event_type").fetchone()
+    row = mine.execute("select type_id from pgps_internal.event_type where name = 'tick'").fetchone()
     assert row is not None
     mine.execute(
         f"""
