@@ -167,6 +167,8 @@ class Truth:
             ]
             if lacks:
                 said = f"of {len(events)} wanted, got {len(places)}"
+                if places:
+                    said += f", the first of them n {events[first].n}, the last n {events[places[-1]].n}"
                 found.append(
                     Finding("missing", subscription.broker, subscription.name, home, kind,
                             tuple(event.n for event in lacks), said)
