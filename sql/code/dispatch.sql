@@ -177,6 +177,29 @@ $$;
 comment on function pgps_internal.cut_batch(integer) is
 'Cuts and matches one batch, or one transaction that is too large for a batch; returns its number of events, -1 when nothing waits';
 
+create or replace function pgps_internal.note_matched(after bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The one exception to "a ledger's row is never updated": a row for each call that took longer than a blink, dead until its segment goes.
+    update pgps_internal.batch b set created_at = clock_timestamp() where b.batch_id > note_matched.after;
+end
+$$;
+comment on function pgps_internal.note_matched(bigint) is
+'The last step of a transaction that dispatched for long: its batches, those behind one, are of now, when they can soon be received, not of when
+they were begun. Only the dispatcher calls this, of batches that nobody else sees yet';
+
+create or replace function pgps_internal.last_batch_before(at timestamptz) returns bigint
+language plpgsql stable
+as $$
+begin
+    -- Batches are numbered in the order of their times: read backwards, no more than there are since.
+    return coalesce((select b.batch_id from pgps_internal.batch b where b.created_at < last_batch_before.at order by b.batch_id desc limit 1), 0);
+end
+$$;
+comment on function pgps_internal.last_batch_before(timestamptz) is 'The newest batch that is older than a time; 0 when none is';
+
 create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
 language plpgsql
 as $$
@@ -371,6 +394,7 @@ declare
     v_total bigint := 0;
     v_until xid8 := pg_snapshot_xmax(pg_current_snapshot());
     v_last pgps_internal.batch;
+    v_started timestamptz;
 begin
     if v_cap <= 0 then
         raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
@@ -382,6 +406,7 @@ begin
     if exists (select from pgps_internal.class c where c.is_pending) then
         perform pgps_internal.catch_up_all();
     end if;
+    v_started := clock_timestamp();
     loop
         v_events := pgps_internal.cut_batch(v_cap);
         exit when v_events < 0;
@@ -392,6 +417,9 @@ begin
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
     perform pgps_internal.run_lanes_here();
+    if clock_timestamp() > v_started + interval '20 ms' then
+        perform pgps_internal.note_matched(pgps_internal.last_batch_before(v_started));
+    end if;
     return v_total;
 end
 $$;

@@ -141,6 +141,9 @@ begin
             v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
         end loop;
     end loop;
+    if (v_window.batch).created_at < clock_timestamp() - interval '20 ms' then
+        perform pgps_internal.note_matched((v_window.batch).batch_id - 1);
+    end if;
     return v_events;
 end
 $$;
@@ -179,9 +182,19 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
+declare
+    v_last pgps_internal.batch;
+    v_events bigint;
 begin
     lock table only pgps_internal.batch in share row exclusive mode;
-    return (select pgps_internal.dispatch_large_part(min(p.batch_id)) from pgps_internal.large_part p having count(*) > 0);
+    v_events := (select pgps_internal.dispatch_large_part(min(p.batch_id)) from pgps_internal.large_part p having count(*) > 0);
+    if v_events is not null and not exists (select from pgps_internal.large_part) then
+        v_last := pgps_internal.last_batch();
+        -- Only the parts of one transaction have the same snapshots and the same end.
+        perform pgps_internal.note_matched(coalesce((select b.batch_id from pgps_internal.batch b
+            where b.snapshot::text <> v_last.snapshot::text or b.upto is distinct from v_last.upto order by b.batch_id desc limit 1), 0));
+    end if;
+    return v_events;
 end
 $$;
 comment on function pgps.dispatch_next_part() is

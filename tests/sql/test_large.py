@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, numbers, publish, refused, rows, sink, sunk, take, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_db import Connect, wait_until
 
 Open = Callable[..., psycopg.Connection]
 _PART = 50
@@ -136,3 +138,36 @@ def test_a_filter_that_fails_in_one_part_hurts_nobody_else(broker: psycopg.Conne
     assert take(broker, "all") == list(range(400))
     assert take(broker, "bad") == [n for n in range(400) if n not in {222, 223}]
     assert rows(broker, "select n, sqlstate from pgps_queue.tick_exception") == [(222, "22012")]
+
+
+@pytest.mark.parametrize("by_parts", [False, True])
+def test_matched_at_is_about_when_an_event_can_be_received(opened: Open, connect: Connect, by_parts: bool) -> None:
+    connection = opened()
+    make_type(connection, "tick")
+    if by_parts:
+        call(connection, "configure", "max_part_events", "20000")
+    call(connection, "subscribe", "all", "tick", "n % 1000 <> 7")
+    rows(connection, "insert into pgps_event.tick (n) select generate_series(1, 200000)")
+    seen: list[datetime] = []
+    started = datetime.now(UTC)
+
+    def watch() -> None:
+        with psycopg.connect(connection.info.dsn, autocommit=True) as watcher:
+            wait_until(lambda: value(watcher, "select exists (select from pgps_internal.delivery)"), timeout=300)
+            seen.append(datetime.now(UTC))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    if by_parts:
+        with connection.transaction():
+            assert value(connection, "select pgps.dispatch_large(20000)") <= 20000
+            while value(connection, "select pgps.dispatch_next_part()") is not None:
+                pass
+    else:
+        rows(connection, "select pgps.dispatch()")
+    watching.join()
+    matched = value(connection, "select min(matched_at) from pgps_queue.tick_out where event_id % 20000 = 1")
+    took = seen[0] - started
+    assert abs(seen[0] - matched) < max(took / 5, timedelta(milliseconds=100)), f"{seen[0] - matched} of {took}"
+    batches = column(connection, "select created_at from pgps_internal.batch order by batch_id")
+    assert batches == sorted(batches), "batches are in the order of their times, which retention relies on"

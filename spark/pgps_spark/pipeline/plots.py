@@ -105,7 +105,7 @@ def _latency(table: Table) -> bytes:
     for colour, column, label in ((_COLOURS[0], 3, "median"), (_COLOURS[1], 5, "p95"), (_COLOURS[4], 6, "p99")):
         axes.scatter([row[column] for row in rows], list(places), color=colour, label=label, zorder=2, s=28)
     axes.set_yticks(list(places), [row[1] for row in rows])
-    axes.set_xlabel("milliseconds from publication to match")
+    axes.set_xlabel("milliseconds from publication until it can be received")
     axes.set_xlim(left=0)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.grid(axis="x", color="#e6ebf0")

@@ -133,7 +133,7 @@ def _latency(matched: DataFrame) -> Table:
     )
     shown = [[row.event_type, row.subscription, row.events, *(round(part, 1) for part in row.parts)] for row in rows]
     columns = ["event type", "subscription", "deliveries", *_PARTS]
-    return Table("latency", "From publication to match, in milliseconds", columns, shown)
+    return Table("latency", "From publication until it can be received, in milliseconds", columns, shown)
 
 
 def _matches(matched: DataFrame) -> Table:
