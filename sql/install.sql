@@ -52,6 +52,7 @@
 \ir code/views.sql
 \ir code/lane_watch.sql
 \ir code/catalogue.sql
+\ir code/backlogs.sql
 \ir code/health.sql
 \ir code/streams.sql
 \ir code/loads.sql

@@ -370,9 +370,14 @@ TIMEOUTS = """
     where s.value is not null
 """
 
+# As JSON: a schema that is not upgraded yet has no such columns.
 WAITING = """
-    select name, depth, lag_seconds from pgps.subscriptions
-    where kind = 'external' and state = 'active' and depth > 0 order by lag_seconds desc limit 20
+    select name, kind, depth, lag_seconds, row ->> 'dead_after' as dead_after,
+        coalesce((row ->> 'is_dead')::boolean, false) as is_dead
+    from (select s.name, s.kind, s.state, s.depth, s.lag_seconds, to_jsonb(s) as row from pgps.subscriptions s) s
+    where depth > 0 and (row ->> 'is_dead' = 'true'
+        or kind = 'external' and state = 'active' and row ->> 'dead_after' is null)
+    order by is_dead desc, lag_seconds desc limit 20
 """
 HAS_HEALTH = "select to_regprocedure('pgps.health()') is not null as has_health"
 PROBE = "select pgps.parse_statement('ADVERTISE probe')"

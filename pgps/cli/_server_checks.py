@@ -14,7 +14,7 @@ SHORT_TIMEOUT = 30.0  # seconds; dispatching after a pause, and reclaiming, may 
 DISK_WARNING, DISK_PROBLEM = 0.10, 0.03  # of a file system that are free
 BLOCKED = 5.0  # seconds; a statement that waits longer for a lock
 CLOCK = 5.0  # seconds that a batch may lie in the future
-DEAD = 3600.0  # seconds without a consumer while events wait
+DEAD = 3600.0  # seconds without a consumer while events wait, unless the subscription says how long (dead_after)
 
 
 def plpython_works(facts: Facts) -> Iterator[Finding]:
@@ -100,13 +100,14 @@ def clock(facts: Facts) -> Iterator[Finding]:
 def dead_consumers(facts: Facts) -> Iterator[Finding]:
     """Each subscription with events waiting has a consumer."""
     for row in facts.waiting:
-        if row["lag_seconds"] >= DEAD:
+        if row["is_dead"] or (row["dead_after"] is None and row["lag_seconds"] >= DEAD):
             typed = argument(row["name"])
             message = (
                 f'nobody takes the events of "{row["name"]}": {count(row["depth"])} wait, the oldest for'
                 f" {duration(row['lag_seconds'])}, and their space with them"
             )
-            fix = f"start its consumer; or pgps sub rm {typed}"
+            start = "pgps-worker --dsn DSN" if row["kind"] == "internal" else "start its consumer"
+            fix = f"{start}; or pgps sub rm {typed}"
             yield Finding(Level.WARNING, "consumers", message, fix)
 
 

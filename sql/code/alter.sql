@@ -1,4 +1,4 @@
--- Changing a subscription where it stands: its filter, priority, tries. What waits is matched anew, from the position on.
+-- Changing a subscription where it stands: its filter, priority, tries, limits. What waits is matched anew, from the position on.
 -- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing consumers the
 -- dispatcher's lock, too; until the transaction ends.
 
@@ -72,6 +72,35 @@ $$;
 comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
 'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits up to the last batch, or to where its lane is';
 
+create or replace function pgps_internal.limit_backlog(subscription_id bigint, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_limit pgps_internal.backlog_limit;
+begin
+    if coalesce(args ->> 'dead_after', args ->> 'max_backlog', args ->> 'on_backlog') is null then
+        return;
+    end if;
+    select l.* into v_limit from pgps_internal.backlog_limit l where l.subscription_id = limit_backlog.subscription_id for update;
+    v_limit.dead_after := nullif(coalesce((args ->> 'dead_after')::interval, v_limit.dead_after), interval '0');
+    v_limit.max_backlog := coalesce((args ->> 'max_backlog')::bigint, v_limit.max_backlog);
+    v_limit.on_backlog := coalesce(case args ->> 'on_backlog' when 'drop' then 'drop_oldest' else args ->> 'on_backlog' end, v_limit.on_backlog, 'suspend');
+    if args ->> 'on_backlog' = 'keep' and args ->> 'max_backlog' is null then
+        -- Nothing is done beyond it any more: there is no limit.
+        v_limit.max_backlog := null;
+        v_limit.on_backlog := 'suspend';
+    end if;
+    insert into pgps_internal.backlog_limit as l (subscription_id, dead_after, max_backlog, on_backlog)
+    values (limit_backlog.subscription_id, v_limit.dead_after, v_limit.max_backlog, v_limit.on_backlog)
+    on conflict on constraint backlog_limit_pkey do update set dead_after = excluded.dead_after, max_backlog = excluded.max_backlog,
+        on_backlog = excluded.on_backlog, is_resting = l.is_resting and args ->> 'max_backlog' is null;
+    delete from pgps_internal.backlog_limit l
+    where l.subscription_id = limit_backlog.subscription_id and l.dead_after is null and l.max_backlog is null and l.on_backlog = 'suspend';
+end
+$$;
+comment on function pgps_internal.limit_backlog(bigint, jsonb) is 'Sets, changes or takes away the limits of what waits for a subscription';
+
 create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -81,11 +110,13 @@ declare
     v_subscription pgps_internal.subscription := case when args ->> 'filter' is null then pgps_internal.find_administered(caller, args ->> 'name')
         else pgps_internal.find_subscription(caller, args ->> 'name') end;
     v_id bigint := v_subscription.subscription_id;
+    v_was text := v_subscription.state;
     v_position pgps_internal.position;
 begin
     update pgps_internal.subscription s
     set priority = coalesce((args ->> 'priority')::integer, s.priority), max_attempts = coalesce((args ->> 'max_attempts')::integer, s.max_attempts)
     where s.subscription_id = v_id;
+    perform pgps_internal.limit_backlog(v_id, args);
     if args ->> 'filter' is null then
         return;
     end if;
@@ -102,6 +133,7 @@ begin
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
     where s.subscription_id = v_id returning * into v_subscription;
+    update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended' and l.on_backlog = 'suspend';
     perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch()) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
     -- It is to join types that it could not with the old one; until then it waits.
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;
@@ -120,7 +152,10 @@ end
 $$;
 comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';
 
-create or replace function pgps.alter_subscription(name text, filter text = null, priority integer = null, max_attempts integer = null) returns void
+create or replace function pgps.alter_subscription(
+    name text, filter text = null, priority integer = null, max_attempts integer = null, dead_after interval = null, max_backlog bigint = null,
+    on_backlog text = null
+) returns void
 language plpgsql
 as $$
 declare
@@ -129,6 +164,18 @@ declare
 begin
     if alter_subscription.max_attempts < 1 then
         raise exception 'invalid max_attempts %', alter_subscription.max_attempts using errcode = '22023', hint = 'Give 1 or more.';
+    elsif alter_subscription.dead_after < '0' then
+        raise exception 'invalid dead_after %', alter_subscription.dead_after using errcode = '22023',
+            hint = 'Give a time above 0, as ''1 hour''; ''0'' takes it away.';
+    elsif alter_subscription.max_backlog < 1 then
+        raise exception 'invalid max_backlog %', alter_subscription.max_backlog using errcode = '22023',
+            hint = 'Give 1 or more; on_backlog => ''keep'' takes the limit away.';
+    elsif alter_subscription.on_backlog not in ('keep', 'suspend', 'drop', 'drop_oldest') then
+        raise exception 'invalid on_backlog "%"', alter_subscription.on_backlog using errcode = '22023',
+            hint = 'Use suspend, drop (drop_oldest), or keep for no limit.';
+    elsif alter_subscription.on_backlog = 'keep' and alter_subscription.max_backlog is not null then
+        raise exception 'max_backlog % with on_backlog "keep", which takes it away', alter_subscription.max_backlog using errcode = '22023',
+            hint = 'Leave one of them out.';
     end if;
     if alter_subscription.filter <> '' then
         for v_type in
@@ -139,15 +186,23 @@ begin
     end if;
     perform pgps._call('alter_subscription', pg_catalog.jsonb_build_object('name', alter_subscription.name, 'filter', alter_subscription.filter,
         'constant_types', v_constants, 'priority', alter_subscription.priority, 'max_attempts', alter_subscription.max_attempts,
+        'dead_after', alter_subscription.dead_after, 'max_backlog', alter_subscription.max_backlog, 'on_backlog', alter_subscription.on_backlog,
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
-comment on function pgps.alter_subscription(text, text, integer, integer) is
+comment on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text) is
 'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, '''' takes it away: what waits is
 matched anew from the position on, and what was received but not acknowledged comes again if it matches; a suspended subscription is active again. It runs with
-the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on. A filter raises
-what it raises on what waits; of a subscription with competing consumers it holds the dispatcher until the transaction ends. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
+the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on.
+dead_after: when nobody has received or acknowledged anything (internal: it was not run) for so long although events waited, pgps.subscriptions
+and pgps doctor show it as dead; ''0'' takes it away. max_backlog: how many events may wait for it, whether it is dead or not; more than that, and the
+next pgps.reclaim (a worker''s, every few seconds) does what on_backlog says. ''suspend'', the default: the subscription is suspended; it keeps its
+place and all that waits, so that nothing is lost, and the space with it, until it is resumed (then the limit counts again once no more than
+max_backlog wait), moved with pgps.seek, or ended. ''drop'' (''drop_oldest''): the oldest events beyond the limit, received or not, are passed over,
+their space is free, and pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what they have in
+hand. ''keep'' takes max_backlog away: the log is the buffer. A filter raises what it raises on what waits; of a subscription with
+competing consumers it holds the dispatcher until the transaction ends. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
 Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.alter_subscription(text, text, integer, integer) to public;
+grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text) to public;

@@ -73,7 +73,19 @@ begin
         coalesce((select range_agg(int8range(w.event_id, w.event_id, '[]')) from (
             select s.event_id from pgps_internal.share s where s.subscription_id = v_id and s.type_id = m.type_id
             union all
-            select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id and f.state <> 'settled') w), '{}')
+            select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id and f.state <> 'settled'
+            union all
+            select a.event_id
+            from pgps_internal.backlog_gap g
+            cross join lateral (
+                select d.batch_id, e.event_id from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+                where d.class_id = m.class_id and d.batch_id between g.after_batch and g.upto_batch
+                union all
+                select d.batch_id, e.event_id from pgps_internal.delivered d cross join lateral unnest(d.event_ids) e(event_id)
+                where d.class_id = m.class_id and d.type_id = g.type_id and d.batch_id between g.after_batch and g.upto_batch
+            ) a
+            where g.subscription_id = v_id and g.type_id = m.type_id and case when g.ids is not null then a.event_id <@ g.ids
+                else (a.batch_id, a.event_id) > (g.after_batch, g.after_event) and (a.batch_id, a.event_id) <= (g.upto_batch, g.upto_event) end) w), '{}')
     from pgps_internal.member m
     join pgps_internal.queue q on q.type_id = m.type_id and q.kind = 'out' and q.auditable
     cross join pgps_internal.position_of(v_id) p

@@ -81,9 +81,16 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
         where h.moved_at > clock_timestamp() - interval '1 minute') else 0 end::double precision as rate,
     p.acked_total as delivered, f.attempts, f.retrying, f.failed,
-    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at
+    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at,
+    l.dead_after, l.max_backlog,
+    case when l.max_backlog is not null then l.on_backlog end as on_backlog,
+    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > clock_timestamp() - l.dead_after then false
+        -- Who shares what waits has it in hand for as long as a lease lasts.
+        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > clock_timestamp() - l.dead_after)
+        end as is_dead
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
+left join pgps_internal.backlog_limit l using (subscription_id)
 cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
     from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
 cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
@@ -91,7 +98,8 @@ cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, cou
 where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
-A client that waits for events listens on channel.';
+A client that waits for events listens on channel. is_dead: nobody has received or acknowledged anything (internal: it was not run) for dead_after,
+while events waited; false without dead_after.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner
@@ -118,10 +126,19 @@ select t.name, r.origin_event, format('link %s', r.neighbour), r.failed_at, r.at
     case when r.sqlstate = '58030' then 'gap' else 'refused' end, r.payload
 from pgps_internal.rejected r
 left join pgps_internal.event_type t using (type_id)
-where pg_has_role(current_user, 'pgps_admin', 'usage');
+where pg_has_role(current_user, 'pgps_admin', 'usage')
+union all
+select t.name, g.first_event, s.name, g.noted_at, 0, '54000',
+    format('%s events, from %s to %s in delivery order, were passed over: more than max_backlog %s waited', g.events, g.first_event, g.last_event,
+        g.max_backlog), 'gap', null
+from pgps_internal.backlog_gap g
+join pgps_internal.subscription s using (subscription_id)
+join pgps_internal.event_type t on t.type_id = g.type_id
+where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a link (subscription: link
 and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its origin, payload the event;
-state gap, events that nobody has any more, of no event type';
+state gap, events that nobody has any more, of no event type. A gap of a subscription: its oldest events were passed over, since more waited than its
+max_backlog; error says how many, from which to which, event_id is the first; pgps.discard_exception takes note of it';
 
 create or replace view pgps.workers as
 select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,

@@ -241,7 +241,7 @@ begin
     from unnest(v_chosen) g join pgps_internal.subscription s using (subscription_id)
     join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable;
     perform pgps_internal.settle(g.subscription_id, array_agg(g.event_id)) from unnest(v_chosen) g group by g.subscription_id;
-    return cardinality(v_chosen) + pgps_internal.discard_refused(caller, args);
+    return cardinality(v_chosen) + pgps_internal.discard_refused(caller, args) + pgps_internal.discard_gaps(caller, args);
 end
 $$;
 comment on function pgps_internal.do_discard(name, jsonb) is 'See pgps.discard_exception';
@@ -254,7 +254,7 @@ begin atomic
 end;
 comment on function pgps.discard_exception(text, bigint, text) is
 'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception queue keeps a record.
-event_type: null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one link''s.
+Of a gap (see pgps.exceptions) it drops the note; event_id is that of its first event. event_type: null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one link''s.
 event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;

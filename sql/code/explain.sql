@@ -166,12 +166,20 @@ as $$
 declare
     v_failure pgps_internal.failure;
     v_share pgps_internal.share;
+    v_gap pgps_internal.backlog_gap;
     v_position pgps_internal.position := pgps_internal.position_of(explain_delivery.subscription_id);
 begin
     select f.* into v_failure from pgps_internal.failure f
     where f.subscription_id = explain_delivery.subscription_id and f.event_id = explain_delivery.event_id;
     if found then
         return format('%s failed %s times, state %s: %s %s', v_failure.step, v_failure.attempts, v_failure.state, v_failure.sqlstate, v_failure.error);
+    end if;
+    select g.* into v_gap from pgps_internal.backlog_gap g
+    where g.subscription_id = explain_delivery.subscription_id and case when g.ids is not null then explain_delivery.event_id <@ g.ids
+        else (explain_delivery.batch_id, explain_delivery.event_id) > (g.after_batch, g.after_event)
+            and (explain_delivery.batch_id, explain_delivery.event_id) <= (g.upto_batch, g.upto_event) end limit 1;
+    if found then
+        return format('passed over at %s: more than max_backlog %s waited', v_gap.noted_at, v_gap.max_backlog);
     end if;
     if exists (select from pgps_internal.member m where m.subscription_id = explain_delivery.subscription_id and m.takes_batch) then
         select s.* into v_share from pgps_internal.share s

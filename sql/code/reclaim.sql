@@ -372,6 +372,9 @@ begin
     if v_newest is null or not pgps_internal.try_lock('pgps_internal.installation', 'share update exclusive') then
         return 0;
     end if;
+    if exists (select from pgps_internal.backlog_limit l where l.max_backlog is not null) then
+        perform pgps_internal.apply_backlog_limits();
+    end if;
     for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop
         v_reclaimed := v_reclaimed + pgps_internal.reclaim_log(v_type);
         if v_reclaimed >= reclaim.max_segments then
@@ -393,8 +396,8 @@ begin
 end
 $$;
 comment on function pgps.reclaim(integer) is
-'Gives the space of segments back that no subscription, audit or failure needs; returns how many. Never waits: what is in use is left for
-the next call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
+'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of segments back that no
+subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.reclaim(integer) from public;

@@ -88,6 +88,9 @@ begin
         update pgps_internal.subscription s set state = args ->> 'state' where s.subscription_id = v_subscription.subscription_id;
         return;
     end if;
+    -- Its consumer has to catch up before a limit of what waits counts again.
+    update pgps_internal.backlog_limit l set is_resting = true
+    where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended' and l.on_backlog = 'suspend';
     -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane, in a moment.
     select coalesce(bool_or(not pgps_internal.resume_class(c, t, caller = (v_subscription.owner)::text or pg_has_role(caller, v_subscription.owner::oid, 'member')
             and not (select r.rolsuper from pg_roles r where r.rolname = caller))), false) into v_waits
@@ -163,7 +166,7 @@ end;
 comment on function pgps.resume(text) is
 'Goes on with a paused or suspended subscription, from where it stood. If its filter had been suspended, what came meanwhile is matched now, and
 this raises what the filter raises if it is not mended; for somebody else''s subscription in the lane of its owner, and it remains
-suspended until then. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+suspended until then. A max_backlog counts again once no more than that waits. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql
@@ -187,6 +190,8 @@ begin
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
+    -- What was passed over comes again, as far as the broker has it.
+    delete from pgps_internal.backlog_gap g where g.subscription_id = v_subscription.subscription_id and args ->> 'start' <> 'now';
     perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0,
         case when v_subscription.handler = 'any' and v_subscription.callback is null then 0 else v_position.acked_total end);
     perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);

@@ -63,6 +63,8 @@ begin
             select from pgps_internal.member m join pgps_internal.class c using (class_id)
             where m.subscription_id = (remedy.subscription).subscription_id and not c.is_active)
         then format('select pgps.alter_subscription(%s, filter => ''…''), or mend what the filter uses, then: select pgps.resume(%1$s)', v_name)
+        when (remedy.subscription).last_error like 'backlog: %'
+        then format('start its consumer, then: select pgps.resume(%s); or give what waits up: select pgps.seek(%1$s, ''now''), pgps.resume(%1$s)', v_name)
         else format('mend the cause, then: select pgps.resume(%s)', v_name) end;
 end
 $$;

@@ -139,7 +139,11 @@ select d.type_id, e.event_id, s.name as subscription, b.created_at as matched_at
         when f.state = 'settled' then 'delivered'
         when f.state is not null then f.state
         when sh.leased_until > clock_timestamp() then 'leased'
-        when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then 'delivered'
+        when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then
+            case when exists (select from pgps_internal.backlog_gap g where g.subscription_id = m.subscription_id and g.type_id = d.type_id
+                and case when g.ids is not null then e.event_id <@ g.ids
+                    else (d.batch_id, e.event_id) > (g.after_batch, g.after_event) and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
+                then 'gap' else 'delivered' end
         when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 'received'
         else 'waiting' end as state
 from pgps_internal.delivery d
@@ -158,7 +162,10 @@ left join pgps_internal.failure f on f.subscription_id = m.subscription_id and f
 left join pgps_internal.share sh on sh.subscription_id = m.subscription_id and sh.event_id = e.event_id and m.takes_batch
 where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip
 union all
-select d.type_id, e.event_id, s.name, d.matched_at, 1, 'delivered'
+select d.type_id, e.event_id, s.name, d.matched_at, 1, case when exists (select from pgps_internal.backlog_gap g
+        where g.subscription_id = m.subscription_id and g.type_id = d.type_id and case when g.ids is not null then e.event_id <@ g.ids
+            else (d.batch_id, e.event_id) > (g.after_batch, g.after_event) and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
+        then 'gap' else 'delivered' end
 from pgps_internal.delivered d
 join pgps_internal.event_type t using (type_id)
 join pgps_internal.member m on m.class_id = d.class_id and d.batch_id > m.from_batch
@@ -270,7 +277,7 @@ begin
         select %s o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
         join (%s) l using (event_id)
-        where o.type_id = %s and (o.state not in ('delivered', 'failed')
+        where o.type_id = %s and (o.state not in ('delivered', 'failed', 'gap')
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'out'))
         union all select %s null, null, null, null, null from only %s l where false$sql$,
         v_name || '_out', pgps_internal.shown_attributes(v_endpoint, array['event_id', 'subscription', 'matched_at', 'attempts', 'state']), v_events, v_id, v_id,

@@ -52,6 +52,7 @@ LINK = {
 }
 IDLE = {"waiting": 0, "waiting_seconds": None, "last_batch_ahead": -1.0}
 DISK = {"place": "data", "total_bytes": 100 << 30, "free_bytes": 50 << 30}
+LEFT = {"name": "Old one", "kind": "external", "depth": 10, "lag_seconds": 9.0, "dead_after": None, "is_dead": False}
 BLOCKED = {
     "pid": 7,
     "holder": 8,
@@ -139,11 +140,12 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"health": {"blocked": [{**BLOCKED, "seconds": 1.0}]}}, Level.OK, "locks", ""),
         ({"activity": [{**IDLE, "last_batch_ahead": 900.0}]}, Level.WARNING, "clock", "chronyc"),
         (
-            {"waiting": [{"name": "Old one", "depth": 10, "lag_seconds": 7200.0}]},
+            {"waiting": [{**LEFT, "lag_seconds": 7200.0}]},
             Level.WARNING,
             "consumers",
             "pgps sub rm '\"Old one\"'",
         ),
+        ({"waiting": [{**LEFT, "kind": "internal", "is_dead": True}]}, Level.WARNING, "consumers", "pgps-worker --dsn"),
         (
             {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},
             Level.PROBLEM,

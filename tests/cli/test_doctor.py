@@ -69,6 +69,10 @@ def test_doctor_names_a_subscription_that_nobody_reads(pgps: Pgps, own_database:
     level, message, fix = _found(pgps, own_database)["consumers"]
     assert (level, fix) == ("warning", "start its consumer; or pgps sub rm left")
     assert message.startswith('nobody takes the events of "left": 1 wait')
+    call(admin, "alter_subscription", "left", dead_after="3 hours")
+    assert "consumers" not in _found(pgps, own_database), "it said itself how long"
+    call(admin, "alter_subscription", "left", dead_after="10 minutes")
+    assert _found(pgps, own_database)["consumers"] == (level, message, fix)
 
 
 def test_doctor_sees_a_clock_that_was_set_back(pgps: Pgps, own_database: str, connect: Connect) -> None:
