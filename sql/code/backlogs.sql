@@ -113,11 +113,11 @@ begin
     v_to.acked_batch := v_end.batch;
     v_to.acked_event := v_end.event;
     if (v_to.received_batch, v_to.received_event) <= (v_end.batch, v_end.event) then
-        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_end.batch, v_end.event, v_from.acked_total);
+        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_end.batch, v_end.event, v_from.acked_total, 0, v_from.consumer);
     else
         perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_to.received_batch, v_to.received_event, v_from.acked_total,
             (select count(*) from pgps_internal.received_events(v_id, v_to) n where not exists (select from pgps_internal.failure f
-                where f.subscription_id = v_id and f.event_id = n.event_id))::integer);
+                where f.subscription_id = v_id and f.event_id = n.event_id))::integer, v_from.consumer);
     end if;
 end
 $$;

@@ -162,6 +162,22 @@ def test_gaps_of_a_prefix_are_noted_by_event_type_and_failures_stay(broker: psyc
     assert sorted(take(broker, "s")) == [0, 3, 4, 13, 14], "and the one that was put back"
 
 
+@pytest.mark.parametrize(("consumer", "first"), [(None, 8), ("c1", 8), (None, 3), ("c1", 3)])
+def test_what_was_received_behind_the_gap_stays_received(
+    broker: psycopg.Connection, consumer: str | None, first: int
+) -> None:
+    call(broker, "subscribe", "s", "tick")
+    alter(broker, max_backlog=4, on_backlog="drop")
+    publish(broker, "tick", *range(10))
+    rows(broker, "select pgps.dispatch()")
+    received = "select (payload ->> 'n')::int from pgps.receive('s', %s, consumer => %s)"
+    assert column(broker, received, [first, consumer]) == list(range(first))
+    reclaim(broker)
+    assert "6 events" in rows(broker, _GAPS)[0][2]
+    assert call(broker, "ack", "s", consumer=consumer) == max(first - 6, 0), "the others are in the gap"
+    assert take(broker, "s") == list(range(max(first, 6), 10))
+
+
 @pytest.mark.parametrize("in_hand", [0, 3])
 def test_competing_consumers_keep_what_they_have_in_hand(broker: psycopg.Connection, in_hand: int) -> None:
     call(broker, "subscribe", "s", "tick", handler="any")
