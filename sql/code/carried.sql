@@ -65,7 +65,7 @@ begin
         set intervalstyle = postgres set lc_monetary = 'C' as %L$sql$,
         format($body$
         begin
-            return json_build_array(%1$L, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), pgps_statement.xid::text::bigint,
+            return json_build_array(%1$L, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), coalesce(nullif(pgps_statement.raiser, '0'), pgps_statement.xid)::text::bigint,
                 pgps_internal.broker(), case when pgps_statement.client_id is not null then pgps_internal.raiser_of(pgps_statement.client_id) end,
                 (select json_agg(json_build_array(l.event_id, (select row_to_json(pgps_row) from (select %2$s) pgps_row)) order by l.event_id)
                     from %3$s l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi and l.xid = pgps_statement.xid

@@ -23,7 +23,9 @@ begin
                 where c.client_id = is_for.client_id and pg_has_role(is_for.publisher::oid, c.owner::oid, 'usage'));
         when 'any' then
             return exists (select from pgps_internal.appointment a
-                where a.hi = is_for.hi and a.xid = is_for.xid and a.client_id = is_for.client_id);
+                where a.hi = is_for.hi and a.client_id = is_for.client_id and (a.xid = is_for.xid
+                    -- An immediate event is shown with its publisher's transaction.
+                    or exists (select from pgps_internal.control c where c.xid = a.xid and c.hi = a.hi and c.raiser = is_for.xid)));
         else
             return true;
     end case;
@@ -199,11 +201,14 @@ declare
     v_occurrence jsonb := '{}';
 begin
     for v_statement in
-        select distinct t.type_id, (p.message).xid, coalesce((p.message).lo, (p.message).event_id) as lo, coalesce((p.message).hi, (p.message).event_id) as hi
+        select t.type_id, (p.message).xid, coalesce((p.message).lo, (p.message).event_id) as lo, coalesce((p.message).hi, (p.message).event_id) as hi,
+            min((p.message).event_id) as event_id
         from unnest(with_occurrence.pushed) p join pgps_internal.event_type t on t.name = (p.message).event_type
+        group by 1, 2, 3, 4
     loop
-        execute 'select pgps_internal.slice_' || v_statement.type_id || '($1, $2, $3, null, 1)'
-        using v_statement.xid, v_statement.lo - 1, v_statement.hi into v_first;
+        -- By the transaction in which it was written, which is not its publisher's if it is an immediate one.
+        execute format('select pgps_internal.slice_%1$s((pgps_internal.statement_%1$s($3)).xid, $1, $2, null, 1)', v_statement.type_id)
+        using v_statement.lo - 1, v_statement.hi, v_statement.event_id into v_first;
         v_occurrence := v_occurrence || jsonb_build_object(format('%s %s', v_statement.xid, v_statement.hi), v_first[1].event_id);
     end loop;
     return array(

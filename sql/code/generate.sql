@@ -170,7 +170,7 @@ begin
                             and (f.event_id / 65536) %% 4 in (v_slot %% 4, (v_slot + least(v_last, 1)) %% 4, (v_slot + least(v_last, 2)) %% 4, (v_slot + least(v_last, 3)) %% 4)
                         order by f.event_id limit 1), l.event_id),
                     (null, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
-                        pg_get_userbyid(c.publisher), l.xid, v_origin, 1, c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed
+                        pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), v_origin, 1, c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed
                 from %2$s l
                 where l.event_id > pgps_after and l.event_id <= pgps_hi and l.xid = pgps_xid
                     and (l.event_id / 65536) %% 4 in (v_slot %% 4, (v_slot + least(v_last, 1)) %% 4, (v_slot + least(v_last, 2)) %% 4, (v_slot + least(v_last, 3)) %% 4)
@@ -189,12 +189,12 @@ begin
             -- Mostly all are in one segment of the log, and their statements in the same one of the control queue. To set up the scans
             -- of the others took more than finding the events.
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
+                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 in (v_first, v_last)
-            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi from pgps_internal.control c
+            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s and (c.hi / 65536) %% 4 in (v_first, v_last)
                 order by c.hi limit 1) c
             where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
@@ -202,12 +202,12 @@ begin
                 return v_messages;
             end if;
             select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select %1$s) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), l.xid, case when c.origin_id is null then pgps_broker
+                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join %2$s l on l.event_id = r.event_id and (l.event_id / 65536) %% 4 = (r.event_id / 65536) %% 4
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi from pgps_internal.control c
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %4$s order by c.hi limit 1) c on true
             where r.type_id = %4$s and (pgps_ids is null or r.event_id = any (pgps_ids));
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then

@@ -10,37 +10,126 @@ begin
         begin
             return %2$s;
         end$body$ $sql$, v_schema, case when v_schema = 'pgps_internal'
-            then format('coalesce(''pgps_loopback'' = any (%I.dblink_get_connections()), false)', v_schema) else 'true' end);
+            -- One that was lost, or broke off in the middle, is renewed: what is known of it is known without a round trip. The second look sees
+            -- that nothing more will come, after what the server said before it hung up.
+            then format($sql$case when 'pgps_loopback' = any (%1$I.dblink_get_connections())
+                then %1$I.dblink_is_busy('pgps_loopback') + %1$I.dblink_is_busy('pgps_loopback') = 0
+                    and %1$I.dblink_error_message('pgps_loopback') = 'OK' else false end$sql$, v_schema) else 'true' end);
+    execute format($sql$create or replace function pgps_internal.ask_loopback(statement text) returns bigint
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        declare
+            v_context text;
+        begin
+            return (select t.id from %1$I.dblink('pgps_loopback', ask_loopback.statement) t(id bigint));
+        exception when lock_not_available or query_canceled then
+            -- The connection's own limits: nothing of it is committed. It is repeated where this session can be interrupted.
+            get stacked diagnostics v_context = pg_exception_context;
+            if strpos(v_context, '"pgps_loopback"') = 0 then
+                raise;
+            end if;
+            return pgps_internal.wait_for_loopback(ask_loopback.statement);
+        end$body$ $sql$, v_schema);
     if v_schema = 'pgps_internal' then
         create or replace function pgps_internal.over_loopback(statement text) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
-            return (select t.id from pgps_internal.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
+            return pgps_internal.ask_loopback(over_loopback.statement);
         end$body$;
     else
         -- Whoever has the session may call dblink there, with any connection of the session by its name; this one is the owner's of pgps. So it
         -- is there while no code of a user runs, and one that a user has made under its name is closed first.
-        execute format($sql$create or replace function pgps_internal.over_loopback(statement text) returns bigint
-            language plpgsql set search_path = pg_catalog, pg_temp as $body$
-            declare
-                v_id bigint;
+        create or replace function pgps_internal.over_loopback(statement text) returns bigint
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        declare
+            v_id bigint;
+        begin
+            perform pgps_internal.open_loopback();
             begin
-                perform %1$I.dblink_disconnect('pgps_loopback') where 'pgps_loopback' = any (%1$I.dblink_get_connections());
-                perform pgps_internal.open_loopback();
-                begin
-                    v_id := (select t.id from %1$I.dblink('pgps_loopback', over_loopback.statement) t(id bigint));
-                exception when others or assert_failure or query_canceled then
-                    perform %1$I.dblink_disconnect('pgps_loopback');
-                    raise;
-                end;
+                v_id := pgps_internal.ask_loopback(over_loopback.statement);
+            exception when others or assert_failure or query_canceled then
+                perform pgps_internal.close_loopback();
+                raise;
+            end;
+            perform pgps_internal.close_loopback();
+            return v_id;
+        end$body$;
+    end if;
+    execute format($sql$create or replace function pgps_internal.close_loopback() returns void
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        begin
+            if 'pgps_loopback' = any (%1$I.dblink_get_connections()) then
+                perform %1$I.dblink_cancel_query('pgps_loopback');
                 perform %1$I.dblink_disconnect('pgps_loopback');
-                return v_id;
-            end$body$ $sql$, v_schema);
+            end if;
+        end$body$ $sql$, v_schema);
+    execute format($sql$create or replace function pgps_internal.wait_for_loopback(statement text) returns bigint
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        declare
+            v_pid integer;
+            v_pause double precision := 0.001;
+            v_id bigint;
+        begin
+            perform %1$I.dblink_exec('pgps_loopback', format('set lock_timeout = %%L; set statement_timeout = 0', current_setting('lock_timeout')));
+            v_pid := (select t.pid from %1$I.dblink('pgps_loopback', 'select pg_catalog.pg_backend_pid()') t(pid integer));
+            perform %1$I.dblink_send_query('pgps_loopback', wait_for_loopback.statement);
+            while %1$I.dblink_is_busy('pgps_loopback') = 1 loop
+                perform pg_sleep(v_pause);
+                v_pause := least(2 * v_pause, 0.05);
+                if v_pause >= 0.05 then
+                    perform pgps_internal.check_loopback(v_pid);
+                end if;
+            end loop;
+            v_id := (select t.id from %1$I.dblink_get_result('pgps_loopback') t(id bigint));
+            perform from %1$I.dblink_get_result('pgps_loopback') t(id bigint);
+            perform pgps_internal.limit_loopback();
+            return v_id;
+        exception when query_canceled or others then
+            -- Whatever it is that went wrong: the next one begins with a new connection.
+            perform pgps_internal.close_loopback();
+            raise;
+        end$body$ $sql$, v_schema);
+    execute format($sql$create or replace function pgps_internal.limit_loopback() returns void
+        language plpgsql set search_path = pg_catalog, pg_temp as $body$
+        begin
+            -- While it waits in libpq, this session hears nothing, neither of a cancellation nor of its statement timeout.
+            perform %1$I.dblink_exec('pgps_loopback', 'set lock_timeout = ''100ms''; set statement_timeout = ''1s''');
+        end$body$ $sql$, v_schema);
+end
+$$;
+comment on function pgps_internal.has_loopback() is 'True when there is no need to open the session''s loopback connection: it is open and at rest';
+comment on function pgps_internal.ask_loopback(text) is 'As over_loopback, on the connection that is there';
+comment on function pgps_internal.over_loopback(text) is 'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
+comment on function pgps_internal.close_loopback() is 'Closes the loopback connection, whatever it is about';
+comment on function pgps_internal.limit_loopback() is 'Sets how long a statement may take on the loopback connection before it is begun again with wait_for_loopback';
+comment on function pgps_internal.wait_for_loopback(text) is
+'As over_loopback, for what takes long: this session can be cancelled meanwhile, its statement_timeout and lock_timeout hold, and
+what would wait for itself is found out. Errors: 55P03, 40P01, 57014, and those of the statement.';
+
+create or replace function pgps_internal.check_loopback(pid integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_path integer[];
+begin
+    -- The server sees who waits for whom, but not that this session waits for the other one.
+    with recursive waits(pid, path) as (
+        select check_loopback.pid, array[check_loopback.pid]
+        union all
+        select b.pid, w.path || b.pid from waits w cross join lateral unnest(pg_blocking_pids(w.pid)) b(pid) where b.pid <> all (w.path)
+    )
+    select w.path into v_path from waits w where w.pid = pg_backend_pid() order by cardinality(w.path) limit 1;
+    if cardinality(v_path) = 2 then
+        raise exception 'an immediate event waits for a lock that its own transaction holds' using errcode = '55P03',
+            hint = 'It is published in a transaction of its own: publish it before you change or lock what it needs, or after that is committed.';
+    elsif v_path is not null then
+        raise exception 'an immediate event waits for process %, which waits for its publisher', v_path[2] using errcode = '40P01',
+            detail = format('Processes that wait for each other: %s.', array_to_string(v_path, ', ')), hint = 'Roll back and try again.';
     end if;
 end
 $$;
-comment on function pgps_internal.has_loopback() is 'True when there is no need to open the session''s loopback connection';
-comment on function pgps_internal.over_loopback(text) is 'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
+comment on function pgps_internal.check_loopback(integer) is
+'Raises when the loopback connection''s process waits, if by way of others, for this session. Errors: 55P03, 40P01.';
 
 create or replace function pgps_internal.open_loopback() returns void
 language plpgsql
@@ -55,15 +144,19 @@ begin
             from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))), ('port', current_setting('port')),
                 ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key, value));
     end if;
+    perform pgps_internal.close_loopback();
     begin
         execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
+        perform pgps_internal.limit_loopback();
+        -- When this session is killed, what it has waited for over there ends as well.
+        execute format('select %I.dblink_exec(%L, %L)', v_schema, 'pgps_loopback', 'set client_connection_check_interval = ''1s''; set idle_session_timeout = 0');
     exception when others then
         raise exception 'immediate events need a loopback connection: %', sqlerrm
         using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
     end;
 end
 $$;
-comment on function pgps_internal.open_loopback() is 'Opens the session''s loopback connection, as the owner of pgps; 08001 when it cannot';
+comment on function pgps_internal.open_loopback() is 'Opens the session''s loopback connection, anew if there is one, as the owner of pgps; 08001 when it cannot';
 
 create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
 language plpgsql
@@ -71,7 +164,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-    v_raiser xid8;
+    v_raiser xid8 := pg_current_xact_id();
     v_handler text := coalesce(args ->> 'handler', current_setting('pgps.handler', true));
 begin
     if not has_table_privilege(caller, v_type.endpoint, 'insert') then
@@ -81,9 +174,6 @@ begin
     if not pgps_internal.has_loopback() then
         perform pgps_internal.open_loopback();
     end if;
-    -- What is to be confirmed must have a transaction to be known by.
-    v_raiser := case when exists (select from pgps_internal.confirm_link k where k.original = v_type.type_id) then pg_current_xact_id()
-        else pg_current_xact_id_if_assigned() end;
     if (args ->> 'whole')::boolean then
         return pgps_internal.over_loopback(format('select pgps_internal.bring_%s(%L, %L, %L, %L, %L, %L, %L)', v_type.type_id, args ->> 'payload', caller,
             args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true), current_setting('timezone')));
@@ -119,8 +209,7 @@ begin
 end
 $$;
 comment on function pgps_internal.assume(pgps_internal.event_type, name, text, text, text, text) is
-'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction that raised it, null if it has
-no id; client: the client that did. Returns whether it is to be carried to direct clients.';
+'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction that raised it; client: the client that did. Returns whether it is to be carried to direct clients.';
 
 drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer);
 drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer, jsonb);

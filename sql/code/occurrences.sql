@@ -204,7 +204,7 @@ begin
     return case when v_statement.xid is not null then jsonb_build_object('event_id', (describe_mark.mark).first_event, 'last_event_id', (describe_mark.mark).last_event,
         'tuples', (describe_mark.mark).tuples, 'event_type', (select t.name from pgps_internal.event_type t where t.type_id = (describe_mark.mark).type_id),
         'event_name', v_registration.event_name, 'published_at', v_statement.published_at,
-        'publisher', case when v_statement.publisher is not null then pg_get_userbyid(v_statement.publisher::oid) end, 'xid', v_statement.xid::text,
+        'publisher', case when v_statement.publisher is not null then pg_get_userbyid(v_statement.publisher::oid) end, 'xid', coalesce(nullif(v_statement.raiser, '0'), v_statement.xid)::text,
         'origin', coalesce((select o.name from pgps_internal.origin o where o.origin_id = v_statement.origin_id), pgps_internal.broker()),
         'raiser', pgps_internal.raiser_of(v_statement.client_id), 'attempt', (describe_mark.mark).attempt) end;
 end

@@ -20,8 +20,11 @@ begin
             places int4multirange,
             first_event bigint,
             last_event bigint,
-            broker text
+            broker text,
+            publishers_xid xid8
         );
+    elsif not exists (select from pg_attribute a where a.attrelid = 'pgps_internal.run'::regclass and a.attname = 'publishers_xid') then
+        alter type pgps_internal.run add attribute publishers_xid xid8;
     end if;
 end
 $$;
@@ -62,7 +65,7 @@ begin
     )
     -- Not across segments of the log: a run is looked for in one of them.
     select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
-        null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
+        null, null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
     from cut c cross join lateral generate_series(c.lo / 65536, c.hi / 65536) s(segment);
     return v_runs;
 end
@@ -225,12 +228,12 @@ declare
     v_select text := format($sql$select l.pgps_event_id,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at else (l.pgps_statement).published_at end,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher else (l.pgps_statement).publisher end,
-                    case when l.pgps_xid = r.xid then r.xid_number else l.pgps_xid::text::bigint end,
+                    case when l.pgps_xid = r.xid then r.xid_number else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.origin
                         else coalesce((l.pgps_statement).origin, r.broker) end,
                     case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places_text%s
                 -- What a run's events have in common is written as text once, not for each of them.
-                from (select u.*, u.xid::text::bigint as xid_number, u.places::text as places_text
+                from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
                 join pgps._log_%s l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi and l.pgps_slot = (r.lo / 65536) %% 4$sql$, coalesce((
             select string_agg(format(', l.%I', a.name), '') from pgps_internal.attributes_of((build_receive.event_type).endpoint) a), ''),
@@ -247,11 +250,12 @@ begin
             -- By its first event; where statements were published side by side, the others are looked up one by one when they are read.
             select array_agg((r.batch_id, r.lo, r.hi, l.xid, c.published_at, pg_get_userbyid(c.publisher),
                 case when c.origin_id is null then pgps_broker else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
-                pgps_batch, pgps_event, pgps_places, c.lo, c.hi, pgps_broker)::pgps_internal.run order by r.batch_id, r.lo) into v_told
+                pgps_batch, pgps_event, pgps_places, c.lo, c.hi, pgps_broker,
+                coalesce(nullif(c.raiser, '0'), l.xid))::pgps_internal.run order by r.batch_id, r.lo) into v_told
             from unnest(pgps_runs) r
             left join lateral (select l.xid from %1$s l
                 where l.event_id = r.lo and (l.event_id / 65536) %% 4 = (r.lo / 65536) %% 4) l on true
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi from pgps_internal.control c
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = %2$s order by c.hi limit 1) c on true
             -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to do.
             having bool_and(c.hi is not null) and not exists (

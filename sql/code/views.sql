@@ -99,7 +99,9 @@ comment on view pgps_internal.backlog is 'Events that wait for a subscription, a
 
 create or replace view pgps_internal.statement with (security_barrier) as
 select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at,
-    case when c.origin_id is not null then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin
+    case when c.origin_id is not null then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin,
+    -- An immediate event is written in a transaction of its own.
+    coalesce(nullif(c.raiser, '0'), c.xid) as publishers_xid
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
 comment on view pgps_internal.statement is 'The control queue as far as a reader may see it; the in queues join it';
@@ -251,15 +253,15 @@ begin
     -- of the view is planned. A function that raises would not be called where policies leave nothing to read.
     execute format($sql$
         create or replace view pgps_queue.%I with (security_invoker = true) as
-        select %s l.event_id, l.pgps_published_at as enqueued_at, l.xid, l.pgps_publisher as publisher, coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
+        select %s l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher, coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
             coalesce(l.pgps_origin_event, l.event_id) as origin_event_id
         from (
-            select %s l.event_id, l.xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher, c.origin as pgps_origin, l.pgps_origin_event,
+            select %s l.event_id, coalesce(c.publishers_xid, l.xid) as pgps_xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher, c.origin as pgps_origin, l.pgps_origin_event,
                 case when coalesce(pg_visible_in_snapshot(l.xid, p.previous) or l.event_id <= p.base_hi
                     or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
                     then 'dispatched' else 'waiting' end as pgps_state
             from %s l cross join pgps_internal.progress p
-            left join lateral (select c.published_at, c.publisher, c.origin from pgps_internal.statement c
+            left join lateral (select c.published_at, c.publisher, c.origin, c.publishers_xid from pgps_internal.statement c
                 where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %s order by c.hi limit 1) c on true
             union all
             select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), l.pgps_origin, l.pgps_origin_event, 'archived' from %s l
