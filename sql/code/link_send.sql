@@ -167,6 +167,13 @@ set search_path = pg_catalog, pg_temp
 as $$ begin return extract(epoch from (mark.shipment).created_at)::text; end $$;
 comment on function pgps_internal.mark(pgps_internal.shipment) is 'A check value of a number: a restored broker gives the same number at another time';
 
+create or replace function pgps_internal.restored_one(broker_id uuid, epoch integer) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select format('The restored one is %s in epoch %s.', restored_one.broker_id, restored_one.epoch) $$;
+comment on function pgps_internal.restored_one(uuid, integer) is
+'The detail of an error that says which broker was restored, and in which epoch of it that was noticed';
+
 create or replace function pgps_internal.check_position(neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -178,12 +185,12 @@ begin
     if check_position.after < (check_position.at).received_event then
         raise exception 'broker "%" has received up to % and confirmed % before: it was restored', (check_position.neighbour).name,
             check_position.after, (check_position.at).received_event using errcode = '55000',
-            detail = format('The restored one is %s.', (check_position.neighbour).broker_id),
+            detail = pgps_internal.restored_one((check_position.neighbour).broker_id, (check_position.neighbour).epoch),
             hint = format('On broker "%s": select pgps.resume_links(''restored'')', (check_position.neighbour).name);
     elsif check_position.after > 0 and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
         raise exception 'broker "%" has received % from broker "%", which was never sent: broker "%" was restored', (check_position.neighbour).name,
             check_position.after, pgps_internal.broker(), pgps_internal.broker() using errcode = '55000',
-            detail = format('The restored one is %s.', (select b.broker_id from pgps_internal.broker b)),
+            detail = (select pgps_internal.restored_one(b.broker_id, b.epoch) from pgps_internal.broker b),
             hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker());
     elsif (check_position.neighbour).refusal is not null then
         update pgps_internal.neighbour n set refusal = null, refusal_hint = null, former_batch = null

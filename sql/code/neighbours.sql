@@ -1,5 +1,5 @@
 -- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the turn of neighbours,
--- the rows of neighbour and link_session.
+-- the rows of neighbour and link_session, the turn of routes.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
 language sql stable
@@ -215,9 +215,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id integer := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
-    v_is_me boolean := strpos(args ->> 'detail', (select b.broker_id::text from pgps_internal.broker b)) > 0;
+    v_id integer;
+    v_is_me boolean;
 begin
+    -- Before or after an administrator resumes, and never between: what was noticed of the former epoch is no news of the present one,
+    -- and would block links for good that somebody has just let go on.
+    perform pgps_internal.hold_routes();
+    v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
+    v_is_me := exists (select from pgps_internal.broker b where args ->> 'detail' = pgps_internal.restored_one(b.broker_id, b.epoch));
     if v_id is null then
         raise exception 'this session has not opened a link' using errcode = '55000', hint = 'First: select pgps.link_open(peer, duty)';
     end if;
@@ -243,8 +248,8 @@ end;
 comment on function pgps.link_refused(text, text, text) is
 'Records at this broker why the link that this session has opened cannot carry: link_next refused, here or there, what was received last. The
 link is blocked in pgps.links until link_next finds nothing wrong. error, hint, detail: as that call raised them. When the detail names this
-broker as the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links. Needs pgps.link_open.
-Errors: 55000.';
+broker in its present epoch as the one that was restored, and a worker of this broker says so, all its links stay down until
+pgps.resume_links. Locks: changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable

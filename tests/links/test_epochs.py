@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.fix_broker import call, make_type, publish, refused
-from tests.fix_db import Connect
+from pgps_worker.links.keeper import Keeper
+from tests.fix_broker import call, make_type, meanwhile, publish, refused, rows, value
+from tests.fix_db import Connect, wait_until
 from tests.fix_server import Server
 from tests.links.rig import Broker, linked, open_link, received, settle
+from tests.links.serving import served
 
 Brokers = Callable[[int], list[Broker]]
 
@@ -83,3 +88,133 @@ def test_a_copy_of_a_broker_becomes_one_of_its_own(brokers: Brokers, copied: Cal
         publish(a.admin, "tick", 1, 2)
         settle([a, b, copy], links)
         assert received(b, "all") == received(copy, "all") == [("a", 1), ("a", 2)]
+
+
+@dataclass
+class PutBack:
+    """Broker a, broker b whose files were put back, and the error with which a refuses what b has received."""
+
+    a: Broker
+    b: Broker
+    was: dict[str, Any]
+    error: psycopg.Error
+
+    def opened(self) -> psycopg.Connection:
+        """Open a session at b that receives from a."""
+        session = psycopg.connect(self.b.dsn, autocommit=True)
+        call(session, "link_open", json.dumps(self.a.identity()), "receive")
+        return session
+
+    def note(self, session: psycopg.Connection) -> None:
+        """Tell b what a has said, as a worker does."""
+        said = self.error.diag
+        call(session, "link_refused", said.message_primary, said.message_hint, said.message_detail)
+
+    def resume(self, administrator: psycopg.Connection) -> None:
+        call(administrator, "resume_links", "restored")
+
+
+@pytest.fixture
+def put_back(brokers: Brokers, copied: Callable[[Broker], Broker]) -> PutBack:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        links[0].close()
+        backup = copied(b)
+        links[0] = open_link(a, b, "to_b")
+        publish(a.admin, "tick", 1, 2)
+        settle([a, b], links)
+        links[0].close()
+        # The same database of the same server, as it finds itself.
+        rows(backup.admin, "update pgps_internal.broker set incarnation = pgps_internal.link_incarnation()")
+        links[0] = open_link(a, backup, "to_b")
+        with refused("55000", "was restored", "resume_links") as caught:
+            links[0].out.next(refresh=False)
+        links[0].close()
+    return PutBack(a, backup, backup.identity(), caught.value)
+
+
+def is_well_again(found: PutBack) -> bool:
+    """True when the link carries, and what b had lost has come."""
+    link = open_link(found.a, found.b, "to_b")
+    try:
+        settle([found.a, found.b], [link])
+    finally:
+        link.close()
+    return found.b.identity()["state"] == "active" and [n for _, n in received(found.b, "all")] == [1, 2]
+
+
+def test_what_is_noticed_before_the_administrator_comes_stops_the_broker_until_then(put_back: PutBack) -> None:
+    with put_back.opened() as session:
+        put_back.note(session)
+    assert put_back.b.identity()["state"] == "restored"
+    put_back.resume(put_back.b.admin)
+    assert is_well_again(put_back)
+
+
+def test_what_was_noticed_before_and_told_after_the_administrator_came_is_no_news(put_back: PutBack) -> None:
+    with put_back.opened() as session:
+        put_back.resume(put_back.b.admin)
+        with refused("55000", "not opened a link"):
+            put_back.note(session)
+    assert is_well_again(put_back)
+
+
+def test_what_is_told_by_a_session_that_was_opened_after_the_administrator_came_is_no_news(put_back: PutBack) -> None:
+    put_back.resume(put_back.b.admin)
+    with put_back.opened() as session:
+        put_back.note(session)
+    assert is_well_again(put_back)
+
+
+def test_what_is_told_while_the_administrator_resumes_is_no_news(put_back: PutBack, connect: Connect) -> None:
+    administrator = connect(dsn=put_back.b.dsn, autocommit=False)
+
+    def note() -> None:
+        with refused("55000", "not opened a link"):
+            put_back.note(session)
+
+    with put_back.opened() as session:
+        put_back.resume(administrator)
+        with meanwhile(put_back.b.admin, session, note):
+            administrator.commit()
+    assert is_well_again(put_back)
+
+
+def test_who_resumes_while_it_is_told_has_the_last_word(put_back: PutBack) -> None:
+    with put_back.opened() as session:
+        session.autocommit = False
+        put_back.note(session)
+        with meanwhile(put_back.a.admin, put_back.b.admin, lambda: put_back.resume(put_back.b.admin)):
+            session.commit()
+    assert is_well_again(put_back)
+
+
+@pytest.mark.parametrize("definer", [0, 1])
+def test_a_link_whose_broker_is_resumed_while_it_is_opened_is_opened_anew(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, definer: int
+) -> None:
+    a, b = pair = brokers(2)
+    make_type(a.admin, "tick")
+    open_them = Keeper._open
+    resumed: list[None] = []
+
+    async def open_late(*args: Any) -> Any:
+        if not resumed:
+            resumed.append(call(b.admin, "resume_links", "restored"))
+        return await open_them(*args)
+
+    monkeypatch.setattr(Keeper, "_open", open_late)
+    other = pair[1 - definer]
+    call(pair[definer].admin, "create_link", f"to_{other.name}", other.dsn)
+    with served(a, b):
+        known = "select max(epoch) from pgps_internal.neighbour"
+        wait_until(
+            lambda: resumed and value(a.admin, known) == b.identity()["epoch"],
+            timeout=30,
+            what="a has met the resumed one",
+        )
+        wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, timeout=30, what="the type")

@@ -24,8 +24,7 @@ def fleet(embedded_home: Path) -> Iterator[Fleet]:
 
 
 SHORT = ["tree", "window"]
-# Not "putback": after it links stay blocked now and then, though the administrator has come.
-LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("behind", "turns", "types")]
+LONG = [pytest.param(name, marks=pytest.mark.slow) for name in ("behind", "turns", "types", "putback")]
 
 
 @pytest.mark.timeout(900)

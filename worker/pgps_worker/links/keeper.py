@@ -47,6 +47,10 @@ class ElsewhereError(Exception):
     """Another session serves this link."""
 
 
+class ResumedError(Exception):
+    """One of the two brokers became another one, or has a new epoch, while the link was opened."""
+
+
 class GoneError(Exception):
     """The other broker has dropped this link, which is being dropped here."""
 
@@ -72,6 +76,8 @@ class Keeper:
                 await self._note("elsewhere")
                 pause = _FIRST_PAUSE
                 await self.stop.sleep(_ELSEWHERE_PAUSE)
+                continue
+            except ResumedError:
                 continue
             except (psycopg.Error, OSError, ConfigError, ExceptionGroup) as group:
                 # A statement that fails in the moment it is cancelled raises its own error.
@@ -109,6 +115,9 @@ class Keeper:
             except GoneError:
                 await self._close_here(here[0], peer)
                 return
+            if (me, peer) != (await calls.identity(here[0]), await calls.identity(there[0])):
+                # Each would number what it sends for another one. What changes from here on ends these sessions.
+                raise ResumedError
             out.other_way, back.other_way = back, out
             await self._compare(out, back, here[0], there[0])
             await calls.note_link(here[0], self.link.name, "up")
