@@ -135,7 +135,9 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
             error = (row["last_error"] or "no error recorded").splitlines()[0]
             message = f'"{name}" is suspended: {error}'
             fix = f"pgps sub show {typed}; pgps sub resume {typed}"
-            if error.startswith("filter: "):
+            if row["is_orphan"]:
+                fix = f"pgps sub rm {typed}"
+            elif error.startswith("filter: "):
                 changed = f"select pgps.alter_subscription({literal(quoted(name))}, filter => '…')"
                 fix = f"{changed}; or mend what it uses, then pgps sub resume {typed}"
             yield Finding(Level.PROBLEM, "subscriptions", message, fix)

@@ -385,7 +385,10 @@ HEALTH = "select pgps.health() as health"
 NO_TIMEOUT = "select set_config('statement_timeout', '0', false)"
 
 # Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
-STOPPED = "select name, state, last_error, depth from pgps.subscriptions where state <> 'active' order by name"
+STOPPED = """
+    select name, state, last_error, depth, not exists (select from pg_roles r where r.rolname = s.owner) as is_orphan
+    from pgps.subscriptions s where state <> 'active' order by name
+"""
 
 TEMP_PRIVILEGE = """
     select distinct r.rolname::text as role

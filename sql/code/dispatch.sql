@@ -429,8 +429,6 @@ at most, never splitting a transaction; of transactions that published side by s
 event ids reach; null = all that wait. Then asks the filters that read more than the event (pgps.lanes), unless another session is at it or
 they are slow. Waits for another dispatcher''s transaction; committed as a whole, so a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
-drop function if exists pgps_internal.evict_impostor(integer);
-
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch(integer) from public;
 grant execute on function pgps.dispatch(integer) to pgps_worker, pgps_admin;

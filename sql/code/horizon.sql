@@ -135,7 +135,6 @@ begin
                 raise;
             end if;
             -- More than is wanted does no harm; the neighbour asks again.
-            perform pgps_internal.clear_blame();
             return v_visible;
         end;
         with found as (

@@ -147,19 +147,33 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ),
         ({"waiting": [{**LEFT, "kind": "internal", "is_dead": True}]}, Level.WARNING, "consumers", "pgps-worker --dsn"),
         (
-            {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1}]},
+            {
+                "stopped": [
+                    {"name": "My Sub", "state": "suspended", "last_error": "boom\nmore", "depth": 1, "is_orphan": False}
+                ]
+            },
             Level.PROBLEM,
             "subscriptions",
             "pgps sub resume '\"My Sub\"'",
         ),
         (
-            {"stopped": [{"name": "My Sub", "state": "suspended", "last_error": "filter: gone", "depth": 1}]},
+            {
+                "stopped": [
+                    {
+                        "name": "My Sub",
+                        "state": "suspended",
+                        "last_error": "filter: gone",
+                        "depth": 1,
+                        "is_orphan": False,
+                    }
+                ]
+            },
             Level.PROBLEM,
             "subscriptions",
             "select pgps.alter_subscription('\"My Sub\"', filter => '…')",
         ),
         (
-            {"stopped": [{"name": "s", "state": "paused", "last_error": None, "depth": 3}]},
+            {"stopped": [{"name": "s", "state": "paused", "last_error": None, "depth": 3, "is_orphan": False}]},
             Level.NOTE,
             "subscriptions",
             "pgps sub resume s",

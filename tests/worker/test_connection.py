@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -9,6 +11,7 @@ from pgps_worker import broker
 from pgps_worker.config import WorkerConfig, default_name
 from pgps_worker.connection import Connection, connect, is_alive, notified
 from pgps_worker.stop import Stop
+from tests.fix_broker import call, make_type
 from tests.fix_db import Connect
 
 pytestmark = pytest.mark.anyio
@@ -103,16 +106,23 @@ async def test_terminate_ends_a_session_of_the_same_role(config: WorkerConfig, c
         victim.execute("select pg_sleep(10)")
 
 
-async def test_only_one_session_looks_for_a_bad_event(config: WorkerConfig) -> None:
-    async with (
-        connect(config, "one", statement_timeout=5) as one,
-        connect(config, "two", statement_timeout=5) as two,
-    ):
-        assert await broker.try_suspect(one, "s")
-        assert not await broker.try_suspect(two, "s")
-        assert await broker.try_suspect(two, "t")
-        await broker.wash(one)
-        assert await broker.try_suspect(two, "s")
+async def test_only_one_session_looks_for_a_bad_event(
+    config: WorkerConfig, admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    event_type, one_of_them, another = name(), name("watch"), name("watch")
+    make_type(admin, event_type)
+    call(admin, "subscribe", one_of_them, event_type)
+    call(admin, "subscribe", another, event_type)
+    async with connect(config, "two", statement_timeout=5) as two:
+        async with connect(config, "one", statement_timeout=5) as one:
+            assert await broker.try_suspect(one, one_of_them)
+            assert not await broker.try_suspect(two, one_of_them)
+            assert await broker.try_suspect(two, another)
+            await broker.release_suspects(one)
+            assert await broker.try_suspect(two, one_of_them)
+            await broker.release_suspects(two)
+            assert await broker.try_suspect(one, one_of_them)
+        assert await broker.try_suspect(two, one_of_them), "a session that has ended looks for nothing"
 
 
 @pytest.fixture
