@@ -263,7 +263,8 @@ set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-    v_name text := pgps_internal.fold(new.subscription);
+    -- As in find_subscription.
+    v_name text := case when new.subscription ~ '^[a-z_][a-z0-9_]*$' then new.subscription else pgps_internal.fold(new.subscription) end;
     v_subscription pgps_internal.subscription;
     v_found record;
     v_max integer := coalesce(new.max_events, 100);

@@ -194,7 +194,9 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := pgps_internal.fold(find_subscription.name);
+    -- Most names are as they are meant; to call fold costs more than to see that.
+    v_name text := case when find_subscription.name ~ '^[a-z_][a-z0-9_]*$' then find_subscription.name
+        else pgps_internal.fold(find_subscription.name) end;
     v_subscription pgps_internal.subscription;
 begin
     select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name and s.scope <> 'link';

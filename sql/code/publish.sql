@@ -27,8 +27,8 @@ begin
                 case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
                         or not has_table_privilege(%2$L::regclass, 'references')
                     then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
-                case when not coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass)
-                        > date_part('epoch', clock_timestamp()) - 5, false) then false
+                case when coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then false
+                    when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) < date_part('epoch', clock_timestamp()) - 5 then false
                     when current_setting('max_prepared_transactions') = '0' then pg_notify('pgps_dispatch', '')::text = ''
                     else pgps._ring() end,
                 case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
