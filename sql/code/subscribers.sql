@@ -20,10 +20,12 @@ begin
             v_subscription.callback, v_subscription.arguments, v_type.name, pgps_internal.column_list(v_type.endpoint))
         -- Where there is a function of the event of the same name, too, only a variable of type record finds the other one.
         when v_subscription.takes = 'record' and pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint) = 'event'
-            then format('for pgps_e in select e.* from pg_catalog.unnest(pgps_events) e loop perform %s(pgps_e); end loop', v_subscription.callback)
+            then format('for pgps_e in select pgps_row.* from pg_catalog.unnest(pgps_events) pgps_row loop perform %s(pgps_e); end loop',
+                v_subscription.callback)
         when coalesce(v_subscription.takes, pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint)) = 'batch'
             then format('perform %s(pgps_events)', v_subscription.callback)
-        else format('perform %s(e) from pg_catalog.unnest(pgps_events) e', v_subscription.callback) end;
+        -- An attribute may have any name, but none that begins like this one.
+        else format('perform %s(pgps_row) from pg_catalog.unnest(pgps_events) pgps_row', v_subscription.callback) end;
     -- Called with null it runs, with the same rights, what the callback has left for the commit: see run_deferred.
     perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
         format('language plpgsql volatile security definer set enable_seqscan = on %s as %L',
