@@ -8,8 +8,7 @@
 \ir schema/0008_locks.sql
 \ir schema/0009_lanes.sql
 \ir schema/0010_housekeeping.sql
-\ir schema/0011_audit.sql
-\ir schema/0012_failures.sql
+\ir schema/0011_failures.sql
 \ir code/python.sql
 \ir code/kernel.sql
 \ir code/turns.sql

@@ -39,5 +39,5 @@ create index backlog_gap_type_idx on pgps_internal.backlog_gap (type_id);
 -- It has arguments more; beside the old one, a call would be ambiguous.
 drop function if exists pgps.alter_subscription(text, text, integer, integer);
 
-insert into pgps_internal.installation (key, value) values ('schema_revision', '0012')
+insert into pgps_internal.installation (key, value) values ('schema_revision', '0011')
 on conflict (key) do update set value = excluded.value;
