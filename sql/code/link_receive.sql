@@ -79,8 +79,11 @@ declare
     v_found regclass;
     v_columns text := (select coalesce(string_agg(format(', %I', a.name), '' order by n), '')
         from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text)) with ordinality a(name, n));
-    v_definition text := (select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else to_regtype(a.type)::text end), '' order by n), '')
-        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text, type text, as_text boolean)) with ordinality a(name, type, as_text, n));
+    -- The types are those of this broker's own event type, which is the same, lengths included: a bare character is one of length 1.
+    v_definition text := (
+        select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else t.type end), '' order by a.n), '')
+        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text, as_text boolean)) with ordinality a(name, as_text, n)
+        join pgps_internal.attributes_of(v_type.endpoint) t using (name));
 begin
     v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
     v_found := to_regclass(v_stage);
