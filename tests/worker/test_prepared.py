@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from tests.fix_worker import Workers, workers
 
 __all__ = ["workers"]
 
+# One server for all of them, which takes long to make: in one test process.
+pytestmark = pytest.mark.xdist_group("prepared")
+
 SAYS_IT_SLEEPS = "select is_called and last_value > 0 from pgps_internal.wake_seq"
 
 
@@ -25,7 +29,8 @@ SAYS_IT_SLEEPS = "select is_called and last_value > 0 from pgps_internal.wake_se
 def cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
     """A server on which transactions can be prepared."""
     settings = {"max_prepared_transactions": "10"}
-    with EmbeddedCluster("prepared", fast=True, home=embedded_home, settings=settings, keep=False) as running:
+    name = f"prepared-{os.getpid()}"
+    with EmbeddedCluster(name, fast=True, home=embedded_home, settings=settings, keep=False) as running:
         with psycopg.connect(running.dsn(), autocommit=True) as connection:
             connection.execute("create database pgps_template_here")
         install.install(running.dsn("pgps_template_here"))
