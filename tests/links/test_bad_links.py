@@ -75,8 +75,13 @@ def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carrie
     make_type(a.admin, "tick")
     make_type(b.admin, "tick", "n integer check (n <> 13)")
     call(a.admin, "create_link", "good", b.dsn)
+    malformed = conninfos["syntax"]
+    with refused("22023", "syntax"):
+        call(a.admin, "create_link", "syntax", malformed)
     for name, conninfo in conninfos.items():
-        call(a.admin, "create_link", name, conninfo)
+        call(a.admin, "create_link", name, b.dsn if name == "syntax" else conninfo)
+    # As an earlier release took it.
+    rows(a.admin, "update pgps_internal.link set conninfo = %s where name = 'syntax'", [malformed])
     with served(a, b) as (vitals, _):
         query = "select name, state, last_error, hint from pgps.links where name <> 'good'"
         pending = "select count(*) from pgps.links where state in ('defined', 'connecting')"
