@@ -108,7 +108,7 @@ as $$
 begin
     return (
         select bool_and(i.value ? 'upto' and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
-            and o.answered = o.attachment and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before and (i.value ->> 'upto')::bigint > i.before)
+            and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before and (i.value ->> 'upto')::bigint > i.before)
         from (
             select i.value, o.origin_id, coalesce(lag((i.value ->> 'upto')::bigint) over (partition by o.origin_id order by i.n), o.horizon) as before
             from jsonb_array_elements(is_flowing.items) with ordinality i(value, n)

@@ -241,8 +241,11 @@ declare
     v_heard boolean := false;
 begin
     -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What flows changes none.
+    -- The first batch of an attachment is its answer, which is noted.
     if (take_batch.staged or take_batch.batch -> 'types' -> 0 is null)
-            and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items') then
+                and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items')
+            or exists (select from pgps_internal.origin o
+                where o.parent = (take_batch.neighbour).neighbour_id and o.answered is distinct from o.attachment) then
         perform pgps_internal.hold_routes();
     end if;
     for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n) order by i.n loop
