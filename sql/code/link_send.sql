@@ -237,6 +237,10 @@ begin
     end if;
     perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     if (args ->> 'refresh')::boolean then
+        if v_neighbour.is_draining then
+            -- With the filters that it still has: who came back to this way in the end asked once more before it said that it drains.
+            perform pgps_internal.go_live(v_neighbour);
+        end if;
         perform pgps_internal.drop_gone(v_neighbour, v_packed);
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);

@@ -49,7 +49,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Not for
+    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Only if
+    -- nothing else is there by a link that is being dropped, at whichever broker: two who drop theirs to the same one, and have each other,
+    -- would turn to each other, and both links would wait for good for an answer that neither can give. Not for
     -- a little: a parent that is as good as the best stays. And never to one that does not carry a type of which a filter is in force:
     -- its silence would look complete, so what cannot come another way is late rather than lost.
     with carried as materialized (select c.* from pgps_internal.carried c),
@@ -59,7 +61,7 @@ begin
             or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
     ),
     reachable as materialized (
-        select o.*, n.broker_id, n.is_draining, n.neighbour_id = g.parent as is_parent, (
+        select o.neighbour_id, o.origin_id, o.path, o.cost, n.broker_id, o.is_draining or n.is_draining as is_draining, n.neighbour_id = g.parent as is_parent, (
                 select count(*) from carried c where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id) as types_carried
         from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
         where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
@@ -103,7 +105,7 @@ where o.parent <> w.neighbour_id and w.gone_batch is null;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
 
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
-returns table (origin_id integer, path uuid[], cost integer, types text[])
+returns table (origin_id integer, path uuid[], cost integer, types text[], is_draining boolean)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -113,21 +115,22 @@ begin
     with known as (
         select o.origin_id, array[o.broker_id] as path, 0 as cost, true as is_parent, array(
                 select t.name from pgps_internal.event_type t
-                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types
+                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types, false as is_draining
         from pgps_internal.origin o where o.is_self
         union all
-        select f.origin_id, (select b.broker_id from pgps_internal.broker b) || f.path, f.cost, f.neighbour_id = o.parent, f.types
-        from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
+        select f.origin_id, (select b.broker_id from pgps_internal.broker b) || f.path, f.cost, f.neighbour_id = o.parent, f.types,
+            f.is_draining or n.is_draining
+        from pgps_internal.offer f join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
         where f.neighbour_id <> (ads_for.neighbour).neighbour_id and not (ads_for.neighbour).broker_id = any (f.path)
             and (f.neighbour_id = o.parent or pgps_internal.is_up(f.neighbour_id))
     ),
     best as (
         select distinct on (k.origin_id) k.* from known k
-        order by k.origin_id, k.is_parent desc nulls last, cardinality(k.types) desc, k.cost, cardinality(k.path), k.path
+        order by k.origin_id, k.is_parent desc nulls last, cardinality(k.types) desc, k.is_draining, k.cost, cardinality(k.path), k.path
     )
     select b.origin_id, b.path, b.cost, array(
         select t.name from pgps_internal.event_type t where t.name = any (b.types)
-            and has_table_privilege((ads_for.neighbour).role::oid, t.endpoint, 'select') order by t.name)
+            and has_table_privilege((ads_for.neighbour).role::oid, t.endpoint, 'select') order by t.name), b.is_draining
     from best b;
 end
 $$;

@@ -36,6 +36,7 @@ begin
     where t.name in (select unnest(a.types) from ads a) or t.type_id in (select f.type_id from filters f)
     union all
     select 'ad', a.origin_id::text, jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost, 'types', a.types)
+        || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
     from ads a
     union all
     -- With a number of its own each time that it is told: what was said of it before it was taken back means nothing then.

@@ -28,5 +28,10 @@ alter table pgps_internal.neighbour
     add column refusal_hint text,
     add column former_batch bigint;
 
+-- A path on which a link is being dropped.
+alter table pgps_internal.offer add column is_draining boolean not null default false;
+-- It returns one column more from now on.
+drop function if exists pgps_internal.ads_for(pgps_internal.neighbour);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0006')
 on conflict (key) do update set value = excluded.value;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psycopg
+import pytest
 
 from tests.fix_broker import call, make_type, publish, refused, rows, value
 from tests.fix_db import wait_until
@@ -164,3 +165,29 @@ def test_workers_drop_a_link_also_when_one_dies_between_the_two_sides(brokers: B
     call(a.admin, "alter_link", "to_b", enabled=True)
     wait_until(lambda: names(a.admin) == [], timeout=20, what="dropped at a")
     assert names(b.admin) == []
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_is_left_by_both_neighbours_at_once_lets_them_go(brokers: Brokers, first: int) -> None:
+    # Each of the two knows a way by the other, and neither leads anywhere else.
+    a, b, c = made = brokers(3)
+    make_type(b.admin, "tick")
+    with linked([(b, c), (a, b), (c, a)]) as links:
+        settle(made, links)
+        # In force at one is not what the other asks for.
+        call(a.admin, "subscribe", "all", "tick", filter="n < 10", scope="global")
+        call(c.admin, "subscribe", "all", "tick", filter="n > 0", scope="global")
+        settle(made, links)
+        publish(b.admin, "tick", 1)
+        settle(made, links)
+        for broker, name in ((c, "b"), (a, "to_b"))[:: 1 if first else -1]:
+            drop(broker, name)
+        publish(b.admin, "tick", 2)
+        settle(made, links)
+        assert links[0].drained
+        assert links[1].drained
+        for link in links[:2]:
+            link.remove()
+        settle(made, links[2:])
+        for broker in (a, c):
+            assert received(broker, "all") == [("b", 1), ("b", 2)]

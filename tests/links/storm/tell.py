@@ -14,7 +14,7 @@ from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
 from tests.links.storm.traffic import BASE_TYPES
 from tests.links.storm.truth import Finding
-from tests.links.storm.verdict import Verdict, complaints, deadlocks, gather, look, rest, sessions, told
+from tests.links.storm.verdict import Verdict, complaints, deadlocks, gather, look, rest, routes, sessions, told
 from tests.links.storm.world import World
 
 SETTLE_BOUND = 60.0
@@ -131,7 +131,7 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     problems = rest(world, quiet=QUIET)
     stuck: list[str] = []
     if problems:
-        verdict.sessions = [*problems, *sessions(world)]
+        verdict.sessions = [*problems, *sessions(world), *routes(world)]
         stuck = world.force()
         problems = rest(world, quiet=QUIET)
     say("compare", 0.85)

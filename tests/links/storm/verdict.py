@@ -188,6 +188,40 @@ def gather(world: World, verdict: Verdict) -> None:
         verdict.explained += [_explained(world, finding, n) for n in finding.ns[:_EXPLAINED]]
 
 
+_ROUTES = {
+    "origin, epoch, parent, attachment, answered, rewound from, horizon": """
+        select o.name, o.epoch, n.name, o.attachment, o.answered, o.rewind_from, pgps_internal.horizon(o.origin_id)
+        from pgps_internal.origin o left join pgps_internal.neighbour n on n.neighbour_id = o.parent order by 1, 2
+        """,
+    "neighbour, draining, has sent all, wanted, told of origins, of last words": """
+        select n.name, n.is_draining, n.has_sent_all,
+            (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id),
+            (select array_agg(concat(o.name, ' ', o.epoch, ' ', t.value ->> 'attachment'))
+                from pgps_internal.told t join pgps_internal.origin o on o.origin_id::text = t.key
+                where t.neighbour_id = n.neighbour_id and t.kind = 'attach'),
+            (select array_agg(t.kind) from pgps_internal.told t
+                where t.neighbour_id = n.neighbour_id and t.kind in ('drain', 'drained'))
+        from pgps_internal.neighbour n order by 1
+        """,
+    "attached, origin, epoch, attachment, horizon, live, keep, missing": """
+        select n.name, o.name, o.epoch, a.attachment, a.horizon, a.is_live, a.keep, a.missing
+        from pgps_internal.attached a join pgps_internal.neighbour n using (neighbour_id)
+            join pgps_internal.origin o using (origin_id)
+        order by 1, 2, 3
+        """,
+}
+
+
+def routes(world: World) -> list[str]:
+    """Return what a link that does not go may be waiting for: parents, attachments, what was said at last."""
+    said = []
+    for name, member in world.members.items():
+        for what, query in _ROUTES.items():
+            said.append(f"{name}: {what}")
+            said += [f"  {row}" for row in rows(member.admin, query)]
+    return said
+
+
 def sessions(world: World) -> list[str]:
     """What the sessions at every broker do, and for whom they wait."""
     query = """
