@@ -95,7 +95,7 @@ def test_a_task_that_is_killed_in_the_middle_publishes_nothing_twice(
     again = publish(df, t, dsn=broker.dsn, job="job", batch=3)
     assert (again.events, again.repeated) == (0, True)
     assert sorted(broker.received(t)) == list(range(40_000))
-    # Of this type: a task of another test whose job has failed may begin its load once more, to be dropped when it is old.
+    # Of this type: a task of another test may begin the load of a job that has failed once more.
     left = "select count(*) from pgps_internal.load l join pgps_internal.event_type t using (type_id) where t.name = %s"
     assert rows(broker.admin, left, [t]) == [(0,)]
 
