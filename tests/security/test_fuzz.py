@@ -94,8 +94,8 @@ def contents(admin: psycopg.Connection) -> list[tuple[Any, ...]]:
         union all select 'function', n.nspname::text, p.oid::regprocedure::text, p.proacl::text
         from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname !~ '^pg_'
         -- Roles are the server's, and tests beside this one make some of their own: what counts is who is what here.
-        union all select 'role', r.rolname::text, r.rolsuper::text, array(select m.roleid::regrole::text from pg_auth_members m
-            where m.member = r.oid order by 1)::text
+        union all select 'role', r.rolname::text, r.rolsuper::text,
+            array(select m.roleid::regrole::text from pg_auth_members m where m.member = r.oid order by 1)::text
         from pg_roles r where exists (select from pg_shdepend d join pg_database b on b.oid = d.dbid
             where d.refobjid = r.oid and b.datname = current_database())
         union all select 'subscription', name, state, null from pgps.subscriptions
