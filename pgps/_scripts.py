@@ -1,7 +1,7 @@
 """The SQL scripts: which there are, in which order, and how one is sent.
 
 `sql/install.sql` is the table of contents. Its `schema/` lines are versioned,
-one for each revision; its `code/` lines are replaceable and re-applied as one
+one for each revision; its other lines are replaceable and re-applied as one
 whole when their digest changes.
 """
 
@@ -35,7 +35,7 @@ def schema_scripts() -> list[str]:
 
 def code_scripts() -> list[str]:
     """Return the replaceable scripts, in the order they are applied."""
-    return [name for name in _contents() if name.startswith("code/")]
+    return [name for name in _contents() if not name.startswith("schema/")]
 
 
 def revision_of(script: str) -> str:

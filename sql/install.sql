@@ -1,3 +1,6 @@
+-- The table of contents: what is installed, in this order. Each room of sql/code is one section, the lowest first.
+
+-- Tables: one script for each revision, never changed afterwards.
 \ir schema/0001_baseline.sql
 \ir schema/0002_links.sql
 \ir schema/0003_clients.sql
@@ -9,83 +12,110 @@
 \ir schema/0009_lanes.sql
 \ir schema/0010_housekeeping.sql
 \ir schema/0011_failures.sql
-\ir code/python.sql
-\ir code/kernel.sql
-\ir code/turns.sql
-\ir code/types.sql
-\ir code/expressions.sql
-\ir code/type_checks.sql
-\ir code/evolve.sql
-\ir code/queues.sql
-\ir code/publish.sql
-\ir code/advertise.sql
-\ir code/immediate.sql
-\ir code/rules.sql
-\ir code/dispatch.sql
-\ir code/large.sql
-\ir code/segments.sql
-\ir code/wake.sql
-\ir code/match.sql
-\ir code/lanes.sql
-\ir code/isolate.sql
-\ir code/generate.sql
-\ir code/signatures.sql
-\ir code/visible.sql
-\ir code/subscribe.sql
-\ir code/classes.sql
-\ir code/subscriptions.sql
-\ir code/alter.sql
-\ir code/troubles.sql
-\ir code/deliver.sql
-\ir code/positions.sql
-\ir code/acknowledge.sql
-\ir code/receive_rows.sql
-\ir code/exceptions.sql
-\ir code/refused.sql
-\ir code/left_behind.sql
-\ir code/subscribers.sql
-\ir code/run_subscribers.sql
-\ir code/rights.sql
-\ir code/reclaim.sql
-\ir code/archive.sql
-\ir code/views.sql
-\ir code/lane_watch.sql
-\ir code/catalogue.sql
-\ir code/backlogs.sql
-\ir code/health.sql
-\ir code/streams.sql
-\ir code/loads.sql
-\ir code/explain.sql
-\ir code/brokers.sql
-\ir code/neighbours.sql
-\ir code/filters.sql
-\ir code/routes.sql
-\ir code/told.sql
-\ir code/horizon.sql
-\ir code/link_messages.sql
-\ir code/link_runs.sql
-\ir code/link_send.sql
-\ir code/link_copy.sql
-\ir code/link_receive.sql
-\ir code/link_take.sql
-\ir code/link_reclaim.sql
-\ir code/retention.sql
-\ir code/links.sql
-\ir code/link_views.sql
-\ir code/resync.sql
-\ir code/drain.sql
-\ir code/trace.sql
-\ir code/clients.sql
-\ir code/registrations.sql
-\ir code/occurrences.sql
-\ir code/client_events.sql
-\ir code/direct.sql
-\ir code/carried.sql
-\ir code/cancel.sql
-\ir code/requests.sql
-\ir code/replies.sql
-\ir code/confirm.sql
-\ir code/client_reclaim.sql
-\ir code/client_views.sql
-\ir code/statements.sql
+\ir schema/0012_audit.sql
+\ir schema/0013_roster.sql
+\ir schema/0014_clock.sql
+\ir schema/0015_leftovers.sql
+\ir schema/0016_generator.sql
+
+-- Functions in PL/Python, generated from sql/python.
+\ir generated/python.sql
+
+-- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.
+\ir code/core/kernel.sql
+\ir code/core/turns.sql
+\ir code/core/segments.sql
+
+-- types: Event types: making and changing them, their queues, policies, rules and rights, the code made for each.
+\ir code/types/types.sql
+\ir code/types/expressions.sql
+\ir code/types/type_checks.sql
+\ir code/types/evolve.sql
+\ir code/types/queues.sql
+\ir code/types/advertise.sql
+\ir code/types/rules.sql
+\ir code/types/generate.sql
+\ir code/types/left_behind.sql
+\ir code/types/rights.sql
+
+-- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
+\ir code/match/match.sql
+\ir code/match/lanes.sql
+\ir code/match/isolate.sql
+\ir code/match/signatures.sql
+\ir code/match/visible.sql
+\ir code/match/classes.sql
+\ir code/match/lane_watch.sql
+
+-- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
+\ir code/deliver/subscribe.sql
+\ir code/deliver/subscriptions.sql
+\ir code/deliver/alter.sql
+\ir code/deliver/troubles.sql
+\ir code/deliver/deliver.sql
+\ir code/deliver/positions.sql
+\ir code/deliver/acknowledge.sql
+\ir code/deliver/receive_rows.sql
+\ir code/deliver/exceptions.sql
+\ir code/deliver/subscribers.sql
+\ir code/deliver/run_subscribers.sql
+\ir code/deliver/queue_views.sql
+\ir code/deliver/backlogs.sql
+\ir code/deliver/streams.sql
+
+-- dispatch: Cutting the log into batches, and waking who has to.
+\ir code/dispatch/dispatch.sql
+\ir code/dispatch/wake.sql
+
+-- log: Publishing into the log, and giving its space back.
+\ir code/log/publish.sql
+\ir code/log/immediate.sql
+\ir code/log/large.sql
+\ir code/log/refused.sql
+\ir code/log/reclaim.sql
+\ir code/log/archive.sql
+\ir code/log/loads.sql
+\ir code/log/retention.sql
+\ir code/log/statements.sql
+
+-- links: Between brokers: identity, neighbours, routes, sending and receiving, rewinding, dropping.
+\ir code/links/identity.sql
+\ir code/links/neighbours.sql
+\ir code/links/neighbour_filters.sql
+\ir code/links/routes.sql
+\ir code/links/told.sql
+\ir code/links/horizon.sql
+\ir code/links/messages.sql
+\ir code/links/runs.sql
+\ir code/links/send.sql
+\ir code/links/copy.sql
+\ir code/links/receive.sql
+\ir code/links/take.sql
+\ir code/links/reclaim.sql
+\ir code/links/links.sql
+\ir code/links/views.sql
+\ir code/links/resync.sql
+\ir code/links/drain.sql
+
+-- clients: Sessions of client libraries: registrations, direct events, requests and replies.
+\ir code/clients/clients.sql
+\ir code/clients/registrations.sql
+\ir code/clients/occurrences.sql
+\ir code/clients/events.sql
+\ir code/clients/direct.sql
+\ir code/clients/carried.sql
+\ir code/clients/cancel.sql
+\ir code/clients/requests.sql
+\ir code/clients/replies.sql
+\ir code/clients/confirm.sql
+\ir code/clients/reclaim.sql
+\ir code/clients/views.sql
+
+-- views: What people look at: catalogue, health, explanations, traces.
+\ir code/views/catalogue.sql
+\ir code/views/health.sql
+\ir code/views/explain.sql
+\ir code/views/trace.sql
+
+-- Makes the code of existing event types again, with everything above in place.
 \ir code/rebuild.sql

@@ -357,7 +357,11 @@ def test_there_is_one_head_and_each_revision_is_one_script() -> None:
 
 def test_install_sql_lists_every_script() -> None:
     root = _resources.sql_dir()
-    there = {str(path.relative_to(root)) for folder in ("schema", "code") for path in (root / folder).glob("*.sql")}
+    there = {
+        str(path.relative_to(root))
+        for folder in ("schema", "generated", "code")
+        for path in (root / folder).rglob("*.sql")
+    }
     assert set(_scripts.schema_scripts() + _scripts.code_scripts()) == there
     lines = [line for line in (root / "install.sql").read_text().splitlines() if line and not line.startswith("--")]
     assert [line for line in lines if not line.startswith("\\ir ")] == []

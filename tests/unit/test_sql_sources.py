@@ -6,7 +6,7 @@ import re
 
 from pgps._resources import sql_dir
 
-_CODE = [path for path in sorted((sql_dir() / "code").glob("*.sql")) if path.name != "python.sql"]
+_CODE = sorted((sql_dir() / "code").rglob("*.sql"))
 _MADE = re.compile(
     r"create (?:or replace )?(?:unlogged )?(?:function|procedure|view|table|type|sequence) (?:if not exists )?"
     r"((?:pgps_internal|pgps)\.\w+)"
@@ -19,8 +19,8 @@ def _without_comments(text: str) -> str:
 
 
 def test_every_function_that_is_called_is_made() -> None:
-    sources = {path.name: _without_comments(path.read_text()) for path in _CODE}
-    functions = "\n".join(sources.values()) + (sql_dir() / "code" / "python.sql").read_text()
+    sources = {str(path): _without_comments(path.read_text()) for path in _CODE}
+    functions = "\n".join(sources.values()) + (sql_dir() / "generated" / "python.sql").read_text()
     # Tables and types of the schema are followed by brackets, too: insert into t (…), numeric(…).
     tables = "\n".join(path.read_text() for path in (sql_dir() / "schema").glob("*.sql"))
     made = set(_MADE.findall(functions)) | {

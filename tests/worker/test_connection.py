@@ -11,8 +11,8 @@ from pgps_worker import broker
 from pgps_worker.config import WorkerConfig, default_name
 from pgps_worker.connection import Connection, connect, is_alive, notified
 from pgps_worker.stop import Stop
-from tests.fix_broker import call, make_type
-from tests.fix_db import Connect
+from tests.fix_broker import call, make_type, value
+from tests.fix_db import Connect, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +122,10 @@ async def test_only_one_session_looks_for_a_bad_event(
             assert await broker.try_suspect(two, one_of_them)
             await broker.release_suspects(two)
             assert await broker.try_suspect(one, one_of_them)
+            gone = one.info.backend_pid
+        # A server process goes a moment after its client.
+        running = "select count(*) from pg_stat_activity where pid = %s"
+        wait_until(lambda: value(admin, running, [gone]) == 0, what="the session has ended")
         assert await broker.try_suspect(two, one_of_them), "a session that has ended looks for nothing"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fix_broker import call, column, ids, make_type, numbers, publish, refused, rows, sink, sunk, take, value
 from tests.fix_db import Connect
-from tests.sql.test_reclaim import kept, reclaim, roll
+from tests.sql.log.test_reclaim import kept, reclaim, roll
 
 FAILED = "select n, subscription, state from pgps_queue.tick_exception order by n, subscription"
 RETRY, DISCARD = "retry_exception", "discard_exception"
