@@ -27,6 +27,9 @@ from tests.fix_server import Server
 _VARIABLES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
 _BASH = ["bash", "-euo", "pipefail", "-c"]
 Serve = Callable[[Block], None]
+# What else begins with pgps: Python's modules, and variables of a session.
+_MODULES = {"client", "config", "embedded", "errors", "install"}
+_SETTINGS = {"act_as"}
 _PATHS = [str(path.relative_to(ROOT)) for path in documents()]
 
 
@@ -174,3 +177,15 @@ def _exists(words: Sequence[str]) -> bool:
         elif word.startswith("--") and word.split("=")[0] not in {*options, "--help"}:
             return False
     return not hasattr(command, "commands") or "--help" in words or len(words) <= 1
+
+
+@pytest.mark.parametrize("path", _PATHS)
+def test_what_a_document_names_exists(path: str, admin: psycopg.Connection) -> None:
+    named = set(re.findall(r"`pgps\.([a-z]\w*)", (ROOT / path).read_text()))
+    query = """
+        select relname::text from pg_class where relnamespace = 'pgps'::regnamespace
+        union select proname::text from pg_proc where pronamespace = 'pgps'::regnamespace
+        union select nspname from pg_namespace
+    """
+    there = {row[0] for row in admin.execute(query)} | _MODULES | _SETTINGS
+    assert named - there == set()
