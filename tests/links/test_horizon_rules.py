@@ -1,4 +1,4 @@
-"""Each rule of the horizon (docs/decisions/0009-links.md): a scene that it decides, and the proof that it does.
+"""Each rule of the horizon (docs/internals/links.md): a scene that it decides, and the proof that it does.
 
 A scene is played twice: as pgps is, and once more for each way to take the rule out of a scratch broker, where it must
 fail. So the suite says itself that every rule is needed.

@@ -2,7 +2,7 @@
 
 It blocks, in a thread of its own: at 100 events a second a worker takes less
 than half the processor time of one whose event loop sends the same statements
-(decision 18). Types, errors and cancellation are psycopg's.
+(decision 36). Types, errors and cancellation are psycopg's.
 """
 
 from __future__ import annotations

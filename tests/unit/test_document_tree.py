@@ -1,0 +1,34 @@
+"""The documents hang together: what one points to is there, and decisions are short and listed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_document_points_to_is_there(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text())
+    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.stem)
+def test_a_decision_is_a_page(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert len(lines) <= 66, "what has to be known to use it belongs into the reference, how it works under internals"
+    assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_all_decisions_are_listed_by_their_titles() -> None:
+    listed = re.findall(r"^- \[(.*)\]\((0.*)\)$", (DECISIONS[0].parent / "README.md").read_text(), re.MULTILINE)
+    titles = [(path.read_text().splitlines()[0].removeprefix("# "), path.name) for path in DECISIONS]
+    assert listed == titles
+    numbers = [int(title.partition(".")[0]) for title, _ in titles]
+    assert numbers == [int(path.name.partition("-")[0]) for path in DECISIONS]
