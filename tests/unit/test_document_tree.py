@@ -1,4 +1,4 @@
-"""The documents hang together: what one points to is there, and decisions are short and listed."""
+"""The documents hang together: what one points to is there, and decisions are short."""
 
 from __future__ import annotations
 
@@ -24,11 +24,3 @@ def test_a_decision_is_a_page(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert len(lines) <= 66, "what has to be known to use it belongs into the reference, how it works under internals"
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
-
-
-def test_all_decisions_are_listed_by_their_titles() -> None:
-    listed = re.findall(r"^- \[(.*)\]\((0.*)\)$", (DECISIONS[0].parent / "README.md").read_text(), re.MULTILINE)
-    titles = [(path.read_text().splitlines()[0].removeprefix("# "), path.name) for path in DECISIONS]
-    assert listed == titles
-    numbers = [int(title.partition(".")[0]) for title, _ in titles]
-    assert numbers == [int(path.name.partition("-")[0]) for path in DECISIONS]
