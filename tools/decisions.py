@@ -11,9 +11,10 @@ TARGET = FOLDER / "README.md"
 INTRODUCTION = """\
 # Decisions
 
-Why it is as it is: one page each, with the figures of the day it was taken and what was rejected. They are history; how things are
-now stands in [concepts](../concepts.md) and under internals ([links](../internals/links.md), [clients](../internals/clients.md)). A new
-one has the next free number and a title that says what was chosen. `make generate` writes this list.
+Why it is as it is: one page each, with the figures of the day it was taken and what was rejected. They are
+history; how things are now stands in [concepts](../concepts.md) and under internals
+([links](../internals/links.md), [clients](../internals/clients.md)). A new one has the next free number and a
+title that says what was chosen. `make generate` writes this list.
 """
 
 
