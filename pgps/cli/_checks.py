@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from pgps.cli._facts import Facts, Finding, Level
@@ -160,10 +161,16 @@ def exceptions(facts: Facts) -> Iterator[Finding]:
 
 
 def gaps(facts: Facts) -> Iterator[Finding]:
-    """Nothing that should have come over a link was lost before it came."""
+    """Nothing that should have come over a link was lost before it came, and no subscription was passed over."""
     for row in facts.gaps:
+        if row["event_type"] is not None:
+            name, event_type = row["subscription"], row["event_type"]
+            message = f'"{name}" does not get some of "{event_type}": {row["error"]}'
+            noted = f"pgps exceptions discard {argument(event_type)} {row['event_id']} --sub {argument(name)}"
+            yield Finding(Level.WARNING, "gaps", message, f"start its consumer; take note of it: {noted}")
+            continue
         message = f"{count(row['gaps'])} gaps in what came over {row['subscription']}: nobody has those events any more"
-        fix = f"pgps exceptions ls; then pgps exceptions discard --gaps --sub {argument(row['subscription'])}"
+        fix = f"pgps exceptions ls; then pgps exceptions discard --gaps --sub {shlex.quote(row['subscription'])}"
         yield Finding(Level.PROBLEM, "gaps", message, fix)
 
 

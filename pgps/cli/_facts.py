@@ -50,3 +50,4 @@ class Facts:
     links: list[Row] = field(default_factory=list)
     broker: Row | None = None
     gaps: list[Row] = field(default_factory=list)
+    slow_lanes: list[Row] = field(default_factory=list)

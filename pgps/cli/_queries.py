@@ -409,11 +409,20 @@ SUMMARY = """
 
 LINKS_SUMMARY = """
     select count(*) as links, count(*) filter (where state in ('up', 'elsewhere')) as links_up,
-           (select count(*) from pgps.exceptions where state = 'gap') as gaps
+           (select count(*) from pgps.exceptions where state = 'gap' and event_type is null) as gaps
     from pgps.links
 """
 
-GAPS = "select subscription, count(*) as gaps from pgps.exceptions where state = 'gap' group by 1 order by 1"
+# What nobody has any more of what should have come over a link has no event type.
+GAPS = """
+    select subscription, event_type, count(*) as gaps, (array_agg(event_id order by failed_at))[1] as event_id,
+        (array_agg(error order by failed_at))[1] as error
+    from pgps.exceptions where state = 'gap' group by 1, 2 order by 1, 2
+"""
+HAS_LANES = "select to_regclass('pgps.lanes') is not null as has_lanes"
+SLOW_LANES = """
+    select role::text as role, lag_events, lag_seconds, last_error from pgps.lanes where state = 'slow' order by role
+"""
 # A database of an older release is examined and shown, too, and told to be upgraded.
 HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
 IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_identity() i"

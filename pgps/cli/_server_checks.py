@@ -111,6 +111,18 @@ def dead_consumers(facts: Facts) -> Iterator[Finding]:
             yield Finding(Level.WARNING, "consumers", message, fix)
 
 
+def slow_lanes(facts: Facts) -> Iterator[Finding]:
+    """No role's filters are so slow that it gets its events late."""
+    for row in facts.slow_lanes:
+        error = (row["last_error"] or "no error recorded").splitlines()[0]
+        message = (
+            f"the filters of role {quoted(row['role'])} are slow ({error}): {count(row['lag_events'])} events wait for"
+            f" them, the oldest for {duration(row['lag_seconds'])}; nobody else does"
+        )
+        fix = "make what they read faster (an index), or select pgps.alter_subscription('…', filter => '…')"
+        yield Finding(Level.WARNING, "lanes", message, fix)
+
+
 SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     plpython_works,
     transactions,
@@ -120,4 +132,5 @@ SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     blocked,
     clock,
     dead_consumers,
+    slow_lanes,
 ]

@@ -71,6 +71,7 @@ def _facts(session: Session) -> Facts:
         links=links,
         broker=session.one(_queries.IDENTITY) if links else None,
         gaps=session.rows(_queries.GAPS),
+        slow_lanes=session.rows(_queries.SLOW_LANES) if session.one(_queries.HAS_LANES)["has_lanes"] else [],
     )
 
 

@@ -13,19 +13,13 @@ import pytest
 
 from pgps.embedded import EmbeddedCluster
 from tests.fix_db import lock_waiters, wait_until
-from tests.fix_worker import Ticks, Workers
+from tests.fix_worker import Ticks, Workers, free_port, metrics
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pgps_worker", *options], capture_output=True, text=True, timeout=60, check=False
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -195,13 +189,31 @@ def test_what_fails_is_in_the_log_and_in_the_metrics_by_its_event_id(
     assert f"event {event} of type note failed for subscription calls" in worker.messages
     assert f"select pgps.retry_exception('note', event_id => {event}, subscription => 'calls')" in worker.messages
     assert "select pgps.alter_subscription('filters', filter =>" in worker.messages
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        metrics = answer.read().decode()
-    assert f'pgps_subscription_last_failed_event_id{{subscription="calls"}} {event}\n' in metrics
-    assert 'pgps_subscription_failed_events{subscription="calls"} 1\n' in metrics
-    assert 'pgps_subscription_suspended{subscription="filters"} 1\n' in metrics
-    assert "hush" not in worker.messages + metrics, "nothing of what is in an event"
+    counted = metrics(port)
+    assert f'pgps_subscription_last_failed_event_id{{subscription="calls"}} {event}\n' in counted
+    assert 'pgps_subscription_failed_events{subscription="calls"} 1\n' in counted
+    assert 'pgps_subscription_suspended{subscription="filters"} 1\n' in counted
+    assert "hush" not in worker.messages + counted, "nothing of what is in an event"
     assert worker.messages.count("no thirteen") == 1, "told once"
+
+
+def test_who_is_passed_over_or_dead_is_in_the_log_and_in_the_metrics(
+    own_database: str, ticks: Ticks, workers: Workers
+) -> None:
+    admin = ticks.connection
+    admin.execute("select pgps.subscribe('slow', 'tick'), pgps.subscribe('gone', 'tick')")
+    admin.execute("select pgps.alter_subscription('slow', max_backlog => 1, on_backlog => 'drop')")
+    admin.execute("select pgps.alter_subscription('gone', dead_after => '1 second')")
+    port = free_port()
+    worker = workers(own_database, "--health-port", str(port))
+    ticks.publish(1, 2, 3)
+    told = "events of type tick were passed over for subscription slow, from event"
+    wait_until(lambda: told in worker.messages, timeout=30, what=worker.messages)
+    told = "nobody takes the 3 events of subscription gone (start its consumer"
+    wait_until(lambda: told in worker.messages, timeout=30, what=worker.messages)
+    counted = metrics(port)
+    assert 'pgps_subscription_passed_over_events{subscription="slow"} 2\n' in counted
+    assert 'pgps_subscription_dead{subscription="gone"} 1\n' in counted
 
 
 def test_health_says_so_when_nothing_is_dispatched(own_database: str, ticks: Ticks, workers: Workers) -> None:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.fix_db import Connect, wait_until
-from tests.fix_worker import RoleFactory, Ticks, Workers
+from tests.fix_worker import RoleFactory, Ticks, Workers, free_port, metrics
 
 NEVER = """
 loop
@@ -111,7 +111,8 @@ def test_a_filter_that_sleeps_delays_no_batch_of_others_and_is_seen(
     # Somebody else whose filter reads a table.
     ticks.connection.execute("create table public.wanted as select 1 as one")
     ticks.subscribe("reader", more=", filter => 'exists (select from public.wanted)'")
-    workers(own_database)
+    port = free_port()
+    worker = workers(own_database, "--health-port", str(port))
     ticks.publish(1)
     keep_time(ticks, range(2, 8), within=1)
     wait_until(lambda: ticks.seen("reader") == list(range(1, 8)), timeout=6)
@@ -123,6 +124,10 @@ def test_a_filter_that_sleeps_delays_no_batch_of_others_and_is_seen(
     assert "takes longer" in seen[3]
     lag = "select lag_seconds > 1 from pgps.subscriptions where name = 'sleepy'"
     assert sleepy.execute(lag).fetchone() == (True,)
+    name = sleepy.info.user
+    wait_until(lambda: f'pgps_lane_slow{{role="{name}"}} 1\n' in metrics(port), timeout=20)
+    assert f'pgps_lane_lag_events{{role="{name}"}}' in metrics(port)
+    wait_until(lambda: f"the filters of role {name} are slow, " in worker.messages, what=worker.messages)
     wait_until(
         lambda: ticks.connection.execute("select count(*) from pgps.lanes where lag_batches > 0").fetchone() == (0,),
         timeout=30,

@@ -93,15 +93,31 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class TroubleCount:
-    """A subscription that is suspended, or has failed events; `last_event` failed last."""
+    """A subscription that is suspended or dead, or has failed events or a gap; `last_event` failed last.
+
+    `passed_over` events will not come; `depth` is how many wait for one that is dead.
+    """
 
     subscription: str
-    suspended: bool
+    state: str
     last_error: str | None
     failed: int
     retrying: int
     last_event: int | None
     hint: str | None
+    passed_over: int
+    depth: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLane:
+    """The filters of a role that are late, and how much waits for them."""
+
+    role: str
+    batches: int
+    events: int
+    seconds: float
+    last_error: str | None
 
 
 def try_lead(wire: Wire, bell: int | None = None) -> bool:
@@ -216,13 +232,20 @@ async def troubles(connection: Connection, since: datetime) -> list[Trouble]:
 
 
 async def trouble_counts(connection: Connection) -> list[TroubleCount]:
-    """Return what is to be told of subscriptions that are suspended or have failed events."""
+    """Return what is to be told of subscriptions that are suspended, dead, or have failed events or gaps."""
     query: LiteralString = (
-        "select subscription, state = 'suspended', last_error, failed, retrying, last_event, hint"
+        "select subscription, state, last_error, failed, retrying, last_event, hint, passed_over, depth"
         " from pgps.trouble_counts()"
     )
     rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
     return [TroubleCount(*row) for row in rows]
+
+
+async def slow_lanes(connection: Connection) -> list[SlowLane]:
+    """Return what is to be told of roles whose filters are slow."""
+    query: LiteralString = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"
+    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    return [SlowLane(*row) for row in rows]
 
 
 async def now(connection: Connection) -> datetime:

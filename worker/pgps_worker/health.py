@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.broker import TroubleCount
+    from pgps_worker.broker import SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -84,14 +84,17 @@ def _metrics(vitals: Vitals) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             metric = f"pgps_worker_{field.name}_total"
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
-    return "".join(lines) + _trouble_metrics(vitals.troubles) + _link_metrics(vitals.links)
+    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes)
+    return "".join(lines) + more + _link_metrics(vitals.links)
 
 
 _TROUBLE_METRICS: list[tuple[str, Callable[[TroubleCount], float | None]]] = [
-    ("suspended", lambda one: int(one.suspended)),
+    ("suspended", lambda one: int(one.state == "suspended")),
+    ("dead", lambda one: int(one.state == "dead")),
     ("failed_events", lambda one: one.failed),
     ("retrying_events", lambda one: one.retrying),
     ("last_failed_event_id", lambda one: one.last_event),
+    ("passed_over_events", lambda one: one.passed_over),
 ]
 
 
@@ -103,6 +106,22 @@ def _trouble_metrics(troubles: dict[str, TroubleCount]) -> str:
             number = value(one)
             if number is not None:
                 lines.append(f'pgps_subscription_{metric}{{subscription="{_label(name)}"}} {number}\n')
+    return "".join(lines)
+
+
+_LANE_METRICS: list[tuple[str, Callable[[SlowLane], float]]] = [
+    ("slow", lambda _: 1),
+    ("lag_batches", lambda lane: lane.batches),
+    ("lag_events", lambda lane: lane.events),
+    ("lag_seconds", lambda lane: lane.seconds),
+]
+
+
+def _lane_metrics(lanes: list[SlowLane]) -> str:
+    lines = []
+    for metric, value in _LANE_METRICS if lanes else []:
+        lines.append(f"# TYPE pgps_lane_{metric} gauge\n")
+        lines += [f'pgps_lane_{metric}{{role="{_label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
     return "".join(lines)
 
 

@@ -37,6 +37,8 @@ class Reporter:
     _since: datetime | None = None
     _told: dict[tuple[str, int, int], datetime] = field(default_factory=dict)
     _suspended: set[str] = field(default_factory=set)
+    _dead: set[str] = field(default_factory=set)
+    _slow: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -56,16 +58,36 @@ class Reporter:
     async def _look(self, connection: Connection) -> None:
         counts = await broker.trouble_counts(connection)
         self.vitals.troubles = {count.subscription: count for count in counts}
+        self.vitals.slow_lanes = await broker.slow_lanes(connection)
         if self.vitals.leading:
             self._tell_of_suspended(counts)
+            self._tell_of_dead(counts)
+            self._tell_of_slow(self.vitals.slow_lanes)
             await self._tell_of_failures(connection)
 
     def _tell_of_suspended(self, counts: list[broker.TroubleCount]) -> None:
-        suspended = {count.subscription: count for count in counts if count.suspended}
+        suspended = {count.subscription: count for count in counts if count.state == "suspended"}
         for name in sorted(suspended.keys() - self._suspended):
             count = suspended[name]
             log.warning("subscription %s is suspended: %s (%s)", name, _in_one_line(count.last_error), count.hint)
         self._suspended = set(suspended)
+
+    def _tell_of_dead(self, counts: list[broker.TroubleCount]) -> None:
+        dead = {count.subscription: count for count in counts if count.state == "dead"}
+        for name in sorted(dead.keys() - self._dead):
+            log.warning("nobody takes the %d events of subscription %s (%s)", dead[name].depth, name, dead[name].hint)
+        self._dead = set(dead)
+
+    def _tell_of_slow(self, lanes: list[broker.SlowLane]) -> None:
+        slow = {lane.role: lane for lane in lanes}
+        for role in sorted(slow.keys() - self._slow):
+            log.warning(
+                "the filters of role %s are slow, %d events wait for them: %s (select * from pgps.lanes)",
+                role, slow[role].events, _in_one_line(slow[role].last_error),
+            )  # fmt: skip
+        for role in sorted(self._slow - slow.keys()):
+            log.info("the filters of role %s are quick again", role)
+        self._slow = set(slow)
 
     async def _tell_of_failures(self, connection: Connection) -> None:
         assert self._since is not None
@@ -85,6 +107,12 @@ class Reporter:
 
 
 def _tell(one: broker.Trouble) -> None:
+    if one.kind == "gap":
+        log.warning(
+            "events of type %s were passed over for subscription %s, from event %d on: %s; %s",
+            one.event_type, one.subscription, one.event, _in_one_line(one.error), one.hint,
+        )  # fmt: skip
+        return
     log.warning(
         "event %d of type %s failed for subscription %s (%s, attempt %d): %s: %s; %s",
         one.event, one.event_type, one.subscription, one.kind, one.attempts, one.sqlstate, _in_one_line(one.error),

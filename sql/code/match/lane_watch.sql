@@ -376,11 +376,27 @@ comment on view pgps.lanes is
 longer than lane_timeout), the batch up to which they have been asked (position), how many batches and events of their types, and for how
 long, wait for them, and new event types that pattern subscriptions have still to join';
 
+create or replace function pgps.slow_lane_counts()
+returns table (role name, lag_batches bigint, lag_events bigint, lag_seconds double precision, last_error text)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+begin
+    if exists (select from pgps_internal.lane l where l.is_slow) then
+        return query
+        select v.role, v.lag_batches, v.lag_events, v.lag_seconds, left(v.last_error, 1000) from pgps.lanes v where v.state = 'slow' order by v.role;
+    end if;
+end
+$$;
+comment on function pgps.slow_lane_counts() is
+'For a worker''s metrics: the slow ones of pgps.lanes, and how much waits for each. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
 grant select on pgps.lanes to public;
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._lanes(bigint, boolean), pgps._run_lanes(bigint[], integer, boolean, double precision), pgps.slow_lanes(), pgps.run_slow_lane(bigint),
-    pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() from public;
+    pgps.slow_lane_counts(), pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() from public;
 revoke all on procedure pgps.run_lanes(bigint, text[], boolean, double precision) from public;
 grant execute on function pgps._lanes(bigint, boolean), pgps._run_lanes(bigint[], integer, boolean, double precision), pgps.slow_lanes(), pgps.run_slow_lane(bigint),
-    pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() to pgps_worker, pgps_admin;
+    pgps.slow_lane_counts(), pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() to pgps_worker, pgps_admin;
 grant execute on procedure pgps.run_lanes(bigint, text[], boolean, double precision) to pgps_worker, pgps_admin;

@@ -64,7 +64,7 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
         else s.callback end as execute, s.priority, s.handler,
     -- The number of a role that has been dropped is shown as a number.
-    case when s.owner::text = s.owner::oid::text then 'suspended' else s.state end as state,
+    case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead' else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from clock_timestamp() - least(d.oldest, (
         -- What its owner's lane has not matched yet may be for it, too.
@@ -84,10 +84,7 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
     case when l.max_backlog is not null then l.on_backlog end as on_backlog,
-    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > clock_timestamp() - l.dead_after then false
-        -- Who shares what waits has it in hand for as long as a lease lasts.
-        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > clock_timestamp() - l.dead_after)
-        end as is_dead
+    a.is_dead
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
 left join pgps_internal.backlog_limit l using (subscription_id)
@@ -95,11 +92,17 @@ cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.old
     from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
 cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
     count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
+cross join lateral (select
+    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > clock_timestamp() - l.dead_after then false
+        -- Who shares what waits has it in hand for as long as a lease lasts.
+        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > clock_timestamp() - l.dead_after)
+        end as is_dead) a
 where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
-A client that waits for events listens on channel. is_dead: nobody has received or acknowledged anything (internal: it was not run) for dead_after,
-while events waited; false without dead_after.';
+A client that waits for events listens on channel. state: active, paused, suspended (last_error says why), or dead: is_dead, that is, nobody has
+received or acknowledged anything (internal: it was not run) for dead_after while events waited. What a dead one was handed is given again; it goes on
+where it was as soon as somebody receives. Without dead_after none is dead.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner

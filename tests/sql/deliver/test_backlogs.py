@@ -250,6 +250,11 @@ def test_who_takes_nothing_though_events_wait_is_dead(broker: psycopg.Connection
     assert not value(broker, is_dead), "not for long"
     backdate(broker)
     assert value(broker, is_dead)
+    assert value(broker, "select state from pgps.subscriptions") == "dead"
+    assert rows(broker, "select subscription, state, depth from pgps.trouble_counts()") == [("s", "dead", 4)]
+    call(broker, "pause", "s")
+    assert value(broker, "select state from pgps.subscriptions") == "paused", "somebody said so"
+    call(broker, "resume", "s")
     alter(broker, dead_after="3 hours")
     assert not value(broker, is_dead)
     alter(broker, dead_after="1 hour")
@@ -262,6 +267,21 @@ def test_who_takes_nothing_though_events_wait_is_dead(broker: psycopg.Connection
     assert value(broker, is_dead) is (handler != "callback"), "and no more since"
     alter(broker, dead_after="0")
     assert not value(broker, is_dead)
+
+
+def test_what_was_passed_over_is_among_the_troubles(broker: psycopg.Connection) -> None:
+    call(broker, "subscribe", "s", "tick")
+    alter(broker, max_backlog=2, on_backlog="drop")
+    publish(broker, "tick", *range(5))
+    reclaim(broker)
+    kind, first, hint = rows(broker, "select kind, event_id, hint from pgps.troubles('-infinity')")[0]
+    assert kind == "gap"
+    assert value(broker, "select passed_over from pgps.trouble_counts()") == 3
+    seek, note = hint.split("select ")[1].split(";")[0], hint.split("take note of it: ")[1]
+    rows(broker, f"select {seek}")
+    assert take(broker, "s") == list(range(5)), "what the hint says brings them back"
+    assert f"{first}," in note
+    rows(broker, note)
 
 
 def test_without_limits_nothing_is_looked_at(broker: psycopg.Connection) -> None:
