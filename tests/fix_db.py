@@ -172,7 +172,7 @@ def name(database: str, _roles: dict[str, None]) -> Iterator[Callable[..., str]]
         )
 
 
-def wait_until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], object], *, timeout: float = 60.0, what: str = "") -> None:
     """Wait until the condition holds; fail the test when it does not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

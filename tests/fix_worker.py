@@ -29,16 +29,26 @@ where datname = current_database() and application_name = format('pgps-worker/%s
 """
 
 
+def _program(safety: float | None) -> list[str]:
+    """Return the arguments of Python that run a worker, with another safety poll when one is given."""
+    if safety is None:
+        return ["-m", "pgps_worker"]
+    patch = f"from pgps_worker import pace; pace.SAFETY = {safety}"
+    return ["-c", f"{patch}; from pgps_worker.__main__ import main; main()"]
+
+
 class WorkerProcess:
     """One `pgps-worker`, started in a process of its own: it connects with `login`, a test looks with `dsn`."""
 
-    def __init__(self, dsn: str, login: str, name: str, log: Path, options: tuple[str, ...]) -> None:
+    def __init__(
+        self, dsn: str, login: str, name: str, log: Path, options: tuple[str, ...], *, safety: float | None = None
+    ) -> None:
         self.dsn = dsn
         self.name = name
         self._log = log
         with log.open("wb") as target:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pgps_worker", "--dsn", login, "--name", name, "--json-logs", *options],
+                [sys.executable, *_program(safety), "--dsn", login, "--name", name, "--json-logs", *options],
                 stderr=target,
                 env={**os.environ, "PYTHONWARNINGS": "error"},
             )
@@ -92,17 +102,20 @@ class Workers:
         self._directory = directory
         self._started: list[WorkerProcess] = []
 
-    def __call__(self, dsn: str, *options: str, ready: bool = True, superuser: bool = False) -> WorkerProcess:
+    def __call__(
+        self, dsn: str, *options: str, ready: bool = True, superuser: bool = False, safety: float | None = None
+    ) -> WorkerProcess:
         """Start a worker, which may do what workers may and no more unless `superuser` is true.
 
-        Wait, unless `ready` is false, until it has looked for work and waits for more.
+        Wait, unless `ready` is false, until it has looked for work and waits for more. `safety`: how often its
+        dispatcher looks without being told, in seconds; what comes much sooner has been told.
         """
         name = f"w{len(self._started) + 1}"
         login = dsn if superuser else worker_login(dsn)
-        worker = WorkerProcess(dsn, login, name, self._directory / f"{name}.log", options)
+        worker = WorkerProcess(dsn, login, name, self._directory / f"{name}.log", options, safety=safety)
         self._started.append(worker)
         if ready:
-            wait_until(lambda: _is_ready(worker), timeout=20, what=f"{name} is ready: {worker.messages}")
+            wait_until(lambda: _is_ready(worker), timeout=60, what=f"{name} is ready: {worker.messages}")
         return worker
 
     def close(self) -> None:
@@ -189,7 +202,7 @@ class Ticks:
         rows = self.connection.execute("select n from public.seen where who = %s order by place", [who]).fetchall()
         return [n for (n,) in rows]
 
-    def wait_for(self, who: str, number: int, *, timeout: float = 10.0) -> None:
+    def wait_for(self, who: str, number: int, *, timeout: float = 60.0) -> None:
         """Wait until a callback has noted a number."""
         wait_until(lambda: number in self.seen(who), timeout=timeout, what=f"{who} got {number}")
 

@@ -78,7 +78,7 @@ def killed(broker: Broken, target: str, step: Callable[[psycopg.Connection], obj
         connection.close()
     if target == "server":
         broker.cluster.start()
-    wait_until(lambda: is_up(broker), timeout=30)
+    wait_until(lambda: is_up(broker))
 
 
 def answers(connection: psycopg.Connection) -> bool:

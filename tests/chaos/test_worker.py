@@ -48,7 +48,7 @@ def test_killed_in_the_middle_of_a_callback(own_database: str, ticks: Ticks, wor
     ticks.publish(1, 2, 3)
     wait_until(lambda: lock_waiters(ticks.connection, _GATE))
     worker.kill9()
-    wait_until(lambda: not lock_waiters(ticks.connection, _GATE), timeout=5)
+    wait_until(lambda: not lock_waiters(ticks.connection, _GATE))
     second = workers(own_database, ready=False)
     wait_until(lambda: lock_waiters(ticks.connection, _GATE), what=second.messages)
     assert ticks.seen("gated") == []
@@ -87,14 +87,14 @@ def test_killed_again_and_again_under_load(own_database: str, ticks: Ticks, conn
     while goal < total:
         worker = workers(own_database, ready=False)
         goal += chance.randint(50, 250)
-        wait_until(partial(has_come_to, goal), timeout=30)
+        wait_until(partial(has_come_to, goal))
         worker.kill9()
     thread.join()
     workers(own_database)
-    wait_until(lambda: len(ticks.seen("all")) == total, timeout=30)
+    wait_until(lambda: len(ticks.seen("all")) == total)
     assert ticks.seen("all") == list(range(total)), "each once, in order"
     failing = range(0, total, 7)
-    wait_until(lambda: len(ticks.failed("some")) == len(failing), timeout=30)
+    wait_until(lambda: len(ticks.failed("some")) == len(failing))
     assert ticks.seen("some") == [n for n in range(total) if n % 7]
     assert [n for n, _ in ticks.failed("some")] == list(failing)
 
@@ -122,7 +122,7 @@ def test_the_server_is_killed_in_the_middle_of_a_step(
     own_cluster.start()
     with psycopg.connect(dsn, autocommit=True) as connection:
         broker.connection = connection
-        broker.wait_for("gated", 3, timeout=30)
+        broker.wait_for("gated", 3)
         broker.publish(4)
         broker.wait_for("gated", 4)
         assert broker.seen("gated") == [1, 2, 3, 4]

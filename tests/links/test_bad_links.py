@@ -85,36 +85,36 @@ def test_each_bad_link_says_what_is_wrong_and_what_to_do_and_the_good_one_carrie
     with served(a, b) as (vitals, _):
         query = "select name, state, last_error, hint from pgps.links where name <> 'good'"
         pending = "select count(*) from pgps.links where state in ('defined', 'connecting')"
-        wait_until(lambda: value(a.admin, pending) == 0, timeout=30, what="all were tried")
+        wait_until(lambda: value(a.admin, pending) == 0, what="all were tried")
         found = {name: (state, error, hint) for name, state, error, hint in rows(a.admin, query)}
         for name, (state, error, hint) in EXPECTED.items():
             assert found[name][0] == state, (name, found[name])
             assert error in found[name][1], (name, found[name])
             assert hint in (found[name][2] or ""), (name, found[name])
         twins = "select state, last_error, hint from pgps.links where name in ('first', 'second') order by 1"
-        wait_until(lambda: [state for state, *_ in rows(a.admin, twins)] == ["blocked", "up"], timeout=20)
+        wait_until(lambda: [state for state, *_ in rows(a.admin, twins)] == ["blocked", "up"])
         pair = rows(a.admin, twins)
         assert "leads to broker" in pair[0][1]
         assert "pgps.drop_link" in pair[0][2]
 
         call(b.admin, "subscribe", "all", "tick", scope="global")
-        wait_until(lambda: value(a.admin, "select count(*) from pgps_internal.wanted") == 1, timeout=20)
+        wait_until(lambda: value(a.admin, "select count(*) from pgps_internal.wanted") == 1)
         publish(a.admin, "tick", 12, 13, 14)
         waiting = "select depth from pgps.subscriptions where name = 'all'"
-        wait_until(lambda: value(b.admin, waiting) == 2, timeout=20, what="two arrive")
+        wait_until(lambda: value(b.admin, waiting) == 2, what="two arrive")
         assert [n for _, n in received(b, "all")] == [12, 14]
         assert rows(b.admin, "select subscription, state from pgps.exceptions") == [("link a", "refused")]
         assert vitals.link("good").out.events == 3
         assert vitals.link("good").out.bytes > 0
         # Looked at every few seconds.
-        wait_until(lambda: vitals.link("good").lag_events == 0, timeout=30, what="the worker sees that all has arrived")
+        wait_until(lambda: vitals.link("good").lag_events == 0, what="the worker sees that all has arrived")
         check_metrics(_metrics(vitals))
 
         # Mended, each comes up at once.
         call(a.admin, "drop_link", "second", cascade=True)
         call(a.admin, "alter_link", "itself", conninfo=conninfos["unreachable"])
         said = "select last_error from pgps.links where name = 'itself'"
-        wait_until(lambda: "127.0.0.1" in (value(a.admin, said) or ""), timeout=20)
+        wait_until(lambda: "127.0.0.1" in (value(a.admin, said) or ""))
 
 
 def check_metrics(text: str) -> None:
@@ -159,20 +159,20 @@ def test_both_brokers_define_the_link_and_whoever_is_left_serves_it(brokers: Bro
             broker.settle()
         waiting = "select depth from pgps.subscriptions where name = 'all'"
         for broker in made:
-            wait_until(lambda of=broker: of.settle() or value(of.admin, waiting) == 2 * len(numbers), timeout=30)  # type: ignore[misc]
+            wait_until(lambda of=broker: of.settle() or value(of.admin, waiting) == 2 * len(numbers))  # type: ignore[misc]
             assert sorted(received(broker, "all")) == [(name, n) for name in "ab" for n in numbers]
 
     with served(a, b):
-        wait_until(lambda: states() == {"up"}, timeout=20, what="up")
+        wait_until(lambda: states() == {"up"}, what="up")
         for broker in made:
             call(broker.admin, "subscribe", "all", "tick", scope="global")
         known = "select count(*) from pgps_internal.activation"
-        wait_until(lambda: [value(one.admin, known) for one in made] == [1, 1], timeout=20, what="both are asked")
+        wait_until(lambda: [value(one.admin, known) for one in made] == [1, 1], what="both are asked")
         arrive(1, 2)
         assert [value(one.admin, "select count(*) from pgps_internal.link_session") for one in made] == [2, 2]
     for survivor in made:
         with served(survivor):
-            wait_until(lambda: states() == {"up"}, timeout=20, what=f"{survivor.name} serves it alone")
+            wait_until(lambda: states() == {"up"}, what=f"{survivor.name} serves it alone")
             arrive(3, 4)
 
 

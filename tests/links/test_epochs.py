@@ -217,4 +217,4 @@ def test_a_link_whose_broker_is_resumed_while_it_is_opened_is_opened_anew(
             timeout=30,
             what="a has met the resumed one",
         )
-        wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, timeout=30, what="the type")
+        wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, what="the type")

@@ -27,17 +27,17 @@ def is_wanted(broker: Broker, count: int = 1) -> bool:
 
 def subscribed(a: Broker, b: Broker, name: str = "all") -> None:
     """Subscribe b to what a publishes, and wait until a knows."""
-    wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, timeout=20)
-    wait_until(lambda: value(b.admin, "select count(*) from pgps.advertisements") == 1, timeout=20)
+    wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1)
+    wait_until(lambda: value(b.admin, "select count(*) from pgps.advertisements") == 1)
     call(b.admin, "subscribe", name, "tick", scope="global")
-    wait_until(lambda: is_wanted(a), timeout=20)
-    wait_until(lambda: value(b.admin, "select count(*) from pgps_internal.activation") == 1, timeout=20)
+    wait_until(lambda: is_wanted(a))
+    wait_until(lambda: value(b.admin, "select count(*) from pgps_internal.activation") == 1)
 
 
 def arrived(broker: Broker, subscription: str, count: int) -> list[int]:
     """Wait until so many events have come, and return them."""
     query = "select depth from pgps.subscriptions where name = %s"
-    wait_until(lambda: value(broker.admin, query, [subscription]) >= count, timeout=30, what=f"{count} events")
+    wait_until(lambda: value(broker.admin, query, [subscription]) >= count, what=f"{count} events")
     return [n for _, n in received(broker, subscription)]
 
 
@@ -119,8 +119,8 @@ def test_a_link_that_cannot_work_says_why_and_hurts_no_other(
     call(a.admin, "create_link", "broken", target)
     call(a.admin, "create_link", "good", b.dsn)
     workers(a.dsn)
-    wait_until(lambda: state(a, "broken") == expected, timeout=20, what=expected)
+    wait_until(lambda: state(a, "broken") == expected, what=expected)
     error, hint = rows(a.admin, "select last_error, hint from pgps.links where name = 'broken'")[0]
     assert said in error
     assert hint
-    wait_until(lambda: state(a, "good") == "up", timeout=20)
+    wait_until(lambda: state(a, "good") == "up")

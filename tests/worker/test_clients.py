@@ -118,7 +118,7 @@ def test_a_confirming_event_comes_when_the_transaction_has_ended_also_when_its_b
             confirmed.update(rows(client.connection, query))
         return len(confirmed) == 3
 
-    wait_until(all_known, timeout=10)
+    wait_until(all_known)
     raised = rows(
         client.connection, "select event_id, payload -> 'n' from pgps.fetch_direct('manager', %s)", [client.notes()]
     )

@@ -127,7 +127,7 @@ def test_wrong_usage_leaves_with_2_and_names_the_value(options: tuple[str, ...])
 
 def test_a_worker_waits_for_pgps_to_be_installed(empty_database: str, workers: Workers) -> None:
     worker = workers(empty_database, ready=False)
-    wait_until(lambda: "pgps install" in worker.messages, timeout=20)
+    wait_until(lambda: "pgps install" in worker.messages)
     assert worker.stop() == 0
 
 
@@ -136,13 +136,13 @@ def test_a_worker_reconnects_when_the_server_is_restarted(own_cluster: EmbeddedC
         Ticks(connection).subscribe("all")
     worker = workers(own_cluster.dsn())
     own_cluster.stop()
-    wait_until(lambda: worker.messages.count("again in") >= 4, timeout=20)
+    wait_until(lambda: worker.messages.count("again in") >= 4)
     own_cluster.start()
     with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
         again = Ticks.__new__(Ticks)
         again.connection = connection
         again.publish(1)
-        wait_until(lambda: again.seen("all") == [1], timeout=20, what=worker.messages)
+        wait_until(lambda: again.seen("all") == [1], what=worker.messages)
     assert worker.stop() == 0
 
 
@@ -181,8 +181,8 @@ def test_what_fails_is_in_the_log_and_in_the_metrics_by_its_event_id(
     worker = workers(own_database, "--health-port", str(port))
     admin.execute("drop table public.unlucky")
     admin.execute("insert into pgps_event.note (n, secret) values (12, 'hush-12'), (13, 'hush-13')")
-    wait_until(lambda: "no thirteen" in worker.messages, timeout=20, what=worker.messages)
-    wait_until(lambda: "subscription filters is suspended" in worker.messages, timeout=20, what=worker.messages)
+    wait_until(lambda: "no thirteen" in worker.messages, what=worker.messages)
+    wait_until(lambda: "subscription filters is suspended" in worker.messages, what=worker.messages)
     row = admin.execute("select event_id from pgps_queue.note_exception where subscription = 'calls'").fetchone()
     assert row is not None
     event = row[0]
@@ -230,21 +230,21 @@ def test_health_says_so_when_nothing_is_dispatched(own_database: str, ticks: Tic
             with error:
                 return error.code, error.read().decode()
 
-    wait_until(lambda: health()[0] == 200, timeout=10)
+    wait_until(lambda: health()[0] == 200)
     with psycopg.connect(own_database) as other:
         other.execute("lock table pgps_internal.batch in share mode")
         ticks.publish(1)
-        wait_until(lambda: health()[0] == 503, timeout=15)
+        wait_until(lambda: health()[0] == 503)
         assert '"dispatcher": "got nothing done for' in health()[1]
         other.rollback()
-    wait_until(lambda: health()[0] == 200, timeout=15)
-    wait_until(lambda: ticks.seen("all") == [1], timeout=10)
+    wait_until(lambda: health()[0] == 200)
+    wait_until(lambda: ticks.seen("all") == [1])
 
 
 def test_health_says_so_when_a_service_is_down(empty_database: str, workers: Workers) -> None:
     port = free_port()
     worker = workers(empty_database, "--health-port", str(port), ready=False)
-    wait_until(lambda: "again in" in worker.messages, timeout=20)
+    wait_until(lambda: "again in" in worker.messages)
     with pytest.raises(urllib.error.HTTPError, match="503") as down:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
     assert "down" in down.value.read().decode()

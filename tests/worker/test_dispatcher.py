@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import psycopg
 
@@ -13,12 +12,10 @@ def test_what_is_committed_is_delivered_without_anybody_asking(
     own_database: str, ticks: Ticks, workers: Workers
 ) -> None:
     ticks.subscribe("all")
-    workers(own_database)
+    workers(own_database, safety=600)
     for number in range(5):
-        committed = time.monotonic()
         ticks.publish(number)
         ticks.wait_for("all", number)
-        assert time.monotonic() - committed < 0.5, "sooner than the safety poll would find it"
 
 
 def test_what_was_committed_before_the_worker_came_is_delivered(
@@ -27,7 +24,7 @@ def test_what_was_committed_before_the_worker_came_is_delivered(
     ticks.subscribe("all")
     ticks.publish(1, 2, 3)
     workers(own_database)
-    wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [1, 2, 3])
 
 
 def test_what_rolls_back_is_not_delivered(own_database: str, ticks: Ticks, connect: Connect, workers: Workers) -> None:
@@ -37,7 +34,7 @@ def test_what_rolls_back_is_not_delivered(own_database: str, ticks: Ticks, conne
     other.execute("insert into pgps_event.tick (n) values (1)")
     other.rollback()
     ticks.publish(2)
-    wait_until(lambda: ticks.seen("all") == [2], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [2])
 
 
 def test_a_transaction_that_commits_late_delays_only_itself(
@@ -48,9 +45,9 @@ def test_a_transaction_that_commits_late_delays_only_itself(
     late = connect(dsn=own_database, autocommit=False)
     late.execute("insert into pgps_event.tick (n) values (1)")
     ticks.publish(2)
-    wait_until(lambda: ticks.seen("all") == [2], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [2])
     late.commit()
-    wait_until(lambda: ticks.seen("all") == [2, 1], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [2, 1])
 
 
 def test_no_wake_up_is_lost_among_many_publishers(
@@ -73,7 +70,7 @@ def test_no_wake_up_is_lost_among_many_publishers(
         thread.start()
     for thread in threads:
         thread.join()
-    wait_until(lambda: len(ticks.seen("all")) == 8 * per_publisher, timeout=10)
+    wait_until(lambda: len(ticks.seen("all")) == 8 * per_publisher)
     assert sorted(ticks.seen("all")) == list(range(8 * per_publisher))
     for place in range(8):
         mine = [n for n in ticks.seen("all") if n // per_publisher == place]
@@ -83,23 +80,21 @@ def test_no_wake_up_is_lost_among_many_publishers(
 def test_another_worker_takes_over_when_the_leader_is_killed(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("all")
     first = workers(own_database)
-    wait_until(lambda: leaders(ticks.connection) == [first.name], timeout=5)
+    wait_until(lambda: leaders(ticks.connection) == [first.name])
     second = workers(own_database)
     assert leaders(ticks.connection) == [first.name]
     first.kill9()
-    killed = time.monotonic()
-    wait_until(lambda: leaders(ticks.connection) == [second.name], timeout=5)
-    assert time.monotonic() - killed < 2.0
+    wait_until(lambda: leaders(ticks.connection) == [second.name])
     ticks.publish(1)
-    wait_until(lambda: ticks.seen("all") == [1], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [1])
 
 
 def test_another_worker_takes_over_when_the_leader_leaves(own_database: str, ticks: Ticks, workers: Workers) -> None:
     first = workers(own_database)
-    wait_until(lambda: leaders(ticks.connection) == [first.name], timeout=5)
+    wait_until(lambda: leaders(ticks.connection) == [first.name])
     second = workers(own_database)
     assert first.stop() == 0
-    wait_until(lambda: leaders(ticks.connection) == [second.name], timeout=2)
+    wait_until(lambda: leaders(ticks.connection) == [second.name])
 
 
 def test_it_takes_the_lead_again_when_a_filter_has_released_the_lock(
@@ -114,13 +109,13 @@ def test_it_takes_the_lead_again_when_a_filter_has_released_the_lock(
     ticks.connection.execute("select pgps.subscribe('mean', 'tick', filter => 'public.release(n)')")
     ticks.subscribe("all")
     worker = workers(own_database)
-    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+    wait_until(lambda: leaders(ticks.connection) == [worker.name])
     ticks.publish(1)
-    wait_until(lambda: ticks.seen("all") == [1], timeout=5)
-    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [1])
+    wait_until(lambda: leaders(ticks.connection) == [worker.name])
     ticks.publish(2)
-    wait_until(lambda: ticks.seen("all") == [1, 2], timeout=5)
-    wait_until(lambda: leaders(ticks.connection) == [worker.name], timeout=5)
+    wait_until(lambda: ticks.seen("all") == [1, 2])
+    wait_until(lambda: leaders(ticks.connection) == [worker.name])
 
 
 def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
@@ -135,9 +130,9 @@ def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
     admin.execute("select pgps.configure('lane_timeout', '1 second')")
     workers(own_database, "--dispatch-timeout", "1")
     ticks.publish(1)
-    wait_until(lambda: ticks.seen("all") == [1], timeout=15)
+    wait_until(lambda: ticks.seen("all") == [1])
     state = "select state, last_error from pgps.subscriptions where name = 'slow'"
-    wait_until(lambda: admin.execute(state).fetchone() == ("suspended", "filter: takes longer than 1 s"), timeout=20)
+    wait_until(lambda: admin.execute(state).fetchone() == ("suspended", "filter: takes longer than 1 s"))
 
 
 def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_whole(
@@ -161,7 +156,7 @@ def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_
         seen.add(tuple(admin.execute(depths).fetchall()))
         return (("all", 12000), ("slow", 12000)) in seen
 
-    wait_until(arrived, timeout=40, what=worker.messages)
+    wait_until(arrived, what=worker.messages)
     assert {found[0] for found in seen} == {("all", 0), ("all", 12000)}, "all at once"
     assert admin.execute("select count(*) from pgps.subscriptions where state <> 'active'").fetchone() == (0,)
     assert "dispatch timeout" not in worker.messages
@@ -175,7 +170,7 @@ def test_a_dispatch_nobody_is_to_blame_for_gets_more_time(
     with connect(dsn=own_database, autocommit=False) as other:
         other.execute("lock table pgps_internal.batch in share mode")
         ticks.publish(1)
-        wait_until(lambda: "it may take 0.8 s now" in worker.messages, timeout=10, what=worker.messages)
+        wait_until(lambda: "it may take 0.8 s now" in worker.messages, what=worker.messages)
         other.rollback()
     ticks.wait_for("all", 1)
     assert "again in" not in worker.messages, "it goes on leading"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import pytest
 
 from pgps import install
 from pgps.embedded import EmbeddedCluster
-from pgps_worker.pace import SAFETY
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_db import wait_until
 from tests.fix_worker import Workers, workers
@@ -103,7 +101,7 @@ def test_a_prepared_publication_outlives_the_worker_and_the_server(
 def test_a_publisher_that_commits_does_not_wait_for_the_safety_poll(
     broker: psycopg.Connection, workers: Workers, lasts: str
 ) -> None:
-    workers(broker.info.dsn)
+    workers(broker.info.dsn, safety=600)
     for number in range(5):
         until_asleep(broker)
         with broker.transaction():
@@ -111,18 +109,16 @@ def test_a_publisher_that_commits_does_not_wait_for_the_safety_poll(
             if lasts == "a while":
                 # It looks in vain meanwhile.
                 rows(broker, "select pg_sleep(0.3)")
-        committed = time.monotonic()
         wait_until(lambda: len(received(broker)) == number + 1)  # noqa: B023
-        assert time.monotonic() - committed < SAFETY / 2
 
 
-def test_a_bell_that_is_gone_costs_a_second_at_most(broker: psycopg.Connection, workers: Workers) -> None:
+def test_a_bell_that_is_gone_is_made_up_for_by_the_safety_poll(broker: psycopg.Connection, workers: Workers) -> None:
     """As if the session died between the counting of a ring and the interruption."""
     workers(broker.info.dsn)
     until_asleep(broker)
     rows(broker, "update pgps_internal.leader set bell_started_at = '-infinity'")
     publish(broker, "tick", 1)
-    wait_until(lambda: received(broker) == [1], timeout=3 * SAFETY)
+    wait_until(lambda: received(broker) == [1])
 
 
 def test_anybody_may_ring_and_nobody_is_put_to_sleep_by_it(broker: psycopg.Connection, workers: Workers) -> None:

@@ -29,7 +29,7 @@ def test_higher_priority_runs_first(own_database: str, ticks: Ticks, workers: Wo
     ticks.subscribe("middle", more=", priority => 3")
     ticks.publish(1)
     workers(own_database, "--concurrency", "1")
-    wait_until(lambda: ticks.seen("low") == [1], timeout=5)
+    wait_until(lambda: ticks.seen("low") == [1])
     rows = ticks.connection.execute("select who from public.seen order by place").fetchall()
     assert [who for (who,) in rows] == ["high", "middle", "low"]
 
@@ -39,8 +39,8 @@ def test_a_callback_that_raises_fails_for_its_event_only(own_database: str, tick
     ticks.subscribe("all")
     workers(own_database)
     ticks.publish(1, 2, 3)
-    wait_until(lambda: ticks.seen("picky") == [1, 3], timeout=5)
-    wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=5)
+    wait_until(lambda: ticks.seen("picky") == [1, 3])
+    wait_until(lambda: ticks.seen("all") == [1, 2, 3])
     assert ticks.failed("picky") == [(2, "P0002")]
 
 
@@ -53,7 +53,7 @@ def test_a_callback_that_loops_is_ended_and_filed_and_holds_up_nobody(
     ticks.publish(1, 2, 3)
     wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=0.9)
     assert ticks.failed("loops") == []
-    wait_until(lambda: ticks.seen("loops") == [1, 3], timeout=15)
+    wait_until(lambda: ticks.seen("loops") == [1, 3])
     assert ticks.failed("loops") == [(2, "57014")]
 
 
@@ -64,7 +64,7 @@ def test_callbacks_that_all_loop_leave_a_slot_for_the_others(own_database: str, 
     worker = workers(own_database, *QUICK)
     ticks.publish(*range(10))
     # Once each has hung, they are known.
-    wait_until(lambda: worker.messages.count("statement timeout") >= 3, timeout=15)
+    wait_until(lambda: worker.messages.count("statement timeout") >= 3)
     for number in range(100, 105):
         ticks.publish(number)
         ticks.wait_for("all", number, timeout=0.9)
@@ -86,8 +86,8 @@ def test_a_callback_that_catches_its_cancellation_is_ended_all_the_same(
     ticks.subscribe("all")
     workers(own_database, *QUICK)
     ticks.publish(1, 2, 3)
-    wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=5)
-    wait_until(lambda: ticks.seen("stubborn") == [1, 3], timeout=40)
+    wait_until(lambda: ticks.seen("all") == [1, 2, 3])
+    wait_until(lambda: ticks.seen("stubborn") == [1, 3])
     assert ticks.failed("stubborn") == [(2, "57014")]
 
 
@@ -98,8 +98,8 @@ def test_a_callback_that_ends_its_session_is_filed_and_harms_nobody(
     ticks.subscribe("all")
     workers(own_database)
     ticks.publish(1, 2, 3)
-    wait_until(lambda: ticks.seen("all") == [1, 2, 3], timeout=5)
-    wait_until(lambda: ticks.seen("kills") == [1, 3], timeout=15)
+    wait_until(lambda: ticks.seen("all") == [1, 2, 3])
+    wait_until(lambda: ticks.seen("kills") == [1, 3])
     assert ticks.failed("kills") == [(2, "57P01")]
 
 
@@ -166,9 +166,9 @@ def test_temporary_tables_and_prepared_statements_of_a_callback_are_gone(
     ticks.subscribe("next", body)
     workers(own_database, "--concurrency", "1")
     ticks.publish(1)
-    wait_until(lambda: ticks.seen("untidy") == [1] == ticks.seen("next"), timeout=5)
+    wait_until(lambda: ticks.seen("untidy") == [1] == ticks.seen("next"))
     ticks.publish(2)
-    wait_until(lambda: ticks.seen("untidy") == [1, 2] == ticks.seen("next"), timeout=5)
+    wait_until(lambda: ticks.seen("untidy") == [1, 2] == ticks.seen("next"))
 
 
 def test_a_callback_cannot_put_its_own_statement_in_place_of_the_workers(
@@ -187,14 +187,14 @@ def test_a_callback_cannot_put_its_own_statement_in_place_of_the_workers(
         declare="declare v_prepared integer;",
     )
     ticks.publish(100)
-    wait_until(lambda: ticks.seen("spy") == [100], timeout=5, what=worker.messages)
+    wait_until(lambda: ticks.seen("spy") == [100], what=worker.messages)
 
 
 def test_events_that_callbacks_publish_are_delivered(own_database: str, ticks: Ticks, workers: Workers) -> None:
     ticks.subscribe("doubles", "if e.n < 100 then insert into pgps_event.tick (n) values (e.n * 2); end if")
     workers(own_database)
     ticks.publish(3)
-    wait_until(lambda: ticks.seen("doubles") == [3, 6, 12, 24, 48, 96, 192], timeout=10)
+    wait_until(lambda: ticks.seen("doubles") == [3, 6, 12, 24, 48, 96, 192])
 
 
 def test_a_failed_event_is_tried_again_when_its_time_has_come(
@@ -230,7 +230,7 @@ def test_a_worker_that_may_only_work_does_all_of_it(
     assert conninfo_to_dict(dsn)["user"] == login
     worker = workers(dsn, *QUICK)
     ticks.publish(1, 2, 3)
-    wait_until(lambda: ticks.seen("loops") == [1, 3], timeout=15, what=worker.messages)
+    wait_until(lambda: ticks.seen("loops") == [1, 3], what=worker.messages)
     assert ticks.failed("loops") == [(2, "57014")]
     assert "superuser" not in worker.messages
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
 
-from pgps_worker import dispatcher
+from pgps_worker import dispatcher, pace
 from pgps_worker.config import WorkerConfig
 from pgps_worker.dispatcher import Dispatcher
-from pgps_worker.pace import SAFETY, Pace
+from pgps_worker.pace import Pace
 from pgps_worker.stop import Stop
 from pgps_worker.vitals import Vitals
 from tests.fix_db import Connect, lock_waiters, wait_until
@@ -98,9 +97,11 @@ async def test_publishers_tell_a_sleeping_dispatcher_and_spare_one_that_is_awake
 
 
 async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_the_safety_poll(
-    own_database: str, ticks: Ticks, connect: Connect
+    own_database: str, ticks: Ticks, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publisher stands between its commit trigger and its commit while the dispatcher falls asleep."""
+    for module in (pace, dispatcher):
+        monkeypatch.setattr(module, "SAFETY", 600.0)
     ticks.connection.execute("create table public.gate (n integer)")
     ticks.connection.execute(
         f"""
@@ -130,14 +131,12 @@ async def test_who_found_it_awake_and_commits_when_it_sleeps_does_not_wait_for_t
         await asyncio.to_thread(wait_until, lambda: lock_waiters(ticks.connection, _GATE))
         GivenPace.busy = False
         await until(ASLEEP, ticks.connection)
-        opened = time.monotonic()
         keeper.execute("select pg_advisory_unlock(%s)", [_GATE])
         await asyncio.to_thread(thread.join)
         await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)
-        assert time.monotonic() - opened < SAFETY / 2
 
 
-async def test_a_notification_that_never_comes_costs_a_second_at_most(
+async def test_a_notification_that_never_comes_is_made_up_for_by_the_safety_poll(
     own_database: str, ticks: Ticks, connect: Connect
 ) -> None:
     """As if the commit had found somebody else awake who died."""
@@ -145,7 +144,5 @@ async def test_a_notification_that_never_comes_costs_a_second_at_most(
     async with dispatching(own_database) as vitals:
         await until(WAITING, idle)
         idle.execute("select setval('pgps_internal.wake_seq', 0)")
-        published = time.monotonic()
         await asyncio.to_thread(ticks.publish, 1)
         await asyncio.to_thread(wait_until, lambda: vitals.events_dispatched == 1)
-        assert time.monotonic() - published < 2 * SAFETY

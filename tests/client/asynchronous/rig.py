@@ -13,7 +13,7 @@ from pgps.client._async import runtime
 from tests.fix_broker import rows
 
 
-async def until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "") -> None:
+async def until(condition: Callable[[], object], *, timeout: float = 60.0, what: str = "") -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + timeout
     while not condition():

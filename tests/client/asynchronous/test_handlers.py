@@ -159,7 +159,7 @@ async def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connec
         own_cluster.kill9()
         own_cluster.start()
         await client.publish("tick", [{"n": n} for n in range(5, 10)])
-        await until(lambda: seen() == list(range(10)), timeout=20)
+        await until(lambda: seen() == list(range(10)))
         with psycopg.connect(dsn, autocommit=True) as admin:
             rows(
                 admin,
@@ -167,5 +167,5 @@ async def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connec
                 " where application_name like 'pgps-client%%'",
             )
         await client.publish("tick", {"n": 10})
-        await until(lambda: seen() == list(range(11)), timeout=20)
+        await until(lambda: seen() == list(range(11)))
         assert subscription.error is None

@@ -14,7 +14,7 @@ from pgps.client._sync import runtime
 from tests.fix_broker import rows
 
 
-def until(condition: Callable[[], object], *, timeout: float = 10.0, what: str = "") -> None:
+def until(condition: Callable[[], object], *, timeout: float = 60.0, what: str = "") -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -156,7 +156,7 @@ def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connections_
         own_cluster.kill9()
         own_cluster.start()
         client.publish("tick", [{"n": n} for n in range(5, 10)])
-        until(lambda: seen() == list(range(10)), timeout=20)
+        until(lambda: seen() == list(range(10)))
         with psycopg.connect(dsn, autocommit=True) as admin:
             rows(
                 admin,
@@ -164,5 +164,5 @@ def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connections_
                 " where application_name like 'pgps-client%%'",
             )
         client.publish("tick", {"n": 10})
-        until(lambda: seen() == list(range(11)), timeout=20)
+        until(lambda: seen() == list(range(11)))
         assert subscription.error is None
