@@ -22,6 +22,7 @@
 \ir generated/python.sql
 
 -- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.
+\ir code/core/clock.sql
 \ir code/core/kernel.sql
 \ir code/core/turns.sql
 \ir code/core/segments.sql

@@ -142,7 +142,7 @@ begin
     end if;
     update pgps_internal.client c
     set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
-        connected_at = clock_timestamp(), disconnected = false, connected_as = quote_ident(caller)::regrole,
+        connected_at = pgps_internal.clock(), disconnected = false, connected_as = quote_ident(caller)::regrole,
         -- A program that goes on listens already; nobody else is to.
         secret = case when v_session is not null and c.connected_as = quote_ident(caller)::regrole then c.secret
             else replace(gen_random_uuid()::text, '-', '') end

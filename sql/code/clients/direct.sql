@@ -266,7 +266,7 @@ begin
         update pgps_internal.registration r set attempts = 0, missed_batch = null, due_at = null
         from pgps_internal.client c, pgps_internal.registration o
         where c.client_id = r.client_id and o.registration_id = r.registration_id and r.mode = 'direct' and r.state = 'valid' and r.attempts > 0
-            and r.registration_id <> all (v_away) and r.due_at <= clock_timestamp() and c.connected_at < clock_timestamp() - interval '0.5 seconds'
+            and r.registration_id <> all (v_away) and r.due_at <= pgps_internal.clock() and c.connected_at < pgps_internal.clock() - interval '0.5 seconds'
         returning r.registration_id, r.client_id, o.missed_batch
     ),
     missed as (
@@ -294,17 +294,17 @@ declare
     v_pause interval := pgps_internal.setting('direct_retry_interval')::interval;
 begin
     -- An event came and the client is not there: the first try.
-    update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since, due_at = clock_timestamp() + v_pause
+    update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since, due_at = pgps_internal.clock() + v_pause
     where r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
         select from pgps_internal.registration_type t join pgps_internal.batch_type e using (type_id)
         where t.registration_id = r.registration_id and e.batch_id > count_attempts.since and not isempty(e.ids));
     return query
     update pgps_internal.registration r
-    set attempts = r.attempts + 1, due_at = clock_timestamp() + v_pause,
+    set attempts = r.attempts + 1, due_at = pgps_internal.clock() + v_pause,
         state = case when r.attempts >= v_tries then 'invalid' else 'valid' end,
         reason = case when r.attempts >= v_tries
             then format('not reached at %s tries; register again', r.attempts + 1) end
-    where r.registration_id = any (count_attempts.away) and r.attempts > 0 and r.due_at <= clock_timestamp()
+    where r.registration_id = any (count_attempts.away) and r.attempts > 0 and r.due_at <= pgps_internal.clock()
     returning r.registration_id;
 end
 $$;

@@ -41,7 +41,7 @@ begin
         raise exception 'invalid style "%"', v_style using errcode = '22023', hint = 'Use handler or polling.';
     end if;
     update pgps_internal.registration r
-    set style = v_style, state = 'valid', reason = null, registered_at = clock_timestamp(),
+    set style = v_style, state = 'valid', reason = null, registered_at = pgps_internal.clock(),
         -- What a valid one has missed is still to come.
         attempts = case r.state when 'valid' then r.attempts else 0 end, missed_batch = case r.state when 'valid' then r.missed_batch end,
         due_at = case r.state when 'valid' then r.due_at end

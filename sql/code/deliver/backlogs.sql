@@ -63,7 +63,7 @@ begin
     -- Where nobody took anything in between, the last gap goes on.
     update pgps_internal.backlog_gap g set events = g.events + (note_gap.gap).events, last_event = (note_gap.gap).last_event,
         upto_batch = (note_gap.gap).upto_batch, upto_event = (note_gap.gap).upto_event, max_backlog = (note_gap.gap).max_backlog,
-        noted_at = clock_timestamp()
+        noted_at = pgps_internal.clock()
     where g.gap_id = (select max(x.gap_id) from pgps_internal.backlog_gap x
             where x.subscription_id = (note_gap.gap).subscription_id and x.type_id = (note_gap.gap).type_id)
         and g.ids is null and (note_gap.gap).ids is null
@@ -134,7 +134,7 @@ begin
     with old as materialized (
         -- Not what a consumer has in hand.
         select s.batch_id, s.event_id from pgps_internal.share s
-        where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < clock_timestamp())
+        where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < pgps_internal.clock())
         order by s.batch_id, s.event_id limit greatest(pgps_internal.backlog_of(v_id) - drop_oldest_shares.keep, 0)
         for update of s skip locked
     ),

@@ -69,16 +69,16 @@ declare
 begin
     with chosen as materialized (
         select d.event_id from pgps_internal.failure d
-        where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= clock_timestamp() or d.state = 'leased')
+        where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= pgps_internal.clock() or d.state = 'leased')
         order by d.event_id limit take_due.max_events
     ),
     returned as (
         -- What an earlier consumer was given and this one is not: its ack must not cover that.
-        update pgps_internal.failure f set state = 'retrying', due_at = clock_timestamp()
+        update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
         where f.subscription_id = take_due.subscription_id and f.state = 'leased' and f.event_id not in (select c.event_id from chosen c)
     ),
     due as (
-        update pgps_internal.failure f set state = 'leased', due_at = clock_timestamp() + pgps_internal.setting('lease')::interval
+        update pgps_internal.failure f set state = 'leased', due_at = pgps_internal.clock() + pgps_internal.setting('lease')::interval
         from chosen c where f.subscription_id = take_due.subscription_id and f.event_id = c.event_id
         returning f.event_id, f.type_id, f.attempts
     )
@@ -94,7 +94,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgps_internal.failure f
-        where f.subscription_id = has_due.subscription_id and (f.state = 'retrying' and f.due_at <= clock_timestamp() or f.state = 'leased'));
+        where f.subscription_id = has_due.subscription_id and (f.state = 'retrying' and f.due_at <= pgps_internal.clock() or f.state = 'leased'));
 end
 $$;
 comment on function pgps_internal.has_due(bigint) is 'True when take_due has something to hand out';
@@ -181,15 +181,15 @@ begin
     end if;
     with free as materialized (
         select s.batch_id, s.event_id from pgps_internal.share s
-        where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < clock_timestamp())
+        where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < pgps_internal.clock())
             and not exists (select from pgps_internal.failure f
-                where f.subscription_id = v_id and f.event_id = s.event_id and (f.state = 'failed' or f.due_at > clock_timestamp()))
+                where f.subscription_id = v_id and f.event_id = s.event_id and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
         order by s.batch_id, s.event_id limit lease.max_events for update of s skip locked
     ),
     taken as (
         update pgps_internal.share s
         set holder = v_holder, fence = s.fence + 1, attempts = s.attempts + 1, leased_by = pg_current_xact_id(),
-            leased_until = clock_timestamp() + pgps_internal.setting('lease')::interval
+            leased_until = pgps_internal.clock() + pgps_internal.setting('lease')::interval
         from free f where s.subscription_id = v_id and s.batch_id = f.batch_id and s.event_id = f.event_id
         returning s.batch_id, s.event_id, s.type_id, s.attempts
     )

@@ -23,11 +23,11 @@ begin
         select v_id, n.type_id, n.event_id, note_failures.step,
             case when n.attempt >= (note_failures.subscription).max_attempts or n.event_id = any (v_volatile) then 'failed' else 'retrying' end,
             n.attempt, note_failures.sqlstate, note_failures.error,
-            clock_timestamp() + coalesce(note_failures.retry_in, least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
+            pgps_internal.clock() + coalesce(note_failures.retry_in, least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
         from unnest(note_failures.failed) n
         on conflict on constraint failure_pkey do update
         set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
-            error = coalesce(excluded.error, f.error), failed_at = clock_timestamp(), due_at = excluded.due_at
+            error = coalesce(excluded.error, f.error), failed_at = pgps_internal.clock(), due_at = excluded.due_at
         returning f.event_id, f.state
     )
     delete from pgps_internal.share s using noted n
@@ -165,7 +165,7 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = clock_timestamp()
+        update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = pgps_internal.clock()
         where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
         return false;
     end;
@@ -194,7 +194,7 @@ begin
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from pgps_internal.choose_failures(caller, args) c
     where pgps_internal.still_wanted(c.subscription_id, c.event_id);
     with back as (
-        update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = clock_timestamp()
+        update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = pgps_internal.clock()
         from unnest(v_chosen, v_events) c(subscription_id, event_id)
         where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
     ),

@@ -140,7 +140,7 @@ select d.type_id, e.event_id, s.name as subscription, b.created_at as matched_at
     case
         when f.state = 'settled' then 'delivered'
         when f.state is not null then f.state
-        when sh.leased_until > clock_timestamp() then 'leased'
+        when sh.leased_until > pgps._clock() then 'leased'
         when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then
             case when exists (select from pgps_internal.backlog_gap g where g.subscription_id = m.subscription_id and g.type_id = d.type_id
                 and case when g.ids is not null then e.event_id <@ g.ids
@@ -268,7 +268,7 @@ begin
             where not exists (select from %s x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
         where l.pgps_state = 'waiting'
-            or l.pgps_published_at >= (select case when q.auditable then coalesce(clock_timestamp() - q.retention, '-infinity') else 'infinity' end
+            or l.pgps_published_at >= (select case when q.auditable then coalesce(pgps._clock() - q.retention, '-infinity') else 'infinity' end
                 from pgps_internal.queue_audit q where q.type_id = %s and q.kind = 'in')
             or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = %s)
         union all select %s null, null, null, null, null, null, null from only %s l where false$sql$,

@@ -78,7 +78,7 @@ declare
     v_other pgps_internal.stream;
 begin
     insert into pgps_internal.stream as s (subscription_id, holder) values (v_subscription.subscription_id, pgps_internal.holder())
-    on conflict (subscription_id) do update set holder = excluded.holder, opened_at = clock_timestamp()
+    on conflict (subscription_id) do update set holder = excluded.holder, opened_at = pgps_internal.clock()
     where not exists (select from pg_stat_get_activity(null) a
         where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = s.holder and a.pid <> pg_backend_pid());
     if not found then
@@ -364,7 +364,7 @@ begin
     select v_id, i.type_id, i.id, 'nack', 'failed', 1, '22000', i.error
     from unnest(v_ids, v_types, v_errors) i(id, type_id, error)
     on conflict on constraint failure_pkey do update
-    set state = 'failed', attempts = f.attempts + 1, sqlstate = excluded.sqlstate, error = excluded.error, failed_at = clock_timestamp()
+    set state = 'failed', attempts = f.attempts + 1, sqlstate = excluded.sqlstate, error = excluded.error, failed_at = pgps_internal.clock()
     where f.state <> 'failed';
     get diagnostics v_rejected = row_count;
     return to_jsonb(v_rejected);

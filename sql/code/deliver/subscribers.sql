@@ -200,7 +200,7 @@ begin
     v_position := pgps_internal.position_of(v_id);
     select array_agg((0, f.event_id, f.type_id, f.attempts + 1)::pgps_internal.received order by f.event_id) into v_due
     from (select f.* from pgps_internal.failure f
-        where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= clock_timestamp())
+        where f.subscription_id = v_id and f.state = 'retrying' and (run.hurry or f.due_at <= pgps_internal.clock())
         order by f.event_id limit run.max_events) f;
     if v_due is not null then
         perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
@@ -263,7 +263,7 @@ begin
             where m.subscription_id = s.subscription_id and isempty(m.skip))
         or exists (
             select from pgps_internal.failure f
-            where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp())
+            where f.subscription_id = s.subscription_id and f.state = 'retrying' and f.due_at <= pgps_internal.clock())
         or exists (
             select from pgps_internal.member m
             cross join lateral (select d.batch_id, d.ids, d.event_ids from pgps_internal.delivery d
@@ -302,7 +302,7 @@ declare
     v_next pgps_internal.received;
 begin
     select 0, f.event_id, f.type_id, f.attempts + 1 into v_next from pgps_internal.failure f
-    where f.subscription_id = next_delivery.subscription_id and f.state = 'retrying' and f.due_at <= clock_timestamp()
+    where f.subscription_id = next_delivery.subscription_id and f.state = 'retrying' and f.due_at <= pgps_internal.clock()
     order by f.event_id limit 1;
     if not found then
         select n.batch_id, n.event_id, n.type_id, 1 into v_next

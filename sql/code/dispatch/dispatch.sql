@@ -116,7 +116,7 @@ begin
     v_new.max_hi := greatest((rebaseline.last).max_hi, (select max(r.hi) from pg_temp.pgps_rebaseline r));
     v_new.incarnation := pgps_internal.incarnation();
     v_new.started_at := pg_postmaster_start_time();
-    v_new.created_at := clock_timestamp();
+    v_new.created_at := pgps_internal.clock();
     raise notice 'pgps: this database is a restored or cloned one; a new epoch begins with batch %', v_new.batch_id;
     return v_new;
 end
@@ -183,7 +183,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- The one exception to "a ledger's row is never updated": a row for each call that took longer than a blink, dead until its segment goes.
-    update pgps_internal.batch b set created_at = clock_timestamp() where b.batch_id > note_matched.after;
+    update pgps_internal.batch b set created_at = pgps_internal.clock() where b.batch_id > note_matched.after;
 end
 $$;
 comment on function pgps_internal.note_matched(bigint) is
@@ -238,7 +238,7 @@ begin
     end if;
     return row(row(coalesce((next_window.last).batch_id, 0) + 1, case when (next_window.last).upto is null then v_before else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
-        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(), clock_timestamp())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(), pgps_internal.clock())::pgps_internal.batch, v_parts)::pgps_internal.cut;
 end
 $$;
 comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
@@ -406,7 +406,7 @@ begin
     if exists (select from pgps_internal.class c where c.is_pending) then
         perform pgps_internal.catch_up_all();
     end if;
-    v_started := clock_timestamp();
+    v_started := pgps_internal.clock();
     loop
         v_events := pgps_internal.cut_batch(v_cap);
         exit when v_events < 0;
@@ -417,7 +417,7 @@ begin
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
     perform pgps_internal.run_lanes_here();
-    if clock_timestamp() > v_started + interval '20 ms' then
+    if pgps_internal.clock() > v_started + interval '20 ms' then
         perform pgps_internal.note_matched(pgps_internal.last_batch_before(v_started));
     end if;
     return v_total;

@@ -86,7 +86,7 @@ begin
         delete from pgps_internal.link l where l.link_id = v_neighbour.link_id;
     else
         update pgps_internal.link l
-        set enabled = false, state = 'defined', last_error = format('broker "%s" has dropped the link', v_neighbour.name), changed_at = clock_timestamp(),
+        set enabled = false, state = 'defined', last_error = format('broker "%s" has dropped the link', v_neighbour.name), changed_at = pgps_internal.clock(),
             hint = format('Drop it here, too: select pgps.drop_link(%L). To link them again: select pgps.alter_link(%L, enabled => true)', l.name, l.name)
         where l.link_id = v_neighbour.link_id;
     end if;

@@ -142,14 +142,14 @@ begin
         v_me.broker_id := gen_random_uuid();
     end if;
     -- By the clock: restored once more from the same backup, it is not the one that the neighbours know from the first time.
-    v_me.epoch := greatest(v_me.epoch + 1, extract(epoch from clock_timestamp() - timestamptz '2025-01-01 00:00+00')::integer);
+    v_me.epoch := greatest(v_me.epoch + 1, extract(epoch from pgps_internal.clock() - timestamptz '2025-01-01 00:00+00')::integer);
     update pgps_internal.broker b
     set broker_id = v_me.broker_id, epoch = v_me.epoch, incarnation = pgps_internal.link_incarnation(), state = 'active';
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
     values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true, v_last);
     delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
-    update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = clock_timestamp();
+    update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = pgps_internal.clock();
     perform pg_notify('pgps_link', '');
 end
 $$;

@@ -192,7 +192,7 @@ begin
     if args ->> 'state' is null then
         raise exception 'the state of link "%" is null', args ->> 'name' using errcode = '22023', hint = 'Give up, or what keeps it from being up.';
     end if;
-    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint', changed_at = clock_timestamp()
+    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint', changed_at = pgps_internal.clock()
     where l.name = args ->> 'name' and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
 end
 $$;
@@ -236,7 +236,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
             n.name, coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
         else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch, pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
-    coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from clock_timestamp() - b.oldest), 0)::double precision as lag_seconds,
+    coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from pgps._clock() - b.oldest), 0)::double precision as lag_seconds,
     coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
     (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
     (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at,
@@ -254,11 +254,11 @@ cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.di
     where f.neighbour_id = n.neighbour_id and f.difference is not null) d
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
 left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true
-cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)::double precision as rate
+cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from pgps._clock() - min(h.moved_at)), 0), 0)::double precision as rate
     from (select h.* from pgps_internal.position h where h.subscription_id = n.subscription_id order by h.position_id desc limit 100) h
-    where h.moved_at > clock_timestamp() - interval '1 minute') r
+    where h.moved_at > pgps._clock() - interval '1 minute') r
 cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received, max(c.received_at) as last_received_at,
-        coalesce(sum(c.events) filter (where c.received_at > clock_timestamp() - interval '1 minute') / 60.0, 0)::double precision as rate
+        coalesce(sum(c.events) filter (where c.received_at > pgps._clock() - interval '1 minute') / 60.0, 0)::double precision as rate
     from pgps_internal.arrival c where c.neighbour_id = n.neighbour_id) i
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.links is

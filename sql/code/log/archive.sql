@@ -127,7 +127,7 @@ begin
             execute format('insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken, seen_at)
                 select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, o.seen_at
                 from %s o join pgps_internal.event_type t using (type_id)
-                where (t.dedupe_retention is null or o.seen_at > clock_timestamp() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
+                where (t.dedupe_retention is null or o.seen_at > pgps_internal.clock() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
                     where n.type_id = o.type_id and n.publisher = o.publisher and n.producer = o.producer and n.batch_id > o.batch_id
                         and n.tableoid <> %s::oid)
                 order by o.type_id, o.publisher, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
@@ -144,7 +144,7 @@ begin
             end if;
             execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
                 select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
-                    coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), clock_timestamp())
+                    coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), pgps_internal.clock())
                 from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
                 join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', carry_over.segment);
         when 'shipment', 'arrival' then

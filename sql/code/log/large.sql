@@ -87,7 +87,7 @@ begin
     -- The same snapshots in all of them: up to the newest batch, all is dispatched or nothing.
     if v_batch.batch_id < dispatch_large_part.batch_id then
         v_batch.batch_id := dispatch_large_part.batch_id;
-        v_batch.created_at := clock_timestamp();
+        v_batch.created_at := pgps_internal.clock();
         perform pgps_internal.note_batch(v_batch);
     end if;
     for v_part in
@@ -141,7 +141,7 @@ begin
             v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
         end loop;
     end loop;
-    if (v_window.batch).created_at < clock_timestamp() - interval '20 ms' then
+    if (v_window.batch).created_at < pgps_internal.clock() - interval '20 ms' then
         perform pgps_internal.note_matched((v_window.batch).batch_id - 1);
     end if;
     return v_events;

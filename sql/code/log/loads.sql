@@ -151,7 +151,7 @@ declare
     v_left regclass;
 begin
     for v_load in select l.* from pgps_internal.load l
-        where l.created_at < clock_timestamp() - pgps_internal.setting('load_retention')::interval loop
+        where l.created_at < pgps_internal.clock() - pgps_internal.setting('load_retention')::interval loop
         continue when not pgps_internal.try_lock(v_load.relation);
         execute format('drop table %s', v_load.relation);
         delete from pgps_internal.load l where l.name = v_load.name;

@@ -32,7 +32,7 @@ begin
                     when current_setting('max_prepared_transactions') = '0' then pg_notify('pgps_dispatch', '')::text = ''
                     else pgps._ring() end,
                 case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
-                    when 'guaranteed' then pgps._is_volatile(%1$s) else false end, clock_timestamp(),
+                    when 'guaranteed' then pgps._is_volatile(%1$s) else false end, pgps._clock(),
                 case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
                         and coalesce(current_setting('pgps.carried', true), '') = ''

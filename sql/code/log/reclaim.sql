@@ -335,21 +335,21 @@ begin
         select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
         from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
         if v_retention is not null then
-            execute format('delete from pgps_internal.%I a where a.pgps_published_at < clock_timestamp() - $1', v_type.name || '_audit') using v_retention;
+            execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1', v_type.name || '_audit') using v_retention;
         end if;
         delete from pgps_internal.delivered d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id and d.matched_at < clock_timestamp() - q.retention;
+        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id and d.matched_at < pgps_internal.clock() - q.retention;
         delete from pgps_internal.former f using pgps_internal.queue q
         where q.type_id = v_type.type_id and q.kind = 'out' and f.type_id = q.type_id
-            and (not q.auditable or f.ended_at < clock_timestamp() - q.retention);
+            and (not q.auditable or f.ended_at < pgps_internal.clock() - q.retention);
         delete from pgps_internal.discarded d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id and d.settled_at < clock_timestamp() - q.retention;
+        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id and d.settled_at < pgps_internal.clock() - q.retention;
         v_stage := to_regclass(format('pgps_internal.%I', v_type.name || '_stage'));
         if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
             execute format('truncate %s', v_stage);
         end if;
         if v_type.dedupe_retention is not null then
-            delete from pgps_internal.receipt r where r.type_id = v_type.type_id and r.published_at < clock_timestamp() - v_type.dedupe_retention;
+            delete from pgps_internal.receipt r where r.type_id = v_type.type_id and r.published_at < pgps_internal.clock() - v_type.dedupe_retention;
         end if;
     end loop;
 end

@@ -105,13 +105,13 @@ begin
         using v_id, (publish_refused.refused).origin_event, (publish_refused.refused).payload;
     exception when integrity_constraint_violation or data_exception then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-        update pgps_internal.rejected r set attempts = r.attempts + 1, sqlstate = v_state, error = v_error, failed_at = clock_timestamp()
+        update pgps_internal.rejected r set attempts = r.attempts + 1, sqlstate = v_state, error = v_error, failed_at = pgps_internal.clock()
         where r.rejected_id = (publish_refused.refused).rejected_id;
         return false;
     end;
     insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
     values (v_id, v_id, pg_current_xact_id(), v_type.type_id, (publish_refused.refused).publisher, false, false,
-        coalesce((publish_refused.refused).published_at, clock_timestamp()), (publish_refused.refused).origin_id);
+        coalesce((publish_refused.refused).published_at, pgps_internal.clock()), (publish_refused.refused).origin_id);
     -- In the place it has in its origin's history, behind the horizon: neighbours that are past it do not get it. Of no attachment.
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, lo, hi, ids)
     select coalesce((publish_refused.refused).neighbour_id, 0), coalesce(a.lseq, 0), coalesce(a.mark, ''), (publish_refused.refused).origin_id, -1,

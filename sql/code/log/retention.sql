@@ -6,7 +6,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_now numeric := extract(epoch from clock_timestamp());
+    v_now numeric := extract(epoch from pgps_internal.clock());
     v_pause numeric := extract(epoch from pgps_internal.setting('link_report_interval')::interval);
 begin
     -- Now and then: it changes with every batch.
@@ -76,7 +76,7 @@ begin
         and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
             and (kept_batch.type_id is null or m.type_id = kept_batch.type_id));
     if v_linked is not null then
-        v_linked := greatest(v_linked, pgps_internal.newest_before(clock_timestamp() - pgps_internal.setting('link_retention')::interval));
+        v_linked := greatest(v_linked, pgps_internal.newest_before(pgps_internal.clock() - pgps_internal.setting('link_retention')::interval));
     end if;
     return least(pgps_internal.low_batch(kept_batch.type_id), v_linked);
 end

@@ -32,7 +32,7 @@ begin
     update pgps_internal.class c set failures = 0
     from pgps_internal.signature g where g.signature_id = c.signature_id and g.in_lane and g.owner = (note_quick_lane.lane).owner
         and c.is_active and c.failures > 0;
-    if (note_quick_lane.lane).slow_until < clock_timestamp() and clock_timestamp() - statement_timestamp() < interval '0.25 seconds' then
+    if (note_quick_lane.lane).slow_until < pgps_internal.clock() and clock_timestamp() - statement_timestamp() < interval '0.25 seconds' then
         update pgps_internal.lane l set is_slow = false, last_error = null where l.lane_id = (note_quick_lane.lane).lane_id;
     end if;
 end
@@ -47,11 +47,11 @@ declare
     v_failures integer := pgps_internal.setting('filter_failures')::integer;
     v_error text := format('takes longer than %s s', trim_scale(extract(epoch from note_slow_lane."limit")));
     v_names text;
-    v_again integer := case when (note_slow_lane.lane).failed_at > clock_timestamp() - interval '1 hour' then (note_slow_lane.lane).offences else 0 end + 1;
+    v_again integer := case when (note_slow_lane.lane).failed_at > pgps_internal.clock() - interval '1 hour' then (note_slow_lane.lane).offences else 0 end + 1;
 begin
     -- Each time for longer: who is quick and slow by turns must not have the others wait each time.
-    update pgps_internal.lane l set is_slow = true, offences = v_again, failed_at = clock_timestamp(), last_error = 'a filter ' || v_error,
-        slow_until = clock_timestamp() + least(power(2, least(v_again, 12)), 3600) * interval '1 second'
+    update pgps_internal.lane l set is_slow = true, offences = v_again, failed_at = pgps_internal.clock(), last_error = 'a filter ' || v_error,
+        slow_until = pgps_internal.clock() + least(power(2, least(v_again, 12)), 3600) * interval '1 second'
     where l.lane_id = (note_slow_lane.lane).lane_id;
     perform pg_notify('pgps_lanes', '');
     if not (note_slow_lane.lane).is_slow then
@@ -79,7 +79,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update pgps_internal.lane l set is_slow = true, failed_at = clock_timestamp(), slow_until = clock_timestamp() + interval '10 seconds',
+    update pgps_internal.lane l set is_slow = true, failed_at = pgps_internal.clock(), slow_until = pgps_internal.clock() + interval '10 seconds',
         last_error = format('%s (%s)', note_broken_lane.error, note_broken_lane.sqlstate)
     where l.lane_id = (note_broken_lane.lane).lane_id;
     return format('the filters of role %s cannot be asked: %s (%s)', (note_broken_lane.lane).owner, note_broken_lane.error, note_broken_lane.sqlstate);
@@ -358,7 +358,7 @@ select pg_get_userbyid(l.owner) as role,
     case when l.is_slow then 'slow' when n.first is not null or j.joining > 0 then 'behind' else 'idle' end as state,
     p.batch_id as position, coalesce(n.signatures, 0)::bigint as filters, coalesce(b.batches, 0)::bigint as lag_batches,
     coalesce(b.events, 0)::bigint as lag_events,
-    coalesce(extract(epoch from clock_timestamp() - (select x.created_at from pgps_internal.batch x where x.batch_id = n.first limit 1)), 0)::double precision
+    coalesce(extract(epoch from pgps._clock() - (select x.created_at from pgps_internal.batch x where x.batch_id = n.first limit 1)), 0)::double precision
         as lag_seconds,
     j.joining, l.last_error, l.failed_at
 from pgps_internal.lane l

@@ -66,7 +66,7 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     -- The number of a role that has been dropped is shown as a number.
     case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead' else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
-    coalesce(extract(epoch from clock_timestamp() - least(d.oldest, (
+    coalesce(extract(epoch from pgps._clock() - least(d.oldest, (
         -- What its owner's lane has not matched yet may be for it, too.
         select min(b.created_at) from pgps_internal.member m
         join pgps_internal.class c on c.class_id = m.class_id and c.is_active
@@ -75,11 +75,11 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         join pgps_internal.batch b on b.batch_id = n.batch_id
         where m.subscription_id = s.subscription_id))), 0)::double precision as lag_seconds,
     -- Most of many subscriptions rest.
-    case when p.moved_at > clock_timestamp() - interval '1 minute' then (
+    case when p.moved_at > pgps._clock() - interval '1 minute' then (
         select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
-                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from clock_timestamp() - min(h.moved_at)), 0), 0)
+                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from pgps._clock() - min(h.moved_at)), 0), 0)
         from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
-        where h.moved_at > clock_timestamp() - interval '1 minute') else 0 end::double precision as rate,
+        where h.moved_at > pgps._clock() - interval '1 minute') else 0 end::double precision as rate,
     p.acked_total as delivered, f.attempts, f.retrying, f.failed,
     case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
@@ -93,9 +93,9 @@ cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.old
 cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
     count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
 cross join lateral (select
-    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > clock_timestamp() - l.dead_after then false
+    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > pgps._clock() - l.dead_after then false
         -- Who shares what waits has it in hand for as long as a lease lasts.
-        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > clock_timestamp() - l.dead_after)
+        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > pgps._clock() - l.dead_after)
         end as is_dead) a
 where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
@@ -167,7 +167,7 @@ cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), s
     from pgps_internal.undispatched w where w.type_id = t.type_id) w
 cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
     from pgps_internal.batch_type x join pgps_internal.batch y using (batch_id)
-    where x.type_id = t.type_id and y.created_at > clock_timestamp() - interval '1 minute') r
+    where x.type_id = t.type_id and y.created_at > pgps._clock() - interval '1 minute') r
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.activity is

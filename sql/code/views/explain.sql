@@ -185,7 +185,7 @@ begin
         select s.* into v_share from pgps_internal.share s
         where s.subscription_id = explain_delivery.subscription_id and s.event_id = explain_delivery.event_id;
         return case when v_share.event_id is null then 'delivered and acknowledged'
-            when v_share.leased_until > clock_timestamp() then format('leased until %s', v_share.leased_until) else 'waits for a consumer' end;
+            when v_share.leased_until > pgps_internal.clock() then format('leased until %s', v_share.leased_until) else 'waits for a consumer' end;
     elsif (explain_delivery.batch_id, explain_delivery.event_id) <= (v_position.acked_batch, v_position.acked_event) then
         return 'delivered and acknowledged';
     elsif (explain_delivery.batch_id, explain_delivery.event_id) <= (v_position.received_batch, v_position.received_event) then
