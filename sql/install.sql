@@ -38,6 +38,7 @@
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
 \ir code/types/rights.sql
+\ir code/types/renames.sql
 
 -- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
 \ir code/match/match.sql

@@ -4,5 +4,30 @@
 -- It returns more.
 drop function if exists pgps.trouble_counts();
 
+-- Under which name a rule knows each column of its table: {"name": [attnum, its name now]}; and the number the table had when that was noted.
+alter table pgps_internal.rule add column columns jsonb not null default '{}', add column table_oid oid;
+
+-- What the text of a rule, or of a filter that reads tables, names besides: a relation, a column, a schema, a function, a type.
+create table pgps_internal.used_name (
+    rule_id integer references pgps_internal.rule on delete cascade,
+    signature_id bigint references pgps_internal.signature on delete cascade,
+    class_id oid not null,
+    object_id oid not null,
+    sub_id integer not null,
+    name text not null,
+    schema oid,
+    -- Numbers mean something in the database they were noted in only, not in one restored from a dump.
+    noted_in text not null,
+    check (num_nonnulls(rule_id, signature_id) = 1)
+);
+create table pgps_internal.schema_name (
+    schema oid primary key,
+    name text not null,
+    noted_in text not null
+);
+create index used_name_object_idx on pgps_internal.used_name (object_id);
+create index used_name_rule_idx on pgps_internal.used_name (rule_id);
+create index used_name_signature_idx on pgps_internal.used_name (signature_id);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0015')
 on conflict (key) do update set value = excluded.value;

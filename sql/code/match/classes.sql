@@ -217,6 +217,9 @@ begin
             find_signature.environment, find_signature.in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
         returning signature_id into v_signature;
         perform pgps_internal.build_signature(v_signature);
+        if find_signature.tier <> 'safe' then
+            perform pgps_internal.note_schemas(), pgps_internal.note_names_of_signature(v_signature);
+        end if;
     end if;
     return v_signature;
 end

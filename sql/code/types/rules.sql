@@ -57,39 +57,87 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_rule pgps_internal.rule;
-    v_operation text;
-    v_body text;
-    v_table regclass;
 begin
     select r.* into strict v_rule from pgps_internal.rule r
     where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
-    foreach v_operation in array v_rule.operations loop
-        v_body := pgps_internal.rule_body(v_rule, v_operation);
-        execute format('create function pgps_internal.%I() returns trigger language plpgsql %s set standard_conforming_strings = on
-            set datestyle from current set intervalstyle from current set timezone from current set search_path = %s as %L',
-            format('rule_%s_%s', v_rule.rule_id, lower(v_operation)),
-            case v_rule.run_as when 'owner' then 'security definer' else '' end,
-            pgps_internal.clean_path(args -> 'schemas'), v_body);
-        if v_rule.run_as = 'owner' then
-            execute format('alter function pgps_internal.%I() owner to %s', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)), v_rule.owner);
-        end if;
-        execute format('revoke all on function pgps_internal.%I() from public', format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
-        for v_table in
-            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's parent.
-            select v_rule.table_name
-            union
-            select p.relid from pg_partition_tree(v_rule.table_name) p join pg_class c on c.oid = p.relid where c.relkind in ('r', 'p')
-        loop
-            execute format('create trigger %I after %s on %s referencing %s for each statement execute function pgps_internal.%I()',
-                'pgps_' || v_rule.name || '_' || lower(v_operation), v_operation, v_table,
-                case v_operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
-                    else 'new table as pgps_new old table as pgps_old' end,
-                format('rule_%s_%s', v_rule.rule_id, lower(v_operation)));
-        end loop;
-    end loop;
+    perform pgps_internal.note_columns(v_rule.rule_id);
+    perform pgps_internal.build_rule(v_rule.rule_id, format('set standard_conforming_strings = on set datestyle from current
+        set intervalstyle from current set timezone from current set search_path = %s', pgps_internal.clean_path(args -> 'schemas')));
+    perform pgps_internal.note_schemas(), pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule);
 end
 $$;
 comment on function pgps_internal.do_finish_rule(name, jsonb) is 'Second half of pgps.create_rule: trigger functions and statement triggers';
+
+create or replace function pgps_internal.build_rule(rule_id integer, environment text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule pgps_internal.rule;
+    v_operation text;
+    v_name text;
+begin
+    select r.* into v_rule from pgps_internal.rule r where r.rule_id = build_rule.rule_id;
+    foreach v_operation in array v_rule.operations loop
+        v_name := format('rule_%s_%s', v_rule.rule_id, lower(v_operation));
+        execute format('create or replace function pgps_internal.%I() returns trigger language plpgsql %s %s as %L', v_name,
+            case v_rule.run_as when 'owner' then 'security definer' else '' end, build_rule.environment,
+            pgps_internal.rule_body(v_rule, v_operation));
+        if v_rule.run_as = 'owner' then
+            execute format('alter function pgps_internal.%I() owner to %s', v_name, v_rule.owner);
+        end if;
+        execute format('revoke all on function pgps_internal.%I() from public', v_name);
+    end loop;
+end
+$$;
+comment on function pgps_internal.build_rule(integer, text) is
+'Makes, or makes anew, the trigger functions of a rule. environment: SET clauses, the settings under which it was written';
+
+create or replace function pgps_internal.build_rule_triggers(rule pgps_internal.rule) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found record;
+begin
+    for v_found in
+        select w.relid, o.operation, format('pgps_internal.rule_%s_%s', (build_rule_triggers.rule).rule_id, lower(o.operation)) as function
+        from unnest((build_rule_triggers.rule).operations) o(operation)
+        cross join (
+            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's parent.
+            select (build_rule_triggers.rule).table_name as relid
+            union
+            select p.relid from pg_partition_tree((build_rule_triggers.rule).table_name) p join pg_class c on c.oid = p.relid
+            where c.relkind in ('r', 'p')) w
+        where not exists (select from pg_trigger t where t.tgrelid = w.relid
+            and t.tgfoid = format('pgps_internal.rule_%s_%s()', (build_rule_triggers.rule).rule_id, lower(o.operation))::regprocedure)
+    loop
+        execute format('create trigger %I after %s on %s referencing %s for each statement execute function %s()',
+            'pgps_' || (build_rule_triggers.rule).name || '_' || lower(v_found.operation), v_found.operation, v_found.relid,
+            case v_found.operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
+                else 'new table as pgps_new old table as pgps_old' end, v_found.function);
+    end loop;
+end
+$$;
+comment on function pgps_internal.build_rule_triggers(pgps_internal.rule) is
+'Makes the statement triggers of a rule that are missing, on its table and on each of its partitions';
+
+create or replace function pgps_internal.rule_row(rule pgps_internal.rule, source text) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- By number: a column has the name that the rule knows, whatever it is called now.
+    return (
+        select string_agg(format('%s%I as %I', rule_row.source, a.attname, coalesce(k.name, a.attname)), ', ' order by a.attnum)
+        from pg_attribute a
+        left join (select c.key as name, (c.value ->> 0)::smallint as attnum from jsonb_each((rule_row.rule).columns) c) k using (attnum)
+        where a.attrelid = (rule_row.rule).table_name and a.attnum > 0 and not a.attisdropped
+            and (k.name is not null or not (rule_row.rule).columns ? a.attname::text));
+end
+$$;
+comment on function pgps_internal.rule_row(pgps_internal.rule, text) is
+'The columns of a rule''s table, each behind source, under the names that the rule knows them by';
 
 create or replace function pgps_internal.rule_body(rule pgps_internal.rule, operation text) returns text
 language plpgsql stable
@@ -99,17 +147,20 @@ declare
     v_type pgps_internal.event_type;
     v_source text;
     v_columns text;
+    v_row text := pgps_internal.rule_row(rule_body.rule, '');
+    v_null text := pgps_internal.rule_row(rule_body.rule, format('(null::%s).', (rule_body.rule).table_name));
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rule_body.rule).type_id;
     select string_agg(quote_ident(a.name), ', ') into v_columns
     from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality((rule_body.rule).attributes)) a;
     -- The transition tables of an UPDATE hold its rows in the same order: pair them by place (a key may itself change).
     v_source := case rule_body.operation
-        when 'INSERT' then format('pgps_new as new cross join lateral (select (null::%s).*) as old', (rule_body.rule).table_name)
-        when 'DELETE' then format('pgps_old as old cross join lateral (select (null::%s).*) as new', (rule_body.rule).table_name)
-        else '(select pgps_new as pgps_row, row_number() over () as pgps_place from pgps_new) pgps_n
+        when 'INSERT' then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row, v_null)
+        when 'DELETE' then format('(select %s from pgps_old) as old cross join lateral (select %s) as new', v_row, v_null)
+        else format('(select pgps_new as pgps_row, row_number() over () as pgps_place from pgps_new) pgps_n
             join (select pgps_old as pgps_row, row_number() over () as pgps_place from pgps_old) pgps_o using (pgps_place)
-            cross join lateral (select (pgps_n.pgps_row).*) as new cross join lateral (select (pgps_o.pgps_row).*) as old' end;
+            cross join lateral (select %s) as new cross join lateral (select %s) as old',
+            pgps_internal.rule_row(rule_body.rule, '(pgps_n.pgps_row).'), pgps_internal.rule_row(rule_body.rule, '(pgps_o.pgps_row).')) end;
     return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
         v_type.endpoint, v_columns,
         (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
@@ -147,7 +198,8 @@ comment on function pgps.create_rule(text, regclass, text, text, text[], text, t
 'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH event_type (attributes).
 operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and old (null rows where they do not apply).
 run_as: invoker publishes with the rights of whoever changes the table, owner with the rule owner''s.
-On a partitioned table it holds for statements that name a partition, too, of those there are; for one made later make the rule again.
+On a partitioned table it holds for statements that name a partition, too, also one made or attached later. The table and its columns may be renamed:
+attributes and condition keep the names they had. What else they name may not (see docs/how-to/active-rules.md), nor may a column that they use be dropped (2BP01).
 Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void

@@ -209,3 +209,123 @@ def test_a_statement_that_names_a_partition_raises_what_its_parents_rule_says(
     rows(admin, f"insert into public.{table}_1 values (3, 'z')")
     assert len(rows(admin, query)) == 6
     rows(admin, f"drop table public.{table}")
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+def test_a_rule_outlives_what_its_table_and_columns_are_renamed_to(
+    admin: psycopg.Connection, name: Name, visibility: str
+) -> None:
+    made = name("tick")
+    make_type(admin, made, "n integer, was integer", visibility=visibility)
+    call(admin, "subscribe", made, made)
+    rows(admin, f"create schema {made}; create table {made}.t (id integer primary key, price integer, more text)")
+    rows(admin, f"create table {made}.twice (n integer); insert into {made}.twice values (2)")
+    rows(admin, f"set search_path = {made}, public")
+    attributes = ["new.price * (select n from twice)", "old.price"]
+    call(
+        admin,
+        "create_rule",
+        made,
+        "t",
+        "insert or update or delete",
+        made,
+        attributes,
+        "old.price is distinct from new.price",
+    )
+    rows(admin, "reset search_path")
+    rows(admin, f"alter table {made}.t rename column price to cost; alter table {made}.t rename to orders")
+    rows(admin, f"alter table {made}.orders drop column more; alter table {made}.orders add column price text")
+    rows(admin, f"alter schema {made} rename to {made}_new; alter table {made}_new.orders set schema public")
+    rows(admin, f"alter table public.orders rename to {made}_orders")
+    rows(admin, f"insert into public.{made}_orders values (1, 10, 'x')")
+    rows(admin, f"update public.{made}_orders set cost = 11")
+    rows(admin, f"delete from public.{made}_orders")
+    assert seen(admin, made) == [(20, None), (22, 10), (None, 11)]
+    with refused("2BP01", made, "cost", "pgps.drop_rule"):
+        rows(admin, f"alter table public.{made}_orders drop column cost")
+    call(admin, "drop_rule", made)
+    rows(admin, f"alter table public.{made}_orders drop column cost")
+    rows(admin, f"drop table public.{made}_orders; drop schema {made}_new cascade")
+
+
+def test_who_renames_what_his_rule_names_is_refused_and_others_are_told(
+    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
+) -> None:
+    owner, other = role("owner"), role("other")
+    rows(admin, f"alter table public.{tick} owner to {owner}; grant create on schema public to {owner}, {other}")
+    session, stranger = connect(owner), connect(other)
+    rows(session, f"create table public.{tick}_mine (price integer)")
+    rows(stranger, f"create table public.{tick}_theirs (price integer); grant select on {tick}_theirs to public")
+    call(session, "advertise", tick)
+    condition = f"new.price in (select m.price from {tick}_mine m union select t.price from {tick}_theirs t)"
+    call(session, "create_rule", tick, tick, "insert", tick, ["new.price"], condition)
+    for change in (
+        f"alter table {tick}_mine rename column price to cost",
+        f"alter table {tick}_mine rename to {tick}_x",
+    ):
+        for whoever in (session, admin):
+            with refused("2BP01", tick, "pgps.drop_rule"):
+                rows(whoever, change)
+    told: list[str] = []
+    stranger.add_notice_handler(lambda notice: told.append(f"{notice.message_primary} {notice.message_hint}"))
+    rows(stranger, f"alter table {tick}_theirs rename column price to cost")
+    assert len(told) == 1, told
+    assert f'rule "{tick}" names column price of {tick}_theirs, which is cost now' in told[0]
+    rows(stranger, f"alter table {tick}_theirs rename column cost to price")
+    rows(session, f"insert into {tick} values (1, 10)")
+    rows(
+        session,
+        f"alter table {tick}_mine add column other integer; alter table {tick}_mine rename column other to others",
+    )
+
+
+def test_a_filter_whose_table_is_renamed_is_named_and_one_in_a_renamed_schema_goes_on(
+    admin: psycopg.Connection, tick: str
+) -> None:
+    rows(
+        admin,
+        f"create schema {tick}_s; create table {tick}_s.wanted (n integer); insert into {tick}_s.wanted values (1)",
+    )
+    rows(admin, f"set search_path = {tick}_s, public")
+    call(admin, "subscribe", f"{tick}_f", tick, "n in (select w.n from wanted w)")
+    rows(admin, "reset search_path")
+    told: list[str] = []
+    admin.add_notice_handler(lambda notice: told.append(f"{notice.message_primary} {notice.message_hint}"))
+    rows(admin, f"alter schema {tick}_s rename to {tick}_new")
+    rows(admin, f"insert into {endpoint(tick)} (n) values (1), (2)")
+    assert take(admin, f"{tick}_f") == [1]
+    assert told == []
+    rows(admin, f"alter table {tick}_new.wanted rename column n to m")
+    assert f'the filter of subscription "{tick}_f" names column n of wanted, which is m now' in told[0]
+    assert f"pgps.alter_subscription('{tick}_f', filter =>" in told[0]
+    rows(admin, f"insert into {endpoint(tick)} (n) values (1), (3)")
+    call(admin, "alter_subscription", f"{tick}_f", filter=f"n in (select w.m from {tick}_new.wanted w)")
+    assert take(admin, f"{tick}_f") == [1]
+    call(admin, "unsubscribe", f"{tick}_f")
+    rows(admin, f"drop schema {tick}_new cascade")
+
+
+def test_partitions_that_come_later_fire_the_rule_and_those_that_go_do_not(
+    admin: psycopg.Connection, name: Name
+) -> None:
+    made, table = name("move"), name("t")
+    make_type(admin, made)
+    rows(admin, f"create table public.{table} (n integer) partition by range (n)")
+    call(admin, "create_rule", made, f"public.{table}", "insert", made, ["new.n"])
+    rows(
+        admin,
+        f"create table public.{table}_1 partition of public.{table} for values from (0) to (10) partition by list (n)",
+    )
+    rows(admin, f"create table public.{table}_3 partition of public.{table}_1 for values in (3)")
+    rows(admin, f"create table public.{table}_2 (n integer)")
+    rows(admin, f"alter table public.{table} attach partition public.{table}_2 for values from (10) to (20)")
+    rows(admin, f"insert into public.{table} values (3), (11)")
+    rows(admin, f"insert into public.{table}_3 values (3)")
+    rows(admin, f"insert into public.{table}_2 values (12)")
+    query = f"select n from pgps_queue.{made}_in order by event_id"
+    assert column(admin, query) == [3, 11, 3, 12]
+    rows(admin, f"alter table public.{table} detach partition public.{table}_2")
+    rows(admin, f"insert into public.{table}_2 values (13)")
+    rows(admin, f"alter table public.{table} rename column n to m; insert into public.{table}_3 values (3)")
+    assert column(admin, query) == [3, 11, 3, 12, 3]
+    rows(admin, f"drop table public.{table}, public.{table}_2")

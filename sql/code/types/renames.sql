@@ -1,0 +1,361 @@
+-- Rules and filters are kept as text, and text names things. What becomes of them when a table, a column, a schema, a function or a type is renamed
+-- (decision 29): the table of a rule and its columns are bound by number, and the trigger functions are made anew; partitions that come later get
+-- the rule's triggers; of all else the names that a text uses are noted, and who renames one is told, or refused if the rule is in his hands.
+-- An event trigger looks at each ALTER; it reads the catalogue only, and runs nothing of a user. Locks: those of CREATE TRIGGER on a partition.
+-- Writes: used_name, rule (columns, table_oid).
+
+create or replace function pgps_internal.here() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select concat(s.system_identifier, '/', d.oid) from pg_control_system() s, pg_database d where d.datname = current_database()
+$$;
+comment on function pgps_internal.here() is 'This database of this cluster, in which the numbers of objects mean something';
+
+create or replace function pgps_internal.words(text text) returns text[]
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(select distinct case when m[1] like '"%' then replace(substr(m[1], 2, length(m[1]) - 2), '""', '"') else lower(m[1]) end
+        from regexp_matches(regexp_replace(words.text, '''(?:[^'']|'''')*''', ' ', 'g'),
+            '("(?:[^"]|"")+"|[[:alpha:]_\u0080-\uffff][[:alnum:]_$\u0080-\uffff]*)', 'g') m)
+$$;
+comment on function pgps_internal.words(text) is 'All that could be a name in SQL text, folded; not what stands in strings';
+
+create or replace function pgps_internal.names_used(words text[], path text)
+returns table (class_id oid, object_id oid, sub_id integer, name text, schema oid)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with space as materialized (
+        select n.oid, n.nspname::text as name, n.nspname = any (names_used.words) as is_named from pg_namespace n
+        where n.nspname !~ '^(pg_|pgps$|pgps_)' and n.nspname <> 'information_schema'
+            and (n.nspname = any (names_used.words) or quote_ident(n.nspname) = any (regexp_split_to_array(names_used.path, '\s*,\s*')))
+    ),
+    relation as materialized (
+        select c.oid, c.relname::text as name, c.relnamespace from unnest(names_used.words) w(word)
+        join pg_class c on c.relname = w.word::name join space s on s.oid = c.relnamespace where c.relkind in ('r', 'p', 'v', 'm', 'f')
+    ),
+    found as (
+        select 'pg_class'::regclass::oid as class_id, r.oid as object_id, 0 as sub_id, r.name, r.relnamespace as schema from relation r
+        union all
+        select 'pg_class'::regclass, a.attrelid, a.attnum, a.attname::text, r.relnamespace
+        from relation r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and a.attname = any (names_used.words) and not a.attisdropped
+        union all
+        select 'pg_proc'::regclass, p.oid, 0, p.proname::text, p.pronamespace
+        from unnest(names_used.words) w(word) join pg_proc p on p.proname = w.word::name join space s on s.oid = p.pronamespace
+        union all
+        select 'pg_type'::regclass, t.oid, 0, t.typname::text, t.typnamespace
+        from unnest(names_used.words) w(word) join pg_type t on t.typname = w.word::name join space s on s.oid = t.typnamespace
+        where t.typrelid = 0
+    )
+    select f.class_id, f.object_id, f.sub_id, f.name, f.schema from found f
+    union all
+    select distinct 'pg_namespace'::regclass::oid, s.oid, 0, s.name, 0::oid from space s where s.is_named and exists (
+        select from found f where f.schema = s.oid)
+$$;
+comment on function pgps_internal.names_used(text[], text) is
+'What the words of SQL text may stand for under a search_path: relations, their columns, functions, types, and schemas that are named. Nothing of the catalogue''s';
+
+create or replace function pgps_internal.environment_of(function regprocedure) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format('set %s = %s', split_part(c, '=', 1), case split_part(c, '=', 1) when 'search_path' then substr(c, strpos(c, '=') + 1)
+        else quote_literal(substr(c, strpos(c, '=') + 1)) end), ' ')
+    from pg_proc p, unnest(p.proconfig) c where p.oid = environment_of.function
+$$;
+comment on function pgps_internal.environment_of(regprocedure) is 'The SET clauses of a function, to make it again';
+
+create or replace function pgps_internal.function_of_rule(rule pgps_internal.rule) returns regprocedure
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select to_regprocedure(format('pgps_internal.rule_%s_%s()', (function_of_rule.rule).rule_id, lower((function_of_rule.rule).operations[1])))
+$$;
+comment on function pgps_internal.function_of_rule(pgps_internal.rule) is 'One of the trigger functions of a rule, which have the same settings';
+
+create or replace function pgps_internal.words_of_rule(rule pgps_internal.rule) returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.words(concat_ws(' ', array_to_string((words_of_rule.rule).attributes, ' '), (words_of_rule.rule).condition))
+$$;
+comment on function pgps_internal.words_of_rule(pgps_internal.rule) is 'All that could be a name in the expressions of a rule';
+
+create or replace function pgps_internal.note_columns(rule_id integer) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As they are called now, or if they are known already, under the name that the rule knows them by.
+    update pgps_internal.rule r set table_oid = r.table_name::oid, columns = (
+        select coalesce(jsonb_object_agg(coalesce(k.name, a.attname), jsonb_build_array(a.attnum, a.attname)), '{}')
+        from pg_attribute a
+        left join (select c.key as name, c.value ->> 1 as attname, (c.value ->> 0)::smallint as attnum from jsonb_each(r.columns) c) k
+            on case when r.table_oid = r.table_name::oid then k.attnum = a.attnum else k.attname = a.attname end
+        where a.attrelid = r.table_name and a.attnum > 0 and not a.attisdropped and (k.name is not null or not r.columns ? a.attname::text))
+    where r.rule_id = note_columns.rule_id
+$$;
+comment on function pgps_internal.note_columns(integer) is 'Notes the numbers of the columns of a rule''s table, and how they are called';
+
+create or replace function pgps_internal.note_names_of_rule(rule_id integer) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    delete from pgps_internal.used_name u where u.rule_id = note_names_of_rule.rule_id;
+    insert into pgps_internal.used_name (rule_id, class_id, object_id, sub_id, name, schema, noted_in)
+    select r.rule_id, n.*, pgps_internal.here()
+    from pgps_internal.rule r
+    join pg_proc p on p.oid = pgps_internal.function_of_rule(r)
+    cross join lateral (select substr(c, 13) as path from unnest(p.proconfig) c where c like 'search_path=%') e
+    cross join lateral pgps_internal.names_used(pgps_internal.words_of_rule(r), e.path) n
+    where r.rule_id = note_names_of_rule.rule_id;
+$$;
+comment on function pgps_internal.note_names_of_rule(integer) is 'Notes what the expressions of a rule name';
+
+create or replace function pgps_internal.note_names_of_signature(signature_id bigint) returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    delete from pgps_internal.used_name u where u.signature_id = note_names_of_signature.signature_id;
+    insert into pgps_internal.used_name (signature_id, class_id, object_id, sub_id, name, schema, noted_in)
+    select g.signature_id, n.*, pgps_internal.here()
+    from pgps_internal.signature g
+    cross join lateral pgps_internal.names_used(pgps_internal.words(g.shape), g.environment ->> 'search_path') n
+    where g.signature_id = note_names_of_signature.signature_id and g.tier <> 'safe';
+$$;
+comment on function pgps_internal.note_names_of_signature(bigint) is 'Notes what the filters of a signature name, if they may name more than attributes';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- When something is altered
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.follow_partitions() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_trigger record;
+begin
+    perform pgps_internal.build_rule_triggers(r) from pgps_internal.rule r join pg_class c on c.oid = r.table_name
+    where c.relkind = 'p' and pgps_internal.function_of_rule(r) is not null;
+    -- What was detached is no part of the table any more.
+    for v_trigger in
+        select t.tgname, t.tgrelid::regclass as relation
+        from pgps_internal.rule r
+        cross join unnest(r.operations) o
+        join pg_trigger t on t.tgfoid = to_regprocedure(format('pgps_internal.rule_%s_%s()', r.rule_id, lower(o)))
+        where t.tgrelid <> r.table_name and not exists (select from pg_partition_tree(r.table_name) p where p.relid = t.tgrelid)
+    loop
+        execute format('drop trigger %I on %s', v_trigger.tgname, v_trigger.relation);
+    end loop;
+end
+$$;
+comment on function pgps_internal.follow_partitions() is 'Gives new partitions the triggers of their table''s rules, and takes them from those that were detached';
+
+create or replace function pgps_internal.follow_columns(tables oid[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rule pgps_internal.rule;
+    v_gone text;
+begin
+    for v_rule in
+        select r.* from pgps_internal.rule r
+        where (r.table_name = any (follow_columns.tables) or exists (select from pg_inherits i where i.inhrelid = r.table_name)) and r.columns <> '{}'
+    loop
+        continue when pgps_internal.function_of_rule(v_rule) is null;
+        select c.value ->> 1 into v_gone from jsonb_each(v_rule.columns) c
+        where c.key = any (pgps_internal.words_of_rule(v_rule)) and v_rule.table_oid = v_rule.table_name::oid and not exists (select from pg_attribute a
+            where a.attrelid = v_rule.table_name and a.attnum = (c.value ->> 0)::smallint and not a.attisdropped);
+        if v_gone is not null then
+            raise exception 'column "%" of table % is used by rule "%"', v_gone, v_rule.table_name, v_rule.name using errcode = '2BP01',
+                hint = format('First: select pgps.drop_rule(%L); then make the rule without it.', quote_ident(v_rule.name));
+        end if;
+        perform pgps_internal.note_columns(v_rule.rule_id),
+            pgps_internal.build_rule(v_rule.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(v_rule)));
+    end loop;
+end
+$$;
+comment on function pgps_internal.follow_columns(oid[]) is
+'Makes the rules on tables anew whose columns may have changed; 2BP01 when one that a rule uses is gone';
+
+create or replace function pgps_internal.renamed_path(path text, was text, now text) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(case x.item when quote_ident(renamed_path.was) then quote_ident(renamed_path.now) else x.item end, ', ' order by x.place)
+    from regexp_split_to_table(renamed_path.path, '\s*,\s*') with ordinality x(item, place)
+$$;
+comment on function pgps_internal.renamed_path(text, text, text) is 'A search_path with a schema under its new name';
+
+create or replace function pgps_internal.follow_schemas() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_renamed record;
+    v_function record;
+begin
+    -- The settings of functions name schemas, too.
+    for v_renamed in
+        select distinct k.name, n.nspname::text as now from pgps_internal.schema_name k join pg_namespace n on n.oid = k.schema
+        where n.nspname <> k.name and k.noted_in = pgps_internal.here()
+    loop
+        for v_function in
+            select p.oid::regprocedure as function, pgps_internal.renamed_path(substr(c.setting, 13), v_renamed.name, v_renamed.now) as path
+            from pg_proc p cross join unnest(p.proconfig) c(setting)
+            where p.pronamespace = 'pgps_internal'::regnamespace and c.setting like 'search_path=%'
+                and quote_ident(v_renamed.name) = any (regexp_split_to_array(substr(c.setting, 13), '\s*,\s*'))
+        loop
+            execute format('alter function %s set search_path = %s', v_function.function, v_function.path);
+        end loop;
+        update pgps_internal.subscription s set environment = s.environment || jsonb_build_object('search_path',
+            pgps_internal.renamed_path(s.environment ->> 'search_path', v_renamed.name, v_renamed.now))
+        where quote_ident(v_renamed.name) = any (regexp_split_to_array(s.environment ->> 'search_path', '\s*,\s*'));
+        update pgps_internal.signature g set environment = g.environment || jsonb_build_object('search_path',
+            pgps_internal.renamed_path(g.environment ->> 'search_path', v_renamed.name, v_renamed.now))
+        where quote_ident(v_renamed.name) = any (regexp_split_to_array(g.environment ->> 'search_path', '\s*,\s*'))
+            -- One of a former schema of the new name: whoever has it keeps it, and new subscriptions find the other.
+            and not exists (select from pgps_internal.signature o where o.type_id = g.type_id and o.owner = g.owner and md5(o.shape) = md5(g.shape)
+                and o.parameter_types = g.parameter_types and o.in_lane = g.in_lane and o.environment = g.environment || jsonb_build_object(
+                    'search_path', pgps_internal.renamed_path(g.environment ->> 'search_path', v_renamed.name, v_renamed.now)));
+    end loop;
+    perform pgps_internal.note_schemas();
+end
+$$;
+comment on function pgps_internal.follow_schemas() is 'Has rules, filters and callbacks look for unqualified names in a schema under its new name';
+
+create or replace function pgps_internal.note_schemas() returns void
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    insert into pgps_internal.schema_name as k (schema, name, noted_in)
+    select n.oid, n.nspname, pgps_internal.here() from pg_namespace n where n.nspname !~ '^(pg_|pgps$|pgps_)'
+    on conflict (schema) do update set name = excluded.name, noted_in = excluded.noted_in
+    where (k.name, k.noted_in) is distinct from (excluded.name, excluded.noted_in)
+$$;
+comment on function pgps_internal.note_schemas() is 'Notes what the schemas are called';
+
+create or replace function pgps_internal.names_that_changed(objects oid[])
+returns table (rule_id integer, signature_id bigint, was text, now text, owner oid)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select u.rule_id, u.signature_id, case when u.sub_id > 0 then format('column %I of %s', u.name, c.relname)
+            when u.class_id = 'pg_namespace'::regclass then format('schema %I', u.name)
+            when u.class_id = 'pg_proc'::regclass then format('function %I', u.name)
+            when u.class_id = 'pg_type'::regclass then format('type %I', u.name) else format('table %I', u.name) end,
+        case when x.name = u.name then format('%I.%I', (select s.nspname from pg_namespace s where s.oid = x.schema), x.name) else quote_ident(x.name) end,
+        coalesce(c.relowner, p.proowner, t.typowner, n.nspowner)
+    from pgps_internal.used_name u
+    left join pg_class c on u.class_id = 'pg_class'::regclass and c.oid = u.object_id
+    left join pg_attribute a on u.class_id = 'pg_class'::regclass and u.sub_id > 0 and a.attrelid = u.object_id and a.attnum = u.sub_id
+    left join pg_proc p on u.class_id = 'pg_proc'::regclass and p.oid = u.object_id
+    left join pg_type t on u.class_id = 'pg_type'::regclass and t.oid = u.object_id
+    left join pg_namespace n on u.class_id = 'pg_namespace'::regclass and n.oid = u.object_id
+    cross join lateral (select coalesce(case when u.sub_id > 0 then case when not a.attisdropped then a.attname end else c.relname end,
+            p.proname, t.typname, n.nspname)::text as name,
+        coalesce(case when u.sub_id = 0 then c.relnamespace end, p.pronamespace, t.typnamespace, 0) as schema) x
+    where u.object_id = any (names_that_changed.objects) and u.noted_in = pgps_internal.here() and x.name is not null
+        and (x.name <> u.name or u.sub_id = 0 and x.schema <> u.schema)
+$$;
+comment on function pgps_internal.names_that_changed(oid[]) is 'Which names of objects that rules and filters use are others now';
+
+create or replace function pgps_internal.tell_of_renames(caller name, objects oid[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_found record;
+begin
+    if not exists (select from pgps_internal.used_name u where u.object_id = any (tell_of_renames.objects)) then
+        return;
+    end if;
+    for v_found in
+        -- A rule of a stranger's holds up nobody who renames what is his own, superusers neither.
+        select r.name, n.was, n.now, n.owner = r.owner::oid or u.oid = r.owner::oid
+            or not u.rolsuper and pg_has_role(u.oid, r.owner::oid, 'usage') as is_his
+        from pgps_internal.names_that_changed(tell_of_renames.objects) n join pgps_internal.rule r using (rule_id)
+        join pg_roles u on u.rolname = tell_of_renames.caller order by is_his desc, r.name
+    loop
+        if v_found.is_his then
+            raise exception 'rule "%" names %, which this renames to %', v_found.name, v_found.was, v_found.now using errcode = '2BP01',
+                hint = format('First: select pgps.drop_rule(%L); then make the rule with the new name.', quote_ident(v_found.name));
+        end if;
+        raise warning 'rule "%" names %, which is % now: statements that fire it fail', v_found.name, v_found.was, v_found.now
+        using hint = format('Its owner, or an administrator, types: select pgps.drop_rule(%L); and makes it with the new name.',
+            quote_ident(v_found.name));
+    end loop;
+    for v_found in
+        select distinct s.name, n.was, n.now
+        from pgps_internal.names_that_changed(tell_of_renames.objects) n
+        join pgps_internal.class c using (signature_id) join pgps_internal.member m using (class_id)
+        join pgps_internal.subscription s using (subscription_id)
+        order by s.name limit 20
+    loop
+        raise warning 'the filter of subscription "%" names %, which is % now', v_found.name, v_found.was, v_found.now
+        using hint = format('Its owner types: select pgps.alter_subscription(%L, filter => ''…''); until then it fails and is suspended, and nothing '
+            'is lost.', quote_ident(v_found.name));
+    end loop;
+    perform pgps_internal.note_names_of_rule(n.rule_id) from (
+        select distinct n.rule_id from pgps_internal.names_that_changed(tell_of_renames.objects) n where n.rule_id is not null) n;
+    perform pgps_internal.note_names_of_signature(n.signature_id) from (
+        select distinct n.signature_id from pgps_internal.names_that_changed(tell_of_renames.objects) n where n.signature_id is not null) n;
+end
+$$;
+comment on function pgps_internal.tell_of_renames(name, oid[]) is
+'Says which rules and filters name something that is called otherwise now. Errors: 2BP01 for a rule that caller could make again';
+
+create or replace function pgps_internal.after_ddl() returns event_trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_objects oid[];
+    v_caller name := case current_setting('role') when 'none' then session_user else current_setting('role') end;
+begin
+    if not exists (select from pgps_internal.rule) and not exists (select from pgps_internal.used_name) then
+        return;
+    end if;
+    v_objects := array(select d.objid from pg_event_trigger_ddl_commands() d
+        where d.schema_name is null or d.schema_name !~ '^(pg_|pgps$|pgps_)');
+    if tg_tag in ('ALTER TABLE', 'CREATE TABLE') and exists (
+            select from pg_class c where c.oid = any (v_objects) and (c.relispartition or c.relkind = 'p')) then
+        perform pgps_internal.follow_partitions();
+    end if;
+    if tg_tag = 'CREATE TABLE' or cardinality(v_objects) = 0 then
+        return;
+    elsif tg_tag = 'ALTER TABLE' then
+        perform pgps_internal.follow_columns(v_objects);
+    elsif tg_tag = 'ALTER SCHEMA' then
+        perform pgps_internal.follow_schemas(), pgps_internal.follow_columns(array(select distinct r.table_name::oid from pgps_internal.rule r));
+    end if;
+    perform pgps_internal.tell_of_renames(v_caller, v_objects);
+end
+$$;
+comment on function pgps_internal.after_ddl() is
+'After each ALTER, and each new table: what rules and filters name may be called otherwise. Runs nothing of a user''s, and nothing at all where
+there are neither rules nor filters that read tables';
+
+do $$
+begin
+    if not exists (select from pg_event_trigger e where e.evtname = 'pgps_after_ddl') then
+        create event trigger pgps_after_ddl on ddl_command_end
+        when tag in ('ALTER TABLE', 'CREATE TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'ALTER MATERIALIZED VIEW', 'ALTER FOREIGN TABLE',
+            'ALTER FUNCTION', 'ALTER PROCEDURE', 'ALTER ROUTINE', 'ALTER AGGREGATE', 'ALTER TYPE', 'ALTER DOMAIN')
+        execute function pgps_internal.after_ddl();
+    end if;
+    -- What an older release has made, or a dump was restored to.
+    perform pgps_internal.note_columns(r.rule_id),
+        pgps_internal.build_rule(r.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(r)))
+    from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null and exists (select from pg_class c where c.oid = r.table_name);
+    perform pgps_internal.note_schemas();
+    perform pgps_internal.note_names_of_rule(r.rule_id)
+    from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null;
+    perform pgps_internal.note_names_of_signature(g.signature_id) from pgps_internal.signature g where g.tier <> 'safe';
+end
+$$;
+
+revoke all on all functions in schema pgps_internal from public;
