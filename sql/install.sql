@@ -34,6 +34,7 @@
 \ir code/types/evolve.sql
 \ir code/types/queues.sql
 \ir code/types/advertise.sql
+\ir code/types/features.sql
 \ir code/types/rules.sql
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
@@ -48,6 +49,7 @@
 \ir code/match/visible.sql
 \ir code/match/classes.sql
 \ir code/match/lane_watch.sql
+\ir code/match/reclaim.sql
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
 \ir code/deliver/subscribe.sql
@@ -64,10 +66,12 @@
 \ir code/deliver/queue_views.sql
 \ir code/deliver/backlogs.sql
 \ir code/deliver/streams.sql
+\ir code/deliver/reclaim.sql
 
 -- dispatch: Cutting the log into batches, and waking who has to.
 \ir code/dispatch/dispatch.sql
 \ir code/dispatch/wake.sql
+\ir code/dispatch/reclaim.sql
 
 -- log: Publishing into the log, and giving its space back.
 \ir code/log/publish.sql
@@ -118,6 +122,9 @@
 \ir code/views/health.sql
 \ir code/views/explain.sql
 \ir code/views/trace.sql
+
+-- roster: Who takes part in what.
+\ir code/roster.sql
 
 -- Makes the code of existing event types again, with everything above in place.
 \ir code/rebuild.sql

@@ -28,13 +28,14 @@ begin
         raise exception 'event type "%" confirms "%" already', v_confirming.name, v_original.name
         using errcode = '42710', hint = 'See pgps.confirm_events.';
     end if;
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, scope, priority, max_attempts, handler)
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority, max_attempts, handler)
     values (format('confirm*%s*%s', v_confirming.type_id, v_original.type_id), quote_ident(caller)::regrole, v_original.name, false,
-        jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'link', 0, 1, 'all')
+        jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'confirm', 'local', 0, 1, 'all')
     returning * into v_subscription;
     perform pgps_internal.join_type(v_subscription, v_original, 'now');
     insert into pgps_internal.confirm_link (confirming, original, owner, subscription_id)
     values (v_confirming.type_id, v_original.type_id, quote_ident(caller)::regrole, v_subscription.subscription_id) returning * into v_link;
+    perform pgps_internal.add_feature(v_original.type_id, 'confirm');
     perform pgps_internal.build_confirm(v_link, v_confirming), pg_notify('pgps_confirm', '');
 end
 $$;
@@ -265,6 +266,27 @@ begin
     perform pgps_internal.build_confirm(k, t) from pgps_internal.confirm_link k join pgps_internal.event_type t on t.type_id = k.confirming;
 end
 $$;
+
+create or replace function pgps_internal.drop_confirms_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.drop_confirm(k) from pgps_internal.confirm_link k
+    where (drop_confirms_of.event_type).type_id in (k.confirming, k.original);
+end
+$$;
+comment on function pgps_internal.drop_confirms_of(pgps_internal.event_type) is 'Ends what an event type confirms, or is confirmed by';
+
+create or replace function pgps_internal.forget_raisers() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgps_internal.confirm_open o set raiser = '0';
+end
+$$;
+comment on function pgps_internal.forget_raisers() is 'In another life of the database: nobody knows what became of the transactions that raised events at once';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;

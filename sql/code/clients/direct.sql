@@ -311,6 +311,19 @@ $$;
 comment on function pgps_internal.count_attempts(bigint[], bigint) is
 'Counts a try for each direct registration whose client is away, and invalidates those that have had their last; returns those tried again';
 
+create or replace function pgps_internal.for_registration(subscription pgps_internal.subscription, messages pgps_internal.message[])
+returns pgps_internal.message[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select pgps_internal.for_client(r.client_id, for_registration.messages) from pgps_internal.registration r
+        where r.subscription_id = (for_registration.subscription).subscription_id), for_registration.messages);
+end
+$$;
+comment on function pgps_internal.for_registration(pgps_internal.subscription, pgps_internal.message[]) is
+'Of what comes by the subscription of a queued registration, what the handler clause lets its client have';
+
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.fetch_direct(text, text[], bigint, integer, bigint) to public;
 revoke all on function pgps.retry_direct(bigint) from public;

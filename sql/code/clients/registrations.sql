@@ -93,9 +93,9 @@ declare
     v_registration pgps_internal.registration;
 begin
     if make_registration.mode = 'queued' then
-        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, scope, priority, max_attempts, handler)
+        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority, max_attempts, handler)
         values ('pgps_registration_' || v_id, (make_registration.client).owner, v_event_name, v_pattern,
-            jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'local', 0, 5, 'all')
+            jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'registration', 'local', 0, 5, 'all')
         returning * into v_subscription;
     end if;
     insert into pgps_internal.registration (registration_id, client_id, event_name, is_pattern, mode, style, subscription_id)
@@ -119,6 +119,7 @@ as $$
 begin
     insert into pgps_internal.registration_type (registration_id, type_id)
     values ((join_registration.registration).registration_id, (join_registration.event_type).type_id) on conflict do nothing;
+    perform pgps_internal.add_feature((join_registration.event_type).type_id, 'registration');
     if (join_registration.subscription).subscription_id is not null then
         perform pgps_internal.join_type(join_registration.subscription, join_registration.event_type, 'now');
     end if;
@@ -143,6 +144,8 @@ begin
     )
     select count(pg_notify('pgps_client_' || r.client_id, 'registrations')::text) into v_told
     from joined join pgps_internal.registration r using (registration_id) where r.mode = 'direct';
+    perform pgps_internal.add_feature(match_pattern_registrations.type_id, 'registration')
+    where exists (select from pgps_internal.registration_type t where t.type_id = match_pattern_registrations.type_id);
     perform pgps_internal.refresh_direct(match_pattern_registrations.type_id)
     where exists (select from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
         where t.type_id = match_pattern_registrations.type_id and r.mode = 'direct');
@@ -252,6 +255,31 @@ comment on function pgps.client_channels(text, bigint) is
 'What a client is to LISTEN to now: a channel of its own; if it has direct registrations, one that nobody else knows, and one for each of their types;
 one for each queued registration.
 Ask again when "registrations" comes on its own channel. Errors: 42704, 42501, 08003.';
+
+create or replace function pgps_internal.registration_of(event_type pgps_internal.event_type) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select format('client "%s" is registered for it', c.name)
+        from pgps_internal.registration r join pgps_internal.client c using (client_id)
+        where r.event_name = (registration_of.event_type).name limit 1);
+end
+$$;
+comment on function pgps_internal.registration_of(pgps_internal.event_type) is
+'A client that is registered for an event type by its name, as a reason not to drop it; null when there is none';
+
+create or replace function pgps_internal.drop_registrations_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.drop_registration(r) from pgps_internal.registration r
+    where r.event_name = (drop_registrations_of.event_type).name;
+end
+$$;
+comment on function pgps_internal.drop_registrations_of(pgps_internal.event_type) is 'Ends the registrations for an event type by its name';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -199,7 +199,7 @@ declare
         else pgps_internal.fold(find_subscription.name) end;
     v_subscription pgps_internal.subscription;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name and s.scope <> 'link';
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = v_name and not s.is_hidden;
     if not found then
         raise exception 'subscription "%" does not exist', find_subscription.name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
@@ -226,7 +226,7 @@ declare
     v_subscription pgps_internal.subscription;
 begin
     select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(find_administered.name) and s.scope <> 'link' and pg_has_role(find_administered.caller, 'pgps_admin', 'usage');
+    where s.name = pgps_internal.fold(find_administered.name) and not s.is_hidden and pg_has_role(find_administered.caller, 'pgps_admin', 'usage');
     return case when found then v_subscription else pgps_internal.find_subscription(find_administered.caller, find_administered.name) end;
 end
 $$;

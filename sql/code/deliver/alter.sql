@@ -47,6 +47,7 @@ begin
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then
+        perform pgps_internal.add_feature(v_type.type_id, 'share');
         select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id and s.type_id = v_type.type_id;
         perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched), v_upto);
         -- Of what was matched before, what waits: the rest has been settled. Then what was not matched yet.

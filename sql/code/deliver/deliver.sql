@@ -276,7 +276,7 @@ begin
         s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
     into v_found
     from pgps_internal.subscription s left join pgps_internal.event_type t on t.name = s.event_type
-    where s.name = v_name and s.scope <> 'link';
+    where s.name = v_name and not s.is_hidden;
     v_subscription := case when v_found.is_theirs then v_found.subscription else pgps_internal.find_subscription(new.caller, new.subscription) end;
     if v_subscription.callback is not null then
         raise exception 'subscription "%" is internal: its events go to %', v_subscription.name, v_subscription.callback
@@ -301,9 +301,8 @@ begin
         v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
             else pgps_internal.take(v_subscription, v_max, v_acks, new.consumer) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
-        if v_subscription.name like 'pgps\_registration\_%' then
-            new.messages := (select coalesce((select pgps_internal.for_client(r.client_id, new.messages) from pgps_internal.registration r
-                where r.subscription_id = v_subscription.subscription_id), new.messages));
+        if v_subscription.kind <> 'external' then
+            new.messages := pgps_internal.after_receive(v_subscription, new.messages);
         end if;
         exit when cardinality(v_taken) = 0 or cardinality(new.messages) > 0;
         perform pgps_internal.pass_over(v_subscription, v_taken);

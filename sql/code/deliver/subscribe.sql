@@ -236,14 +236,16 @@ begin
     -- Whoever made it, it is a name and one pair of parentheses.
     perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'))
     where v_callback ->> 'function' is not null;
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, scope, callback,
-        arguments, takes, priority, max_attempts, handler)
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, kind, scope,
+        callback, arguments, takes, priority, max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
         jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         pgps_internal.clean_types(args -> 'constant_types'),
-        args ->> 'scope', v_callback ->> 'function', v_callback ->> 'arguments', (select t from unnest('{event,batch,record}'::text[]) t where t = v_callback ->> 'takes'), (args ->> 'priority')::integer,
-        (args ->> 'max_attempts')::integer,
+        case when v_callback ->> 'function' is null then 'external' else 'internal' end, args ->> 'scope',
+        v_callback ->> 'function', v_callback ->> 'arguments',
+        (select t from unnest('{event,batch,record}'::text[]) t where t = v_callback ->> 'takes'),
+        (args ->> 'priority')::integer, (args ->> 'max_attempts')::integer,
         coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
             where t.name = args -> 'types' ->> 'event_type'), 'all'))
     on conflict do nothing
@@ -386,6 +388,8 @@ begin
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id, coalesce(v_last.batch_id, 0),
         pgps_internal.waiting_ids(join_now.event_type), (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null);
+    perform pgps_internal.add_feature((join_now.event_type).type_id, 'share')
+    where (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
     if (join_now.subscription).callback is not null then
         perform pgps_internal.build_callback((join_now.subscription).subscription_id, (join_now.event_type).type_id);
     end if;
@@ -431,6 +435,8 @@ begin
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_past.subscription).subscription_id, v_class, (join_past.event_type).type_id, v_batch - 1, v_skip,
         (join_past.subscription).handler = 'any' and (join_past.subscription).callback is null);
+    perform pgps_internal.add_feature((join_past.event_type).type_id, 'share')
+    where (join_past.subscription).handler = 'any' and (join_past.subscription).callback is null;
     perform pgps_internal.replay(v_class, join_past.event_type, join_past.from_event, v_batch - 1, v_upto);
     if v_signature.in_lane is not true then
         perform pgps_internal.make_pending(v_class, v_upto);

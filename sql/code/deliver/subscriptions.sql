@@ -211,5 +211,32 @@ comment on function pgps.seek(text, text) is
 order of the batches in which transactions were committed, then of ids. What the broker still has from there on comes again.
 Needs to own it. Errors: 42704, 42501, 22023.';
 
+create or replace function pgps_internal.subscription_of(event_type pgps_internal.event_type) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select format('subscription "%s" wants its events', s.name)
+        from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+        where m.type_id = (subscription_of.event_type).type_id and not s.is_pattern limit 1);
+end
+$$;
+comment on function pgps_internal.subscription_of(pgps_internal.event_type) is
+'A subscription that is to this event type alone, as a reason not to drop it; null when there is none';
+
+create or replace function pgps_internal.drop_subscriptions_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.drop_subscription(s.subscription_id)
+    from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = (drop_subscriptions_of.event_type).type_id) m
+    join pgps_internal.subscription s using (subscription_id)
+    where not s.is_pattern;
+end
+$$;
+comment on function pgps_internal.drop_subscriptions_of(pgps_internal.event_type) is 'Drops the subscriptions to an event type alone';
+
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.unsubscribe(text), pgps.pause(text), pgps.resume(text), pgps.seek(text, text) to public;

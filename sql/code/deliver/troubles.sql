@@ -63,7 +63,7 @@ begin
     left join pgps_internal.backlog_limit l on l.subscription_id = s.subscription_id and l.dead_after is not null
     left join lateral (select v.state, v.depth from pgps.subscriptions v
         where v.subscription_id = l.subscription_id and v.state = 'dead') v on true
-    where s.scope <> 'link' and (f.subscription_id is not null or g.subscription_id is not null or s.state = 'suspended' or v.state is not null)
+    where not s.is_hidden and (f.subscription_id is not null or g.subscription_id is not null or s.state = 'suspended' or v.state is not null)
     order by s.name;
 end
 $$;

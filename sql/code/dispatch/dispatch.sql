@@ -107,7 +107,7 @@ begin
     where c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last);
     -- Nobody knows any more what became of those that raised events at once.
     update pgps_internal.control c set raiser = '0' where c.raiser is not null;
-    update pgps_internal.confirm_open o set raiser = '0';
+    perform pgps_internal.begin_life();
     v_new.batch_id := (rebaseline.last).batch_id + 1;
     v_new.previous := v_now;
     v_new.snapshot := v_now;
@@ -282,7 +282,7 @@ declare
     v_all bigint;
     v_woken bigint;
 begin
-    -- In one statement; most types have nothing of what takes another one.
+    -- In one statement. Most types need none of the optional steps below, which the roster has.
     select t as event_type,
         array(select g from pgps_internal.signature g
             where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
@@ -290,10 +290,7 @@ begin
                 and g.owner::text <> g.owner::oid::text
             order by g.owner, g.signature_id) as signatures,
         exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
-        exists (select from pgps_internal.signature g where g.type_id = t.type_id and g.in_lane) as has_lanes,
-        exists (select from pgps_internal.member m where m.type_id = t.type_id and m.takes_batch) as is_shared,
-        exists (select from pgps_internal.registration_type r where r.type_id = t.type_id) as is_registered,
-        exists (select from pgps_internal.confirm_link k where k.original = t.type_id) as is_confirmed
+        array(select f.name from pgps_internal.feature f where f.type_id = t.type_id) as features
     into v_known
     from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
     if not found then
@@ -314,17 +311,8 @@ begin
     v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, v_all - v_cut.events);
     if v_cut.events > 0 then
         v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered, v_known.signatures);
-        if v_known.is_shared then
-            perform pgps_internal.share_out(dispatch_part.batch_id, v_type.type_id);
-        end if;
-        if v_known.is_registered then
-            perform pgps_internal.appoint(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids);
-        end if;
-        if v_known.is_confirmed then
-            perform pg_notify('pgps_confirm', '');
-        end if;
-        if v_known.has_lanes then
-            perform pg_notify('pgps_lanes', '');
+        if v_known.features <> '{}' then
+            perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids, v_known.features);
         end if;
     end if;
     return v_cut.events;

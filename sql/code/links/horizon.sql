@@ -271,9 +271,9 @@ begin
         v_had := v_had + v_known;
         -- Fetched for children: everybody here has had what was for them.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        where m.type_id = v_type.type_id and s.scope <> 'link' order by m.subscription_id, m.class_id for no key update of m;
+        where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id, m.class_id for no key update of m;
         update pgps_internal.member m set skip = m.skip + (v_ids - v_known)
-        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.scope <> 'link';
+        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
     end loop;
     if not isempty(v_ids - v_had) then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)

@@ -46,8 +46,9 @@ declare
     v_id integer := nextval('pgps_internal.neighbour_neighbour_id_seq');
 begin
     -- A name that no user can give, with a *; a pattern, so that it outlives event types, of a prefix that no type has.
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, scope, priority, max_attempts, handler)
-    values (format('link*%s', v_id), make_neighbour.role, e'\x01*', true, '{}', 'link', 0, 1, 'all')
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority,
+        max_attempts, handler)
+    values (format('link*%s', v_id), make_neighbour.role, e'\x01*', true, '{}', 'link', 'local', 0, 1, 'all')
     returning subscription_id into v_subscription;
     insert into pgps_internal.neighbour (neighbour_id, broker_id, epoch, name, role, link_id, direction, subscription_id) overriding system value
     values (v_id, (make_neighbour.peer ->> 'broker')::uuid, (make_neighbour.peer ->> 'epoch')::integer, make_neighbour.peer ->> 'name',

@@ -295,26 +295,34 @@ end
 $$;
 comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is 'Puts the taken items'' staged events into the logs';
 
-create or replace function pgps_internal.note_slices(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
+create or replace function pgps_internal.note_slices(
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange, fetched int8multirange
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v record;
 begin
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
-    select (s.run ->> 'hi')::bigint, (s.run ->> 'lo')::bigint, pg_current_xact_id(), (s.run ->> 'type_id')::integer, (note_slices.neighbour).role,
-        false, coalesce((s.run ->> 'volatile')::boolean, false), (s.run ->> 'published_at')::timestamptz, o.origin_id
-    from (select s.value as run from jsonb_array_elements(note_slices.slices) s
-        where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
-    join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
-    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer;
-    -- As publication does: told at commit, if the dispatcher sleeps.
-    if not isempty(note_slices.taken) then
-        perform pgps_internal.wake_dispatcher();
-    end if;
+    -- What was fetched again, for children, is apart: nobody here is told of it.
+    for v in
+        select array_agg((s.run ->> 'type_id')::integer) as types, array_agg((s.run ->> 'lo')::bigint) as los,
+            array_agg((s.run ->> 'hi')::bigint) as his, array_agg((s.run ->> 'volatile')::boolean) as volatile,
+            array_agg((s.run ->> 'published_at')::timestamptz) as published_at, array_agg(o.origin_id) as origins, s.is_fetched
+        from (select s.value as run, (s.value ->> 'ids')::int8multirange && note_slices.fetched as is_fetched
+            from jsonb_array_elements(note_slices.slices) s
+            where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
+        join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
+        join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
+        group by s.is_fetched
+    loop
+        perform pgps_internal.record(v.types, v.los, v.his, (note_slices.neighbour).role, v.volatile, v.published_at, v.origins, not v.is_fetched);
+    end loop;
 end
 $$;
-comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
-'Publishes the taken items'' events: a row for each statement at the origin in the control queue';
+comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, int8multirange) is
+'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. fetched: those that were asked for again,
+for children';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange, batch jsonb, slices jsonb

@@ -238,6 +238,7 @@ as $$
 declare
     v_item jsonb;
     v_ids int8multirange := '{}';
+    v_fetched int8multirange := '{}';
     v_heard boolean := false;
 begin
     -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What flows changes none.
@@ -263,7 +264,12 @@ begin
         using errcode = '40001', hint = 'Again with staged.';
     end if;
     if take_batch.batch -> 'types' -> 0 is not null then
-        perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids);
+        if take_batch.staged then
+            -- What came again never goes straight into the log.
+            select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
+            where a.neighbour_id = (take_batch.neighbour).neighbour_id and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
+        end if;
+        perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids, v_fetched);
     end if;
     -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
     if (take_batch.staged or ((v_item ->> 'events')::integer > 0 and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)

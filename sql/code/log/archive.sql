@@ -100,61 +100,21 @@ $$;
 comment on function pgps_internal.retire(pgps_internal.subscription, boolean) is
 'Before a subscription loses its place: notes what auditable queues go on to show of it, what was delivered and, if it has ended, what failed';
 
-create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
+create or replace function pgps_internal.archive_deliveries(segment regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    case carry_over.ledger
-        when 'position' then
-            execute format('insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, moved_at, consumer)
-                (select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event, o.acked_total, o.outstanding, o.moved_at, o.consumer
-                from %1$s o join pgps_internal.subscription s using (subscription_id)
-                where not (s.handler = ''any'' and s.callback is null) and not exists (select from pgps_internal.position n
-                    where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %2$s::oid)
-                order by o.subscription_id, o.position_id desc)
-                union all
-                select o.subscription_id, -1, 0, -1, 0, sum(o.acked_total), 0, ''-infinity'', null
-                from %1$s o join pgps_internal.subscription s using (subscription_id)
-                where s.handler = ''any'' and s.callback is null group by o.subscription_id', carry_over.segment, carry_over.segment::oid);
-        when 'lane_step' then
-            execute format('insert into pgps_internal.lane_step (lane_id, batch_id)
-                select distinct on (o.lane_id) o.lane_id, o.batch_id from %1$s o join pgps_internal.lane l using (lane_id)
-                where not exists (select from pgps_internal.lane_step n
-                    where n.lane_id = o.lane_id and n.step_id > o.step_id and n.tableoid <> %2$s::oid)
-                order by o.lane_id, o.step_id desc', carry_over.segment, carry_over.segment::oid);
-        when 'producer' then
-            execute format('insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken, seen_at)
-                select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, o.seen_at
-                from %s o join pgps_internal.event_type t using (type_id)
-                where (t.dedupe_retention is null or o.seen_at > pgps_internal.clock() - t.dedupe_retention) and not exists (select from pgps_internal.producer n
-                    where n.type_id = o.type_id and n.publisher = o.publisher and n.producer = o.producer and n.batch_id > o.batch_id
-                        and n.tableoid <> %s::oid)
-                order by o.type_id, o.publisher, o.producer, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
-        when 'batch_type' then
-            execute format('insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-                select distinct on (o.type_id) %s, o.type_id, ''{}'', 0, o.total, o.repeats
-                from %s o join pgps_internal.event_type t using (type_id)
-                where not exists (select from pgps_internal.batch_type n
-                    where n.type_id = o.type_id and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
-                order by o.type_id, o.batch_id desc', carry_over.newest, carry_over.segment, carry_over.segment::oid);
-        when 'delivery' then
-            if not exists (select from pgps_internal.queue q where q.kind = 'out' and q.auditable) then
-                return;
-            end if;
-            execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
-                select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
-                    coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), pgps_internal.clock())
-                from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
-                join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', carry_over.segment);
-        when 'shipment', 'arrival' then
-            perform pgps_internal.carry_over_links(carry_over.ledger, carry_over.segment);
-        else
-            perform pgps_internal.carry_over_clients(carry_over.ledger, carry_over.segment, carry_over.newest);
-    end case;
+    if not exists (select from pgps_internal.queue q where q.kind = 'out' and q.auditable) then
+        return;
+    end if;
+    execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
+        select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
+            coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), pgps_internal.clock())
+        from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
+        join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', archive_deliveries.segment);
 end
 $$;
-comment on function pgps_internal.carry_over(text, regclass, bigint) is
-'Before a ledger''s segment is truncated: writes anew what is still the newest of its kind, and archives deliveries of auditable out queues';
+comment on function pgps_internal.archive_deliveries(regclass) is 'Before a segment of the deliveries is truncated: keeps those of auditable out queues';
 
 revoke all on all functions in schema pgps_internal from public;

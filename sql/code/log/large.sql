@@ -39,7 +39,7 @@ begin
     -- A client that is registered gets a statement as one occurrence, so that nothing is cut inside one.
     select range_agg(int8range(c.lo, c.hi, '(]')) into v_whole
     from unnest(part_bounds.parts) p join pgps_internal.control c on c.xid = any (p.xids) and c.type_id = p.type_id
-    where c.lo < c.hi and exists (select from pgps_internal.registration_type r where r.type_id = p.type_id);
+    where c.lo < c.hi and exists (select from pgps_internal.feature f where f.type_id = p.type_id and f.name = 'registration');
     -- At multiples of the size: a part then lies in one segment of the log.
     return v_lowest || array(
         select b from generate_series((v_lowest / v_size + 1) * v_size, v_upper - 1, v_size) b

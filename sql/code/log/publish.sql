@@ -111,6 +111,38 @@ end
 $$;
 comment on function pgps_internal.acting_publisher(name) is 'The role for which the loopback connection publishes; role itself everywhere else';
 
+create or replace function pgps_internal.record(
+    type_ids integer[], los bigint[], his bigint[], publisher regrole, volatile boolean[], published_at timestamptz[], origin_ids integer[],
+    are_news boolean
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_told bigint;
+begin
+    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
+    select s.hi, s.lo, pg_current_xact_id(), s.type_id, record.publisher, false, coalesce(s.volatile, false),
+        coalesce(s.published_at, pgps_internal.clock()), s.origin_id
+    from unnest(record.type_ids, record.los, record.his, record.volatile, record.published_at, record.origin_ids)
+        s(type_id, lo, hi, volatile, published_at, origin_id);
+    -- One note for all statements of a type, since there may be thousands: who fetches it is given each event with its own statement.
+    if record.are_news then
+        select count(pg_notify('pgps_direct_' || t.type_id, concat_ws(' ', t.type_id, s.lo, s.hi, pg_current_xact_id()))::text) into v_told
+        from (select s.type_id, min(s.lo) as lo, max(s.hi) as hi from unnest(record.type_ids, record.los, record.his) s(type_id, lo, hi)
+            group by s.type_id) s
+        join pgps_internal.event_type t using (type_id)
+        where t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger');
+    end if;
+    perform pgps_internal.wake_dispatcher();
+end
+$$;
+comment on function pgps_internal.record(integer[], bigint[], bigint[], regrole, boolean[], timestamptz[], integer[], boolean) is
+'What the rule of an endpoint does besides the log, for events that come into it otherwise: over a link, or once they were refused. Writes the
+statements (their event types, first and last ids, and so on, place by place) into the control queue, tells clients that are registered for
+direct events, and wakes the dispatcher, both when the transaction commits. The rule (pgps_internal.publication) has this as text, since it is
+planned with the publisher''s statement; what is changed here is changed there. are_news: false when nobody here is to be told of them';
+
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,47 +1,23 @@
--- Reclaim: whole segments, never rows. A segment goes when everything in it is in a batch and every subscription is past that batch.
--- Locks: access exclusive on one segment, NOWAIT: a writer that touched it still holds its lock, an unrelated long transaction does not
--- matter; what cannot be locked is skipped until the next time. One reclaimer: share update exclusive on the table installation.
-
-create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
-language sql stable
-set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
-as $$
-    select coalesce(least(
-        (select min(d.batch_id) - 1
-            from pgps_internal.member m
-            cross join lateral pgps_internal.position_of(m.subscription_id) p
-            cross join lateral (select d.* from pgps_internal.delivery d
-                where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
-                    and (d.batch_id > p.acked_batch
-                        or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event and not e.event_id <@ m.skip))
-                order by d.batch_id limit 1) d
-            where not m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
-        -- The first of each of them, from the index: there is a row for each event that waits.
-        (select min(s.batch_id) - 1 from pgps_internal.member m
-            cross join lateral (select s.batch_id from pgps_internal.share s
-                where s.subscription_id = m.subscription_id and s.batch_id > 0 and s.type_id = m.type_id
-                order by s.batch_id, s.event_id limit 1) s
-            where m.takes_batch and (low_batch.type_id is null or m.type_id = low_batch.type_id)),
-        (select min(c.suspended_batch) from pgps_internal.class c
-            where not c.is_active and (low_batch.type_id is null or c.type_id = low_batch.type_id)),
-        (select min(n.batch_id) - 1 from pgps_internal.lane_next n where low_batch.type_id is null or n.type_id = low_batch.type_id),
-        (select min(j.from_batch) from pgps_internal.joining j where low_batch.type_id is null or j.type_id = low_batch.type_id),
-        (select b.batch_id from pgps_internal.batch b order by b.batch_id desc limit 1)), 0)
-$$;
-comment on function pgps_internal.low_batch(integer) is
-'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs batches longer adds itself
-here: what is kept of all logs and ledgers follows from it.';
+-- Reclaim: whole segments, never rows. A segment goes when everything in it is in a batch and every subscription is
+-- past that batch.
+-- Locks: access exclusive on one segment, NOWAIT: a writer that touched it still holds its lock, an unrelated long
+-- transaction does not matter; what cannot be locked is skipped until the next time. One reclaimer: share update
+-- exclusive on the table installation. Which rooms have something to keep, to carry over or to reclaim of their own,
+-- the roster says (roster.sql).
 
 create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = has_undelivered.type_id)
+begin
+    return exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = has_undelivered.type_id)
         or exists (select from pgps_internal.batch_type b
             where b.type_id = has_undelivered.type_id and b.batch_id > pgps_internal.low_batch(has_undelivered.type_id))
-        or exists (select from pgps_internal.failure f where f.type_id = has_undelivered.type_id)
+        or exists (select from pgps_internal.failure f where f.type_id = has_undelivered.type_id);
+end
 $$;
-comment on function pgps_internal.has_undelivered(integer) is 'True while events of the type wait for dispatch, for a subscription, or in the exception queue';
+comment on function pgps_internal.has_undelivered(integer) is
+'True while events of the type wait for dispatch, for a subscription, or in the exception queue';
 
 create or replace function pgps_internal.as_of(low bigint) returns pgps_internal.batch
 language plpgsql stable
@@ -57,8 +33,8 @@ begin
     end if;
     select b.* into v_at from pgps_internal.batch b where b.batch_id <= as_of.low order by b.batch_id desc limit 1;
     select b.* into v_next from pgps_internal.batch b where b.batch_id > as_of.low order by b.batch_id limit 1;
-    -- Parts of one large transaction have the same snapshots: in the middle of it, what came before it counts. So it does when the row of the
-    -- batch is gone with its segment.
+    -- Parts of one large transaction have the same snapshots: in the middle of it, what came before it counts. So it
+    -- does when the row of the batch is gone with its segment.
     if v_at.batch_id is null or v_at.snapshot::text = v_next.snapshot::text and v_at.upto is not distinct from v_next.upto then
         v_at := v_next;
         v_at.snapshot := v_next.previous;
@@ -69,7 +45,8 @@ begin
 end
 $$;
 comment on function pgps_internal.as_of(bigint) is
-'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up to low. Null when that cannot
+'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up
+to low. Null when that cannot
 be told, before a restore.';
 
 create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
@@ -105,7 +82,8 @@ begin
     return not v_needed;
 end
 $$;
-comment on function pgps_internal.is_past(integer, regclass, bigint) is 'True when no event in a segment of a log waits for dispatch or for a subscription';
+comment on function pgps_internal.is_past(integer, regclass, bigint) is
+'True when no event in a segment of a log waits for dispatch or for a subscription';
 
 create or replace function pgps_internal.try_lock(relation regclass, mode text = 'access exclusive') returns boolean
 language plpgsql
@@ -118,7 +96,8 @@ exception when lock_not_available then
     return false;
 end
 $$;
-comment on function pgps_internal.try_lock(regclass, text) is 'Takes a table, as a rule a segment for truncation; false when somebody uses it';
+comment on function pgps_internal.try_lock(regclass, text) is
+'Takes a table, as a rule a segment for truncation; false when somebody uses it';
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql
@@ -154,7 +133,8 @@ begin
     return v_reclaimed;
 end
 $$;
-comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is 'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
+comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is
+'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
 
 create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, size bigint, newest bigint, column_name text) returns bigint
 language plpgsql
@@ -183,20 +163,6 @@ $$;
 comment on function pgps_internal.reclaim_ledger(text, bigint, bigint, bigint, text) is
 'Truncates the segments of a ledger whose rows are all at or below low; what must outlive them is carried over first';
 
-create or replace function pgps_internal.reclaim_positions() returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.position_id_seq'), 0);
-    v_newest_step bigint := coalesce(pg_sequence_last_value('pgps_internal.lane_step_seq'), 0);
-begin
-    return pgps_internal.reclaim_ledger('position', v_newest, 262144, v_newest, 'position_id')
-        + pgps_internal.reclaim_ledger('lane_step', v_newest_step, 65536, v_newest_step, 'step_id');
-end
-$$;
-comment on function pgps_internal.reclaim_positions() is 'Truncates old segments of the position ledgers; the newest position of each subscription, and of each lane, is carried over';
-
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -218,7 +184,8 @@ begin
     return false;
 end
 $$;
-comment on function pgps_internal.logs_use(integer) is 'True while a log has events in this segment: the control queue has their statements in the same one';
+comment on function pgps_internal.logs_use(integer) is
+'True while a log has events in this segment: the control queue has their statements in the same one';
 
 create or replace function pgps_internal.control_is_past(segment regclass) returns boolean
 language plpgsql stable
@@ -247,7 +214,8 @@ begin
 end
 $$;
 comment on function pgps_internal.control_is_past(regclass) is
-'True when no statement in a segment of the control queue waits for dispatch, or has events that lie in another segment of a log';
+'True when no statement in a segment of the control queue waits for dispatch, or has events that lie in another
+segment of a log';
 
 create or replace function pgps_internal.reclaim_control() returns bigint
 language plpgsql
@@ -259,7 +227,8 @@ declare
     v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
     v_reclaimed bigint := 0;
 begin
-    -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others of its number.
+    -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others
+    -- of its number.
     for v_slot in 0..3 loop
         v_segment := format('pgps_internal.control_%s', v_slot);
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or pgps_internal.logs_use(v_slot);
@@ -273,7 +242,8 @@ begin
     return v_reclaimed;
 end
 $$;
-comment on function pgps_internal.reclaim_control() is 'Truncates segments of the control queue whose statements have no event in a log any more';
+comment on function pgps_internal.reclaim_control() is
+'Truncates segments of the control queue whose statements have no event in a log any more';
 
 create or replace function pgps_internal.reclaim_kept(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -304,8 +274,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Written by a dispatch while their subscription was being dropped. Subscription by subscription through the index: there is a row for
-    -- each event that waits.
+    -- Written by a dispatch while their subscription was being dropped. Subscription by subscription through the
+    -- index: there is a row for each event that waits.
     execute format('with recursive has (id) as (
             (select r.subscription_id from pgps_internal.%1$I r order by r.subscription_id limit 1)
             union all
@@ -354,7 +324,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.reclaim_rows() is 'Deletes what lies beside the logs and is not needed any more: settled failures'' events, archives past retention';
+comment on function pgps_internal.reclaim_rows() is
+'Deletes what lies beside the logs and is not needed any more: settled failures'' events, archives past retention';
 
 create or replace function pgps.reclaim(max_segments integer = 1) returns bigint
 language plpgsql security definer
@@ -381,7 +352,6 @@ begin
             return v_reclaimed;
         end if;
     end loop;
-    v_reclaimed := v_reclaimed + pgps_internal.reclaim_positions();
     if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
             where n <> (v_newest / 4096) % 4) and pg_relation_size(c.oid) > 0) then
         -- Deliveries first: a batch and its types must not go before what refers to them.
@@ -391,12 +361,13 @@ begin
         end loop;
     end if;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();
-    perform pgps_internal.reclaim_rows(), pgps_internal.reclaim_loads();
-    return v_reclaimed + pgps_internal.reclaim_links() + pgps_internal.reclaim_clients(coalesce(v_low, 0), v_newest);
+    perform pgps_internal.sweep();
+    return v_reclaimed + pgps_internal.reclaim_rooms(coalesce(v_low, 0), v_newest);
 end
 $$;
 comment on function pgps.reclaim(integer) is
-'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of segments back that no
+'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of
+segments back that no
 subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -75,9 +75,6 @@ begin
     foreach v_one in array v_chosen loop
         v_count := v_count + pgps_internal.publish_refused(v_one)::integer;
     end loop;
-    if v_count > 0 then
-        perform pgps_internal.wake_dispatcher();
-    end if;
     return v_count;
 end
 $$;
@@ -109,9 +106,8 @@ begin
         where r.rejected_id = (publish_refused.refused).rejected_id;
         return false;
     end;
-    insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, origin_id)
-    values (v_id, v_id, pg_current_xact_id(), v_type.type_id, (publish_refused.refused).publisher, false, false,
-        coalesce((publish_refused.refused).published_at, pgps_internal.clock()), (publish_refused.refused).origin_id);
+    perform pgps_internal.record(array[v_type.type_id], array[v_id], array[v_id], (publish_refused.refused).publisher, null,
+        array[(publish_refused.refused).published_at], array[(publish_refused.refused).origin_id], true);
     -- In the place it has in its origin's history, behind the horizon: neighbours that are past it do not get it. Of no attachment.
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, lo, hi, ids)
     select coalesce((publish_refused.refused).neighbour_id, 0), coalesce(a.lseq, 0), coalesce(a.mark, ''), (publish_refused.refused).origin_id, -1,

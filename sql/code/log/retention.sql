@@ -63,7 +63,7 @@ end
 $$;
 comment on function pgps_internal.newest_before(timestamptz) is 'The newest batch that was cut before a time; null when there is none';
 
-create or replace function pgps_internal.kept_batch(type_id integer = null) returns bigint
+create or replace function pgps_internal.kept_for_links(type_id integer) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -74,15 +74,14 @@ begin
     from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
     where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
         and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
-            and (kept_batch.type_id is null or m.type_id = kept_batch.type_id));
+            and (kept_for_links.type_id is null or m.type_id = kept_for_links.type_id));
     if v_linked is not null then
         v_linked := greatest(v_linked, pgps_internal.newest_before(pgps_internal.clock() - pgps_internal.setting('link_retention')::interval));
     end if;
-    return least(pgps_internal.low_batch(kept_batch.type_id), v_linked);
+    return v_linked;
 end
 $$;
-comment on function pgps_internal.kept_batch(integer) is
-'Nobody needs batches up to this one (of a type): all subscriptions have acknowledged them, and they came to all brokers behind the
-neighbours, or are older than the setting link_retention';
+comment on function pgps_internal.kept_for_links(integer) is
+'All brokers behind the neighbours have everything (of a type) up to this batch, or it is older than the setting link_retention; null: nobody is';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -216,6 +216,7 @@ begin
                     (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' <> '=' order by 1 limit 1))),
             find_signature.environment, find_signature.in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
         returning signature_id into v_signature;
+        perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where find_signature.in_lane;
         perform pgps_internal.build_signature(v_signature);
         if find_signature.tier <> 'safe' then
             perform pgps_internal.note_schemas(), pgps_internal.note_names_of_signature(v_signature);

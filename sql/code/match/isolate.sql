@@ -96,7 +96,7 @@ begin
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
     select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-    where m.class_id = v_class.class_id and s.scope <> 'link'
+    where m.class_id = v_class.class_id and s.kind <> 'link'
     on conflict do nothing;
     perform pgps_internal.forward_unmatched(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
     if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer) then
@@ -125,7 +125,7 @@ begin
     -- Who shares the class here has its exception.
     update pgps_internal.member m set skip = m.skip + int8multirange(int8range(forward_unmatched.event_id, forward_unmatched.event_id, '[]'))
     from pgps_internal.subscription s
-    where m.class_id = (forward_unmatched.class).class_id and s.subscription_id = m.subscription_id and s.scope <> 'link';
+    where m.class_id = (forward_unmatched.class).class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
 end
 $$;
 comment on function pgps_internal.forward_unmatched(pgps_internal.class, bigint, bigint) is
@@ -170,7 +170,7 @@ declare
 begin
     update pgps_internal.subscription s set state = 'suspended', last_error = suspend_class.error
     from pgps_internal.member m
-    where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id and s.scope <> 'link';
+    where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
     v_local := found;
     perform pgps_internal.widen(c, suspend_class.after_batch) from pgps_internal.class c where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);

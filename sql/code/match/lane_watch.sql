@@ -105,7 +105,7 @@ begin
         where c.is_pending and g.in_lane and c.owner = (note_slow_joining.lane).owner order by c.class_id limit 1;
         update pgps_internal.class c set is_pending = false, last_error = note_slow_joining.error where c.class_id = v_class;
         update pgps_internal.subscription s set state = 'suspended', last_error = format('filter: %s', note_slow_joining.error)
-        from pgps_internal.member m where m.class_id = v_class and s.subscription_id = m.subscription_id and s.scope <> 'link';
+        from pgps_internal.member m where m.class_id = v_class and s.subscription_id = m.subscription_id and s.kind <> 'link';
         return format('a filter of role %s %s', (note_slow_joining.lane).owner, note_slow_joining.error);
     end if;
     update pgps_internal.joining j set failures = greatest(j.failures, 0) + note_slow_joining.strikes

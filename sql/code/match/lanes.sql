@@ -195,7 +195,7 @@ begin
                 (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending))
                     and pgps_internal.has_guests(v_lane.owner),
                 array(select t.type_id from pgps_internal.lane_type t where t.owner = v_lane.owner
-                    and exists (select from pgps_internal.member m where m.type_id = t.type_id and m.takes_batch))
+                    and exists (select from pgps_internal.feature f where f.type_id = t.type_id and f.name = 'share'))
             into v_rows, v_has_guests, v_shared;
             if v_has_guests then
                 v_run.is_done := not pgps_internal.prepare_lane(v_lane, v_position);
@@ -321,6 +321,7 @@ begin
     values (v_subscription.subscription_id, v_class, v_type.type_id, (join_in_lane.joining).from_batch, (join_in_lane.joining).skip,
         v_subscription.handler = 'any' and v_subscription.callback is null)
     on conflict do nothing;
+    perform pgps_internal.add_feature(v_type.type_id, 'share') where v_subscription.handler = 'any' and v_subscription.callback is null;
     if v_subscription.callback is not null then
         perform pgps_internal.build_callback(v_subscription.subscription_id, v_type.type_id);
     end if;

@@ -252,6 +252,28 @@ begin atomic
 end;
 comment on function pgps.drop_rule(text) is 'Drops an active rule. Needs to own it, or pgps_admin. Locks its table. Errors: 42704, 42501.';
 
+create or replace function pgps_internal.rule_of(event_type pgps_internal.event_type) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (
+        select format('rule "%s" publishes it', r.name) from pgps_internal.rule r where r.type_id = (rule_of.event_type).type_id limit 1);
+end
+$$;
+comment on function pgps_internal.rule_of(pgps_internal.event_type) is
+'A rule that publishes an event type, as a reason not to drop it; null when there is none';
+
+create or replace function pgps_internal.drop_rules_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where r.type_id = (drop_rules_of.event_type).type_id;
+end
+$$;
+comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is 'Drops the rules that publish an event type';
+
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.create_rule(text, regclass, text, text, text[], text, text, text), pgps.drop_rule(text)

@@ -79,8 +79,7 @@ begin
     perform pgps_internal.build_code(v_type.type_id);
     execute format('grant insert, select on %s to %I with grant option', v_endpoint, caller);
     execute format('grant insert, select on %s to pgps_admin with grant option', v_endpoint);
-    perform pgps_internal.lend(v_type);
-    perform pgps_internal.match_pattern_subscriptions(v_type.type_id), pgps_internal.match_pattern_registrations(v_type.type_id);
+    perform pgps_internal.join_rooms(v_type);
 end
 $$;
 comment on function pgps_internal.do_build_type(name, jsonb) is
@@ -231,31 +230,13 @@ begin
     perform pgps_internal.require_admin(caller, 'drop event types');
     perform pgps_internal.forget_rules();
     if not v_cascade then
-        select format('subscription "%s" wants its events', s.name) into v_blocker
-        from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        where m.type_id = v_type.type_id and not s.is_pattern limit 1;
-        if v_blocker is null then
-            select format('rule "%s" publishes it', r.name) into v_blocker from pgps_internal.rule r where r.type_id = v_type.type_id limit 1;
-        end if;
-        if v_blocker is null then
-            select format('client "%s" is registered for it', c.name) into v_blocker
-            from pgps_internal.registration r join pgps_internal.client c using (client_id) where r.event_name = v_type.name limit 1;
-        end if;
-        if v_blocker is null and pgps_internal.has_undelivered(v_type.type_id) then
-            v_blocker := 'events of it are not delivered yet';
-        end if;
+        v_blocker := pgps_internal.what_needs(v_type);
         if v_blocker is not null then
             raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
                 hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.', v_type.name);
         end if;
     end if;
-    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where r.type_id = v_type.type_id;
-    perform pgps_internal.drop_confirm(k) from pgps_internal.confirm_link k where v_type.type_id in (k.confirming, k.original);
-    perform pgps_internal.drop_registration(r) from pgps_internal.registration r where r.event_name = v_type.name;
-    perform pgps_internal.drop_subscription(s.subscription_id)
-    from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = v_type.type_id) m
-    join pgps_internal.subscription s using (subscription_id)
-    where not s.is_pattern;
+    perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.drop_code(v_type.type_id);
     perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
     delete from pgps_internal.member m where m.type_id = v_type.type_id;

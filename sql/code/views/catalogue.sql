@@ -58,7 +58,7 @@ comment on view pgps.advertisements is 'Who has announced to publish what: roles
 
 create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
-    case when s.callback is null then 'external' else 'internal' end as kind,
+    case s.kind when 'internal' then 'internal' else 'external' end as kind,
     case when s.arguments is not null then format('%s(%s)', s.callback, s.arguments)
         when s.takes = 'record' then s.callback || '(record)'
         when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
@@ -97,7 +97,7 @@ cross join lateral (select
         -- Who shares what waits has it in hand for as long as a lease lasts.
         else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > pgps._clock() - l.dead_after)
         end as is_dead) a
-where s.scope <> 'link' and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
+where not s.is_hidden and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
 A client that waits for events listens on channel. state: active, paused, suspended (last_error says why), or dead: is_dead, that is, nobody has

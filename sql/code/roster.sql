@@ -1,0 +1,180 @@
+-- The roster: who takes part in what. The core calls the functions that are made here and knows none of the rooms
+-- behind them; a new room is a line for each hook that it takes part in. What is called stands in plain text in the
+-- function of its hook, so that a hook costs no look-up. Hooks by the name of a feature (see add_feature) are skipped
+-- for event types that do not have it.
+-- Locks: none of its own.
+
+create or replace function pgps_internal.roster() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $roster$
+    values
+    -- After a batch of a type was matched, in the dispatcher's transaction: batch_id, event_type, xids, ids. name: a
+    -- feature of the event type.
+    ('after_match', 'share', 'pgps_internal.share_out(batch_id, (event_type).type_id)'),
+    ('after_match', 'registration', 'pgps_internal.appoint(batch_id, event_type, xids, ids)'),
+    ('after_match', 'confirm', 'pg_notify(''pgps_confirm'', '''')'),
+    ('after_match', 'lane', 'pg_notify(''pgps_lanes'', '''')'),
+
+    -- Is there still something that needs a feature of an event type (needs_feature.type_id)?
+    ('needs_feature', 'share', 'exists (select from pgps_internal.member m
+        where m.type_id = needs_feature.type_id and m.takes_batch)'),
+    ('needs_feature', 'registration', 'exists (select from pgps_internal.registration_type r
+        where r.type_id = needs_feature.type_id)'),
+    ('needs_feature', 'confirm', 'exists (select from pgps_internal.confirm_link k
+        where k.original = needs_feature.type_id)'),
+    ('needs_feature', 'lane', 'exists (select from pgps_internal.signature g
+        where g.type_id = needs_feature.type_id and g.in_lane)'),
+
+    -- What a reader of a subscription of a kind is given of the messages: subscription, messages. name: a kind.
+    ('after_receive', 'registration', 'pgps_internal.for_registration(subscription, messages)'),
+
+    -- Up to which batch somebody has everything (of a type, or null: of all); null when nobody waits for anything.
+    ('low_batch', 'subscriptions', 'pgps_internal.low_of_subscriptions(low_batch.type_id)'),
+    ('low_batch', 'shares', 'pgps_internal.low_of_shares(low_batch.type_id)'),
+    ('low_batch', 'classes', 'pgps_internal.low_of_classes(low_batch.type_id)'),
+    ('low_batch', 'lanes', 'pgps_internal.low_of_lanes(low_batch.type_id)'),
+    ('low_batch', 'dispatch', '(pgps_internal.last_batch()).batch_id'),
+
+    -- The same of who wants batches kept although every subscription has acknowledged them.
+    ('kept_batch', 'links', 'pgps_internal.kept_for_links(kept_batch.type_id)'),
+
+    -- Before a segment of a ledger is truncated: segment, newest (the newest number in the ledger). name: the ledger.
+    ('carry_over', 'position', 'pgps_internal.carry_over_positions(segment)'),
+    ('carry_over', 'lane_step', 'pgps_internal.carry_over_lanes(segment)'),
+    ('carry_over', 'producer', 'pgps_internal.carry_over_producers(segment, newest)'),
+    ('carry_over', 'batch_type', 'pgps_internal.carry_over_totals(segment, newest)'),
+    ('carry_over', 'delivery', 'pgps_internal.archive_deliveries(segment)'),
+    ('carry_over', 'shipment', 'pgps_internal.carry_over_links(ledger, segment)'),
+    ('carry_over', 'arrival', 'pgps_internal.carry_over_links(ledger, segment)'),
+    ('carry_over', 'client_mark', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'client_checkpoint', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'reply_mark', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'request', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'reply', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+
+    -- Ledgers of a room's own: gives back the segments that nobody needs, and returns how many. low (up to which
+    -- batch all is past), newest.
+    ('reclaim_rooms', 'deliver', 'pgps_internal.reclaim_positions()'),
+    ('reclaim_rooms', 'match', 'pgps_internal.reclaim_lanes()'),
+    ('reclaim_rooms', 'links', 'pgps_internal.reclaim_links()'),
+    ('reclaim_rooms', 'clients', 'pgps_internal.reclaim_clients(low, newest)'),
+
+    -- What lies in a room's tables and is over; reclaim comes by here.
+    ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
+    ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
+    ('sweep', 'types', 'pgps_internal.drop_features()'),
+
+    -- A new event type: who is lent rights on it, and whose patterns it fits. event_type.
+    ('join_rooms', 'links', 'pgps_internal.lend(event_type)'),
+    ('join_rooms', 'deliver', 'pgps_internal.match_pattern_subscriptions((event_type).type_id)'),
+    ('join_rooms', 'clients', 'pgps_internal.match_pattern_registrations((event_type).type_id)'),
+
+    -- Why an event type should not be dropped, null: no reason; and what goes with it, in this order. event_type.
+    ('what_needs', 'deliver', 'pgps_internal.subscription_of(event_type)'),
+    ('what_needs', 'rules', 'pgps_internal.rule_of(event_type)'),
+    ('what_needs', 'clients', 'pgps_internal.registration_of(event_type)'),
+    ('what_needs', 'log', 'case when pgps_internal.has_undelivered((event_type).type_id)
+        then ''events of it are not delivered yet'' end'),
+    ('drop_from_rooms', 'rules', 'pgps_internal.drop_rules_of(event_type)'),
+    ('drop_from_rooms', 'confirm', 'pgps_internal.drop_confirms_of(event_type)'),
+    ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),
+    ('drop_from_rooms', 'deliver', 'pgps_internal.drop_subscriptions_of(event_type)'),
+
+    -- A restored or cloned database: ids of transactions that a room has written down mean nothing any more.
+    ('begin_life', 'confirm', 'pgps_internal.forget_raisers()')
+$roster$;
+comment on function pgps_internal.roster() is
+'Who takes part in what: hook is the function that the core calls, name whom or what a line is for, call what is run
+then, in
+the order of the lines';
+
+create or replace function pgps_internal.calls_of(hook text, line text, separator text) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select string_agg(format(calls_of.line, r.name, r.call), calls_of.separator order by r.place)
+    from pgps_internal.roster() with ordinality r(hook, name, call, place) where r.hook = calls_of.hook
+$$;
+comment on function pgps_internal.calls_of(text, text, text) is
+'The text of a hook''s function: line for each of its lines in the roster, with name for %1 and call for %2';
+
+create or replace function pgps_internal.make_hook(signature text, attributes text, body text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('create or replace function pgps_internal.%s language plpgsql %s as %L', make_hook.signature, make_hook.attributes,
+        format(E'begin\n%s\nend', make_hook.body));
+end
+$$;
+comment on function pgps_internal.make_hook(text, text, text) is 'Makes the function of a hook';
+
+do $$
+declare
+    v_perform constant text := '    perform %2$s;';
+    v_least constant text := '        %2$s';
+    v_settings constant text := 'set search_path = pg_catalog, pg_temp';
+begin
+    -- What dispatch and receive call has no settings of its own: they are those of the function that calls it.
+    perform pgps_internal.make_hook(
+        'after_match(batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange, features text[]) returns void', '',
+        pgps_internal.calls_of('after_match', E'    if %1$L = any (features) then\n        perform %2$s;\n    end if;', E'\n'));
+    perform pgps_internal.make_hook(
+        'after_receive(subscription pgps_internal.subscription, messages pgps_internal.message[]) returns pgps_internal.message[]', 'stable',
+        format(E'    return case (subscription).kind\n%s\n        else messages end;',
+            pgps_internal.calls_of('after_receive', '        when %1$L then %2$s', E'\n')));
+    perform pgps_internal.make_hook('needs_feature(name text, type_id integer) returns boolean', 'stable ' || v_settings,
+        format(E'    return case needs_feature.name\n%s\n        else false end;',
+            pgps_internal.calls_of('needs_feature', '        when %1$L then %2$s', E'\n')));
+    perform pgps_internal.make_hook('low_batch(type_id integer = null) returns bigint',
+        'stable set enable_seqscan = off set enable_bitmapscan = off ' || v_settings,
+        format(E'    return coalesce(least(\n%s), 0);', pgps_internal.calls_of('low_batch', v_least, E',\n')));
+    perform pgps_internal.make_hook('kept_batch(type_id integer = null) returns bigint', 'stable ' || v_settings,
+        format(E'    return least(pgps_internal.low_batch(kept_batch.type_id),\n%s);', pgps_internal.calls_of('kept_batch', v_least, E',\n')));
+    perform pgps_internal.make_hook('carry_over(ledger text, segment regclass, newest bigint) returns void', v_settings,
+        format(E'    case carry_over.ledger\n%s\n        else null;\n    end case;',
+            pgps_internal.calls_of('carry_over', '        when %1$L then perform %2$s;', E'\n')));
+    perform pgps_internal.make_hook('reclaim_rooms(low bigint, newest bigint) returns bigint', v_settings,
+        format(E'    return\n%s;', pgps_internal.calls_of('reclaim_rooms', '        %2$s', E' +\n')));
+    perform pgps_internal.make_hook('sweep() returns void', v_settings, pgps_internal.calls_of('sweep', v_perform, E'\n'));
+    perform pgps_internal.make_hook('join_rooms(event_type pgps_internal.event_type) returns void', v_settings,
+        pgps_internal.calls_of('join_rooms', v_perform, E'\n'));
+    perform pgps_internal.make_hook('what_needs(event_type pgps_internal.event_type) returns text', 'stable ' || v_settings,
+        format(E'    return coalesce(\n%s);', pgps_internal.calls_of('what_needs', v_least, E',\n')));
+    perform pgps_internal.make_hook('drop_from_rooms(event_type pgps_internal.event_type) returns void', v_settings,
+        pgps_internal.calls_of('drop_from_rooms', v_perform, E'\n'));
+    perform pgps_internal.make_hook('begin_life() returns void', v_settings, pgps_internal.calls_of('begin_life', v_perform, E'\n'));
+end
+$$;
+
+comment on function pgps_internal.after_match(bigint, pgps_internal.event_type, xid8[], int8multirange, text[]) is
+'What rooms do with a batch of an event type after it was matched; features: those of the type. Called by dispatch,
+with its settings';
+comment on function pgps_internal.after_receive(pgps_internal.subscription, pgps_internal.message[]) is
+'What the room behind a subscription of its kind makes of messages before they are given out';
+comment on function pgps_internal.needs_feature(text, integer) is
+'True while something defined on an event type needs that feature of it';
+comment on function pgps_internal.low_batch(integer) is
+'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs
+batches longer has a line in
+the roster: what is kept of all logs and ledgers follows from it';
+comment on function pgps_internal.kept_batch(integer) is
+'Nobody needs batches up to this one (of a type): all subscriptions have acknowledged them, and nobody else wants them
+kept';
+comment on function pgps_internal.carry_over(text, regclass, bigint) is
+'Before a ledger''s segment is truncated: writes anew what is still the newest of its kind, and archives deliveries of
+auditable out queues';
+comment on function pgps_internal.reclaim_rooms(bigint, bigint) is
+'Truncates segments of the rooms'' own ledgers; returns how many';
+comment on function pgps_internal.sweep() is 'Deletes what lies beside the logs and ledgers and is over';
+comment on function pgps_internal.join_rooms(pgps_internal.event_type) is
+'What rooms do about a new event type: lend rights, and join to it whose pattern it fits';
+comment on function pgps_internal.what_needs(pgps_internal.event_type) is
+'Why an event type is not to be dropped; null when nothing speaks against it';
+comment on function pgps_internal.drop_from_rooms(pgps_internal.event_type) is
+'Drops all that rooms have of an event type';
+comment on function pgps_internal.begin_life() is
+'What rooms have written down of transactions is of another life of this database; see rebaseline';
+
+revoke all on all functions in schema pgps_internal from public;
