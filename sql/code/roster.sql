@@ -99,54 +99,124 @@ $$;
 comment on function pgps_internal.calls_of(text, text, text) is
 'The text of a hook''s function: line for each of its lines in the roster, with name for %1 and call for %2';
 
-create or replace function pgps_internal.make_hook(signature text, attributes text, body text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    execute format('create or replace function pgps_internal.%s language plpgsql %s as %L', make_hook.signature, make_hook.attributes,
-        format(E'begin\n%s\nend', make_hook.body));
-end
-$$;
-comment on function pgps_internal.make_hook(text, text, text) is 'Makes the function of a hook';
-
-do $$
-declare
-    v_perform constant text := '    perform %2$s;';
-    v_least constant text := '        %2$s';
-    v_settings constant text := 'set search_path = pg_catalog, pg_temp';
+do $do$
 begin
     -- What dispatch and receive call has no settings of its own: they are those of the function that calls it.
-    perform pgps_internal.make_hook(
-        'after_match(batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange, features text[]) returns void', '',
-        pgps_internal.calls_of('after_match', E'    if %1$L = any (features) then\n        perform %2$s;\n    end if;', E'\n'));
-    perform pgps_internal.make_hook(
-        'after_receive(subscription pgps_internal.subscription, messages pgps_internal.message[]) returns pgps_internal.message[]', 'stable',
-        format(E'    return case (subscription).kind\n%s\n        else messages end;',
-            pgps_internal.calls_of('after_receive', '        when %1$L then %2$s', E'\n')));
-    perform pgps_internal.make_hook('needs_feature(name text, type_id integer) returns boolean', 'stable ' || v_settings,
-        format(E'    return case needs_feature.name\n%s\n        else false end;',
-            pgps_internal.calls_of('needs_feature', '        when %1$L then %2$s', E'\n')));
-    perform pgps_internal.make_hook('low_batch(type_id integer = null) returns bigint',
-        'stable set enable_seqscan = off set enable_bitmapscan = off ' || v_settings,
-        format(E'    return coalesce(least(\n%s), 0);', pgps_internal.calls_of('low_batch', v_least, E',\n')));
-    perform pgps_internal.make_hook('kept_batch(type_id integer = null) returns bigint', 'stable ' || v_settings,
-        format(E'    return least(pgps_internal.low_batch(kept_batch.type_id),\n%s);', pgps_internal.calls_of('kept_batch', v_least, E',\n')));
-    perform pgps_internal.make_hook('carry_over(ledger text, segment regclass, newest bigint) returns void', v_settings,
-        format(E'    case carry_over.ledger\n%s\n        else null;\n    end case;',
-            pgps_internal.calls_of('carry_over', '        when %1$L then perform %2$s;', E'\n')));
-    perform pgps_internal.make_hook('reclaim_rooms(low bigint, newest bigint) returns bigint', v_settings,
-        format(E'    return\n%s;', pgps_internal.calls_of('reclaim_rooms', '        %2$s', E' +\n')));
-    perform pgps_internal.make_hook('sweep() returns void', v_settings, pgps_internal.calls_of('sweep', v_perform, E'\n'));
-    perform pgps_internal.make_hook('join_rooms(event_type pgps_internal.event_type) returns void', v_settings,
-        pgps_internal.calls_of('join_rooms', v_perform, E'\n'));
-    perform pgps_internal.make_hook('what_needs(event_type pgps_internal.event_type) returns text', 'stable ' || v_settings,
-        format(E'    return coalesce(\n%s);', pgps_internal.calls_of('what_needs', v_least, E',\n')));
-    perform pgps_internal.make_hook('drop_from_rooms(event_type pgps_internal.event_type) returns void', v_settings,
-        pgps_internal.calls_of('drop_from_rooms', v_perform, E'\n'));
-    perform pgps_internal.make_hook('begin_life() returns void', v_settings, pgps_internal.calls_of('begin_life', v_perform, E'\n'));
+    execute format($f$
+        create or replace function pgps_internal.after_match(
+            batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange, features text[]
+        ) returns void
+        language plpgsql
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('after_match',
+            E'if %1$L = any (features) then\n                perform %2$s;\n            end if;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.after_receive(
+            subscription pgps_internal.subscription, messages pgps_internal.message[]
+        )
+        returns pgps_internal.message[]
+        language plpgsql stable
+        as $$
+        begin
+            return case (subscription).kind
+                %s
+                else messages end;
+        end
+        $$$f$, pgps_internal.calls_of('after_receive', 'when %1$L then %2$s', E'\n                '));
+    execute format($f$
+        create or replace function pgps_internal.needs_feature(name text, type_id integer) returns boolean
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return case needs_feature.name
+                %s
+                else false end;
+        end
+        $$$f$, pgps_internal.calls_of('needs_feature', 'when %1$L then %2$s', E'\n                '));
+    execute format($f$
+        create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
+        language plpgsql stable
+        set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
+        as $$
+        begin
+            return coalesce(least(
+                %s), 0);
+        end
+        $$$f$, pgps_internal.calls_of('low_batch', '%2$s', E',\n                '));
+    execute format($f$
+        create or replace function pgps_internal.kept_batch(type_id integer = null) returns bigint
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return least(pgps_internal.low_batch(kept_batch.type_id),
+                %s);
+        end
+        $$$f$, pgps_internal.calls_of('kept_batch', '%2$s', E',\n                '));
+    execute format($f$
+        create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            case carry_over.ledger
+                %s
+                else null;
+            end case;
+        end
+        $$$f$, pgps_internal.calls_of('carry_over', 'when %1$L then perform %2$s;', E'\n                '));
+    execute format($f$
+        create or replace function pgps_internal.reclaim_rooms(low bigint, newest bigint) returns bigint
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return %s;
+        end
+        $$$f$, pgps_internal.calls_of('reclaim_rooms', '%2$s', E'\n                + '));
+    execute format($f$
+        create or replace function pgps_internal.sweep() returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('sweep', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.join_rooms(event_type pgps_internal.event_type) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('join_rooms', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.what_needs(event_type pgps_internal.event_type) returns text
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return coalesce(
+                %s);
+        end
+        $$$f$, pgps_internal.calls_of('what_needs', '%2$s', E',\n                '));
+    execute format($f$
+        create or replace function pgps_internal.drop_from_rooms(event_type pgps_internal.event_type) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('drop_from_rooms', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.begin_life() returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('begin_life', 'perform %2$s;', E'\n            '));
 end
-$$;
+$do$;
 
 comment on function pgps_internal.after_match(bigint, pgps_internal.event_type, xid8[], int8multirange, text[]) is
 'What rooms do with a batch of an event type after it was matched; features: those of the type. Called by dispatch,
