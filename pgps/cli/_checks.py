@@ -137,7 +137,8 @@ def subscriptions(facts: Facts) -> Iterator[Finding]:
             message = f'"{name}" is suspended: {error}'
             fix = f"pgps sub show {typed}; pgps sub resume {typed}"
             if row["is_orphan"]:
-                fix = f"pgps sub rm {typed}"
+                given = f"select pgps.alter_subscription({literal(quoted(name))}, owner => '…')"
+                fix = f"pgps sub rm {typed}; or give it to a role that you are a member of: {given}"
             elif error.startswith("filter: "):
                 changed = f"select pgps.alter_subscription({literal(quoted(name))}, filter => '…')"
                 fix = f"{changed}; or mend what it uses, then pgps sub resume {typed}"

@@ -3,6 +3,8 @@
 
 -- It returns more.
 drop function if exists pgps.trouble_counts();
+-- It takes more.
+drop function if exists pgps.alter_subscription(text, text, integer, integer, interval, bigint, text);
 
 -- Under which name a rule knows each column of its table: {"name": [attnum, its name now]}; and the number the table had when that was noted.
 alter table pgps_internal.rule add column columns jsonb not null default '{}', add column table_oid oid;

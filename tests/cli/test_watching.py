@@ -57,7 +57,14 @@ def test_doctor_works_when_the_owner_of_a_subscription_is_gone(
     assert call(admin, "dispatch") == 2
     result = pgps("doctor", "--json", dsn=own_database)
     problems = [each for each in result.json if each["level"] == "problem"]
-    assert [each["fix"] for each in problems] == ["pgps sub rm all", "pgps sub rm mine", "pgps sub rm some"]
+    assert [each["fix"].split(";")[0] for each in problems] == [
+        "pgps sub rm all",
+        "pgps sub rm mine",
+        "pgps sub rm some",
+    ]
+    given = problems[0]["fix"].split(": ")[1].replace("…", name)
+    admin.execute(given.encode())
+    assert rows(admin, "select name from pgps.subscriptions where state = 'active'") == [("all",)]
     assert all("its owner was dropped" in each["message"] for each in problems)
     assert len(rows(admin, "select * from pgps.subscriptions")) == 3
     for each in ("all", "some", "mine"):

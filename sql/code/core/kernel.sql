@@ -206,7 +206,8 @@ begin
     elsif v_subscription.owner::text = v_subscription.owner::oid::text then
         -- The number of a role that has been dropped is shown as a number.
         raise exception 'the owner of subscription "%" was dropped', v_subscription.name
-        using errcode = '55000', hint = format('As an administrator: select pgps.unsubscribe(%L)', quote_ident(v_subscription.name));
+        using errcode = '55000', hint = format('As an administrator: select pgps.alter_subscription(%1$L, owner => ''…''), or pgps.unsubscribe(%1$L)',
+            quote_ident(v_subscription.name));
     elsif not pg_has_role(find_subscription.caller, v_subscription.owner::oid, 'usage') then
         raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
         using errcode = '42501', hint = format('Become a member of role %s, or subscribe yourself.', v_subscription.owner);

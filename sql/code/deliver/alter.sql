@@ -34,6 +34,10 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
     -- Up to here the old filter has been asked.
     select case when not c.is_active then c.suspended_batch
+            -- Whose role was dropped was not asked since. Behind its last delivery, or what is left of all deliveries, nothing was shared out.
+            when c.owner::text = c.owner::oid::text then greatest((rematch.member).from_batch,
+                (select max(d.batch_id) from pgps_internal.delivery d where d.class_id = c.class_id),
+                (select min(d.batch_id) - 1 from pgps_internal.delivery d))
             else pgps_internal.matched_upto(c.owner, (select g from pgps_internal.signature g where g.signature_id = c.signature_id), rematch.last) end
     into v_matched from pgps_internal.class c where c.class_id = (rematch.member).class_id;
     execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode', v_type.log);
@@ -153,9 +157,70 @@ end
 $$;
 comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';
 
+create or replace function pgps_internal.do_give_subscription(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
+    v_id bigint := v_subscription.subscription_id;
+    v_is_orphan boolean := v_subscription.owner::text = v_subscription.owner::oid::text;
+    v_position pgps_internal.position;
+    v_function regprocedure;
+    v_owner oid := (select r.oid from pg_roles r where r.rolname = args ->> 'owner');
+    v_type text;
+begin
+    if v_owner is null then
+        raise exception 'role "%" does not exist', args ->> 'owner' using errcode = '42704', hint = 'See pg_roles.';
+    elsif not v_is_orphan and not pg_has_role(caller, v_subscription.owner::oid, 'usage') then
+        raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
+        using errcode = '42501', hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.', v_subscription.owner);
+    elsif not pg_has_role(caller, v_owner, 'member') then
+        -- Its filter and its callback are going to run with those rights.
+        raise exception 'role "%" is no member of role "%"', caller, args ->> 'owner'
+        using errcode = '42501', hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', args ->> 'owner', caller);
+    elsif v_owner = v_subscription.owner::oid then
+        return;
+    end if;
+    select t.name into v_type from pgps_internal.member m join pgps_internal.event_type t using (type_id)
+    where m.subscription_id = v_id and not has_table_privilege(v_owner, t.endpoint, 'select') limit 1;
+    if v_type is not null then
+        raise exception 'role "%" may not subscribe to event type "%"', args ->> 'owner', v_type
+        using errcode = '42501', hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, args ->> 'owner');
+    end if;
+    perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
+    if v_subscription.handler = 'any' and v_subscription.callback is null then
+        -- As for another filter.
+        lock table only pgps_internal.batch in share row exclusive mode;
+    end if;
+    perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
+    update pgps_internal.subscription s set owner = v_owner::regrole, last_error = null,
+        state = case when s.state = 'suspended' then 'active' else s.state end
+    where s.subscription_id = v_id returning * into v_subscription;
+    if v_subscription.is_pattern then
+        perform pgps_internal.open_lane(v_owner::regrole);
+    end if;
+    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch()) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
+        and p.proname ~ format('^callback_%s_\d+$', v_id) loop
+        execute format('drop function %s', v_function);
+    end loop;
+    perform pgps_internal.build_callback(v_id, m.type_id) from (select distinct m.type_id from pgps_internal.member m
+        where m.subscription_id = v_id and v_subscription.callback is not null) m;
+    v_position := pgps_internal.position_of(v_id);
+    if v_position.outstanding > 0 then
+        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+            v_position.acked_total);
+    end if;
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, ''), pg_notify('pgps_lanes', '');
+end
+$$;
+comment on function pgps_internal.do_give_subscription(name, jsonb) is
+'Gives a subscription to another role, whose rights its filter and callback have from then on: what waits is matched anew with them';
+
 create or replace function pgps.alter_subscription(
     name text, filter text = null, priority integer = null, max_attempts integer = null, dead_after interval = null, max_backlog bigint = null,
-    on_backlog text = null
+    on_backlog text = null, owner name = null
 ) returns void
 language plpgsql
 as $$
@@ -178,6 +243,9 @@ begin
         raise exception 'max_backlog % with on_backlog "keep", which takes it away', alter_subscription.max_backlog using errcode = '22023',
             hint = 'Leave one of them out.';
     end if;
+    if alter_subscription.owner is not null then
+        perform pgps._call('give_subscription', pg_catalog.jsonb_build_object('name', alter_subscription.name, 'owner', alter_subscription.owner));
+    end if;
     if alter_subscription.filter <> '' then
         for v_type in
             select pg_catalog.jsonb_array_elements_text(pgps._call('types_of', pg_catalog.jsonb_build_object('name', alter_subscription.name)))
@@ -191,7 +259,7 @@ begin
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
-comment on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text) is
+comment on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) is
 'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, '''' takes it away: what waits is
 matched anew from the position on, and what was received but not acknowledged comes again if it matches; a suspended subscription is active again. It runs with
 the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on.
@@ -202,8 +270,10 @@ place and all that waits, so that nothing is lost, and the space with it, until 
 max_backlog wait), moved with pgps.seek, or ended. ''drop'' (''drop_oldest''): the oldest events beyond the limit, received or not, are passed over,
 their space is free, and pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what they have in
 hand. ''keep'' takes max_backlog away: the log is the buffer. A filter raises what it raises on what waits; of a subscription with
-competing consumers it holds the dispatcher until the transaction ends. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
+competing consumers it holds the dispatcher until the transaction ends. owner: gives it to that role, of which the caller is a member and which may
+subscribe to its types: its filter and callback run with that role''s rights from then on, what waits is matched anew with them, and it goes on where it
+was; who is pgps_admin, too, may give away what belonged to a role that was dropped. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
 Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text) to public;
+grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) to public;

@@ -81,7 +81,7 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
         where h.moved_at > pgps._clock() - interval '1 minute') else 0 end::double precision as rate,
     p.acked_total as delivered, f.attempts, f.retrying, f.failed,
-    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: only pgps.unsubscribe is left for it' else s.last_error end as last_error, s.created_at,
+    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: pgps.alter_subscription(name, owner => role) or pgps.unsubscribe' else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
     case when l.max_backlog is not null then l.on_backlog end as on_backlog,
     a.is_dead

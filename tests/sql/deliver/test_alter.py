@@ -107,3 +107,68 @@ def test_a_filter_is_its_owners_to_give(
         call(owner, "alter_subscription", "none", priority=1)
     alter(owner)
     assert rows(broker, "select filter, priority from pgps_internal.subscription") == [("n > 5", 3)]
+
+
+@pytest.mark.parametrize("handler", ["all", "any", "callback"])
+@pytest.mark.parametrize("predicate", [None, "n > 0", "n in (select w.n from public.wanted w)"])
+def test_what_belonged_to_a_role_that_was_dropped_is_given_away_and_goes_on_where_it_was(
+    broker: psycopg.Connection, connect: Connect, role: Any, own_database: str, handler: str, predicate: str | None
+) -> None:
+    gone, heir, admin, other = role("gone"), role("heir"), role("chief", "pgps_admin"), role("other")
+    rows(broker, f"grant {heir} to {admin}; create table public.wanted as select generate_series(1, 9) as n")
+    rows(broker, f"grant select on public.wanted to {heir}")
+    table = sink(broker, "tick")
+    rows(broker, f"grant all on {table} to public; grant all on all sequences in schema public to public")
+    leaver = connect(gone, dsn=own_database)
+    more = {"execute": table} if handler == "callback" else {"handler": handler}
+    if predicate is not None and "wanted" in predicate:
+        rows(broker, f"grant select on public.wanted to {gone}")
+    call(leaver, "subscribe", "s", "tick", filter=predicate, **more)
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    if handler == "callback":
+        rows(broker, "call pgps.run_subscribers()")
+    else:
+        assert [row[0]["n"] for row in rows(leaver, "select payload from pgps.take('s', 1)")] == [1]
+    leaver.close()
+    rows(broker, f"drop owned by {gone} cascade; drop role {gone}; create role {gone}")
+    publish(broker, "tick", 3)
+    rows(broker, "select pgps.dispatch()")
+    chief, stranger = connect(admin, dsn=own_database), connect(other, dsn=own_database)
+    with refused("55000", "owner => "):
+        rows(connect(heir, dsn=own_database), "select * from pgps.receive('s')")
+    for connection, target in ((stranger, other), (chief, other), (chief, "postgres"), (chief, "nobody_at_all")):
+        with refused("42704" if target == "nobody_at_all" else "55000" if connection is stranger else "42501"):
+            call(connection, "alter_subscription", "s", owner=target)
+    call(chief, "alter_subscription", "s", owner=heir)
+    publish(broker, "tick", 4)
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, "select owner::text, state from pgps.subscriptions") == [(heir, "active")]
+    if handler == "callback":
+        rows(broker, "call pgps.run_subscribers()")
+        assert sunk(broker, table) == [1, 2, 3, 4]
+    else:
+        assert numbers(connect(heir, dsn=own_database), "s") == [2, 3, 4]
+
+
+def test_nobody_gives_his_filter_the_rights_of_a_role_that_he_is_not_in(
+    broker: psycopg.Connection, connect: Connect, role: Any, own_database: str
+) -> None:
+    owner, friend = role("owner"), role("friend")
+    session = connect(owner, dsn=own_database)
+    call(session, "subscribe", "s", "tick", filter="n > 1")
+    for target in (friend, "pgps_admin", "postgres"):
+        with refused("42501", target):
+            call(session, "alter_subscription", "s", owner=target)
+    admin = connect(role("chief", "pgps_admin", friend), dsn=own_database)
+    with refused("42501", owner):
+        call(admin, "alter_subscription", "s", owner=friend)
+    rows(broker, f"grant {friend} to {owner}; revoke select on pgps_event.tick from public")
+    rows(broker, f"grant select on pgps_event.tick to {owner}")
+    with refused("42501", "grant select on pgps_event.tick"):
+        call(session, "alter_subscription", "s", owner=friend)
+    rows(broker, f"grant select on pgps_event.tick to {friend}")
+    call(session, "alter_subscription", "s", owner=friend)
+    publish(broker, "tick", 1, 2)
+    rows(broker, "select pgps.dispatch()")
+    assert numbers(connect(friend, dsn=own_database), "s") == [2]
