@@ -56,20 +56,23 @@ comment on function pgps_internal.has_rest(bigint[], int8multirange, int8multira
 -- What comes next after a position begins here, for all who ask. Without settings attached and of one statement, so that it becomes a part
 -- of the statement that asks and costs nothing of its own. With ties: a batch may have several deliveries of one class, where a filter was
 -- asked about it in parts (isolate.sql), and several of one subscription, one for each type; who took some of a batch would lose the others.
-create or replace function pgps_internal.deliveries_after(member pgps_internal.member, after_batch bigint, after_event bigint, most bigint)
-returns setof pgps_internal.delivery
+drop function if exists pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint);
+create or replace function pgps_internal.deliveries_after(
+    class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, most bigint
+) returns setof pgps_internal.delivery
 language sql stable rows 100
 begin atomic
     select d.* from pgps_internal.delivery d
-    where d.class_id = (deliveries_after.member).class_id and d.batch_id >= greatest(deliveries_after.after_batch, (deliveries_after.member).from_batch + 1)
-        and (d.batch_id > deliveries_after.after_batch or deliveries_after.after_event < any (d.event_ids) or deliveries_after.after_event < upper(d.ids) - 1)
-        and (isempty((deliveries_after.member).skip) or pgps_internal.has_rest(d.event_ids, d.ids, (deliveries_after.member).skip,
+    where d.class_id = deliveries_after.class_id and d.batch_id >= greatest(deliveries_after.after_batch, deliveries_after.from_batch + 1)
+        and (d.batch_id > deliveries_after.after_batch or deliveries_after.after_event < any (d.event_ids)
+            or deliveries_after.after_event < upper(d.ids) - 1)
+        and (deliveries_after.skip is null or isempty(deliveries_after.skip) or pgps_internal.has_rest(d.event_ids, d.ids, deliveries_after.skip,
             case when d.batch_id = deliveries_after.after_batch then deliveries_after.after_event end))
     order by d.batch_id fetch first (deliveries_after.most) rows with ties;
 end;
-comment on function pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint) is
-'The next deliveries of a class that have an event of its member after a position (batch, event), in order: at least so many (most), whole batches.
-The first may have events up to the position as well, each may have skipped ones: who unfolds a delivery leaves these out';
+comment on function pgps_internal.deliveries_after(bigint, bigint, int8multirange, bigint, bigint, bigint) is
+'The next deliveries of a class that have an event of its member (from_batch, skip; null = none) after a position (batch, event), in order:
+at least so many (most), whole batches. The first may have events up to the position as well, each may have skipped ones: who unfolds a delivery leaves these out';
 
 create or replace view pgps_internal.assigned as
 select m.subscription_id, m.takes_batch, d.batch_id, d.class_id, d.type_id, e.event_id
@@ -102,28 +105,52 @@ begin
     elsif exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id and not isempty(m.skip)) then
         v_is_plain := false;
     end if;
+    if v_is_plain then
+        -- The usual case, without what the other needs: nothing is to be left out of a delivery but what lies before the position in the first one.
+        return query
+        select d.batch_id, e.event_id, d.type_id
+        from (
+            select d.batch_id, d.type_id, d.event_ids, d.ids, coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
+                over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
+            from pgps_internal.member m
+            cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, null, next_events.after_batch,
+                next_events.after_event, v_most) d
+            where m.subscription_id = next_events.subscription_id
+        ) d
+        cross join lateral (
+            select unnest(d.event_ids) as event_id
+            union all
+            select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
+            from unnest(case when d.batch_id > next_events.after_batch then d.ids
+                else d.ids - int8multirange(int8range(null, next_events.after_event, '(]')) end) r
+        ) e
+        where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
+        order by d.batch_id, e.event_id
+        limit next_events.max_events;
+        return;
+    end if;
     return query
     select d.batch_id, e.event_id, d.type_id
     from (
         -- Only as many deliveries as it takes: a backlog must not make each call slower. A batch has a delivery for each type, so what
-        -- comes before is counted by whole batches; how many events of one are skipped is not known before it is unfolded.
+        -- comes before is counted by whole batches (range, which takes less time than groups); how many events of one are skipped is not known before it is unfolded.
         select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
             coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(m.skip) then d.events else 0 end)
-                over (order by d.batch_id groups between unbounded preceding and 1 preceding), 0) as before
+                over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
         from pgps_internal.member m
-        cross join lateral pgps_internal.deliveries_after(m, next_events.after_batch, next_events.after_event, v_most) d
+        cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, next_events.after_batch,
+            next_events.after_event, v_most) d
         where m.subscription_id = next_events.subscription_id
     ) d
     cross join lateral (
         select unnest(d.event_ids) as event_id
         union all
         select generate_series(lower(r), least(upper(r), lower(r) + v_most) - 1)
-        from unnest(case when v_is_plain and d.batch_id > next_events.after_batch then d.ids
-            else d.ids - d.skip - v_failed - case when d.batch_id = next_events.after_batch
-                then int8multirange(int8range(null, next_events.after_event, '(]')) else '{}' end end) r
+        from unnest(d.ids - d.skip - v_failed - case when d.batch_id = next_events.after_batch
+            then int8multirange(int8range(null, next_events.after_event, '(]')) else '{}' end) r
     ) e
     where d.before < v_most and (d.batch_id > next_events.after_batch or e.event_id > next_events.after_event)
-        and (v_is_plain or not e.event_id <@ d.skip and not e.event_id <@ v_failed)
+        and not e.event_id <@ d.skip and not e.event_id <@ v_failed
     order by d.batch_id, e.event_id
     limit next_events.max_events;
 end

@@ -36,15 +36,16 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
 as $$
 declare
-    v_member pgps_internal.member := row(null, next_runs.class_id, null, next_runs.from_batch, next_runs.skip, false);
+    v_skip int8multirange := nullif(next_runs.skip, '{}');
     v_runs pgps_internal.run[];
 begin
     with d as (
         -- Only as many deliveries as it takes: see next_events.
         select d.batch_id, d.event_ids, d.ids,
-            coalesce(sum(case when d.batch_id > next_runs.after_batch and isempty(next_runs.skip) then d.events else 0 end)
-                over (order by d.batch_id groups between unbounded preceding and 1 preceding), 0) as before
-        from pgps_internal.deliveries_after(v_member, next_runs.after_batch, next_runs.after_event, next_runs.max_events) d
+            coalesce(sum(case when d.batch_id > next_runs.after_batch and v_skip is null then d.events else 0 end)
+                over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
+        from pgps_internal.deliveries_after(next_runs.class_id, next_runs.from_batch, v_skip, next_runs.after_batch,
+            next_runs.after_event, next_runs.max_events) d
     ),
     r as (
         select d.batch_id, u.lo, u.hi, sum(u.hi - u.lo + 1) over (order by d.batch_id, u.lo) as upto

@@ -117,7 +117,8 @@ begin
         case when w.ids is null then d.events else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
         case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1) else upper(w.ids) - 1 end
     from pgps_internal.member m
-    cross join lateral pgps_internal.deliveries_after(m, stream_parts.after_batch, stream_parts.after_event, stream_parts.most) d
+    cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
+        stream_parts.after_event, stream_parts.most) d
     -- Null: the whole delivery, the usual case, which need not be unfolded.
     cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
         else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
