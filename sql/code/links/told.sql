@@ -121,6 +121,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (refresh.neighbour).neighbour_id;
+    v_known pgps_internal.told[];
     v_news jsonb;
 begin
     perform pgps_internal.hold_routes();
@@ -130,14 +131,16 @@ begin
     perform pgps_internal.activate();
     perform pgps_internal.settle_origins();
     perform pgps_internal.go_live(refresh.neighbour);
+    -- Asked once: it is by far the most work of all that is done here.
+    select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known from pgps_internal.should_know(refresh.neighbour) s;
     select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value', coalesce(s.value, t.value),
         'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub' then 'unsub' else 'detach' end end))
     into v_news
-    from pgps_internal.should_know(refresh.neighbour) s
+    from unnest(v_known) s
     full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
     where s.value is distinct from t.value and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
     delete from pgps_internal.told t
-    where t.neighbour_id = v_id and (t.kind = 'active' and not exists (select from pgps_internal.should_know(refresh.neighbour) s where s.kind = t.kind and s.key = t.key)
+    where t.neighbour_id = v_id and (t.kind = 'active' and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
     select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
