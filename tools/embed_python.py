@@ -126,10 +126,16 @@ def write_function(function: Function) -> str:
     body = write_body(function)
     tag = free_tag(body)
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
-    # An array of arrays would be a list of lists there.
-    passed = ", ".join(
-        f"array(select pg_catalog.unnest({function.name}.{name}))" if kind.endswith("[]") else f"{function.name}.{name}"
+    passed = ", ".join(f"{function.name}.{name}" for name in function.arguments)
+    # Asked before: a statement for each array took longer than all else that is done here.
+    flattened = "".join(
+        f"""    if pg_catalog.array_ndims({function.name}.{name}) > 1 then
+        -- It would be a list of lists there.
+        {function.name}.{name} := array(select pg_catalog.unnest({function.name}.{name}));
+    end if;
+"""
         for name, kind in function.arguments.items()
+        if kind.endswith("[]")
     )
     types = ", ".join(function.arguments.values())
     comment = function.comment.replace("'", "''")
@@ -149,9 +155,11 @@ language plpgsql immutable strict parallel safe
 security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_result jsonb := pgps_internal.{function.name}({passed});
-    v_error jsonb := v_result -> 'error';
+    v_result jsonb;
+    v_error jsonb;
 begin
+{flattened}    v_result := pgps_internal.{function.name}({passed});
+    v_error := v_result -> 'error';
     if v_error is not null then
         raise exception using
             errcode = v_error ->> 'sqlstate',

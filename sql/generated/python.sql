@@ -1575,9 +1575,15 @@ language plpgsql immutable strict parallel safe
 security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_result jsonb := pgps_internal.parse_filter(parse_filter.filter, parse_filter.type_name, array(select pg_catalog.unnest(parse_filter.attributes)));
-    v_error jsonb := v_result -> 'error';
+    v_result jsonb;
+    v_error jsonb;
 begin
+    if pg_catalog.array_ndims(parse_filter.attributes) > 1 then
+        -- It would be a list of lists there.
+        parse_filter.attributes := array(select pg_catalog.unnest(parse_filter.attributes));
+    end if;
+    v_result := pgps_internal.parse_filter(parse_filter.filter, parse_filter.type_name, parse_filter.attributes);
+    v_error := v_result -> 'error';
     if v_error is not null then
         raise exception using
             errcode = v_error ->> 'sqlstate',
@@ -2744,9 +2750,11 @@ language plpgsql immutable strict parallel safe
 security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_result jsonb := pgps_internal.parse_statement(parse_statement.statement);
-    v_error jsonb := v_result -> 'error';
+    v_result jsonb;
+    v_error jsonb;
 begin
+    v_result := pgps_internal.parse_statement(parse_statement.statement);
+    v_error := v_result -> 'error';
     if v_error is not null then
         raise exception using
             errcode = v_error ->> 'sqlstate',
@@ -3712,9 +3720,11 @@ language plpgsql immutable strict parallel safe
 security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_result jsonb := pgps_internal.parse_callback(parse_callback.callback);
-    v_error jsonb := v_result -> 'error';
+    v_result jsonb;
+    v_error jsonb;
 begin
+    v_result := pgps_internal.parse_callback(parse_callback.callback);
+    v_error := v_result -> 'error';
     if v_error is not null then
         raise exception using
             errcode = v_error ->> 'sqlstate',

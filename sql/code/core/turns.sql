@@ -89,7 +89,10 @@ create or replace function pgps_internal.hold_owner(role oid) returns void
 language plpgsql
 as $$
 begin
-    perform pgps_internal.hold('o', hold_owner.role::bigint);
+    perform from pgps_internal.turn t where t.kind = 'o' and t.id = hold_owner.role::bigint for update;
+    if not found then
+        perform pgps_internal.hold('o', hold_owner.role::bigint);
+    end if;
 end
 $$;
 comment on function pgps_internal.hold_owner(oid) is

@@ -227,15 +227,16 @@ declare
     v_type pgps_internal.event_type;
     v_callback jsonb := nullif(args -> 'callback', 'null');
 begin
-    if v_callback is null then
+    if v_callback is null and args ->> 'execute' is not null then
         -- A prefix of which there are no types yet.
         v_callback := pgps.parse_callback(args ->> 'execute');
         v_callback := v_callback || case when v_callback -> 'types' = '["record"]' then '{"arguments": null, "takes": "record"}'
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
-    -- Whoever made it, it is a name and one pair of parentheses.
-    perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'))
-    where v_callback ->> 'function' is not null;
+    if v_callback ->> 'function' is not null then
+        -- Whoever made it, it is a name and one pair of parentheses.
+        perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'));
+    end if;
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, kind, scope,
         callback, arguments, takes, priority, max_attempts, handler)
     values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
@@ -244,7 +245,7 @@ begin
         pgps_internal.clean_types(args -> 'constant_types'),
         case when v_callback ->> 'function' is null then 'external' else 'internal' end, args ->> 'scope',
         v_callback ->> 'function', v_callback ->> 'arguments',
-        (select t from unnest('{event,batch,record}'::text[]) t where t = v_callback ->> 'takes'),
+        case when v_callback ->> 'takes' = any ('{event,batch,record}') then v_callback ->> 'takes' end,
         (args ->> 'priority')::integer, (args ->> 'max_attempts')::integer,
         coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
             where t.name = args -> 'types' ->> 'event_type'), 'all'))
@@ -265,7 +266,8 @@ end
 $$;
 comment on function pgps_internal.do_subscribe(name, jsonb) is 'See pgps.subscribe';
 
-create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type) returns int8multirange
+drop function if exists pgps_internal.waiting_ids(pgps_internal.event_type);
+create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch) returns int8multirange
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -275,14 +277,15 @@ declare
     v_ids int8multirange;
 begin
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
-    from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = (waiting_ids.event_type).type_id;
+    from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w where w.type_id = (waiting_ids.event_type).type_id;
     if v_xids is not null then
         execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id) using v_xids, v_ranges into v_ids;
     end if;
     return coalesce(v_ids, '{}');
 end
 $$;
-comment on function pgps_internal.waiting_ids(pgps_internal.event_type) is 'What has been committed of a type and is in no batch yet';
+comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
+'What has been committed of a type and is in no batch up to last';
 
 create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription) returns void
 language plpgsql
@@ -322,6 +325,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_from bigint := 0;
+    v_class bigint;
 begin
     -- Signatures and classes are shared by the subscriptions of a role.
     perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
@@ -329,7 +333,8 @@ begin
         perform pgps_internal.open_lane((join_type.subscription).owner);
     end if;
     if join_type.start = 'now' then
-        perform pgps_internal.join_now(join_type.subscription, join_type.event_type);
+        -- Assigned, not performed: then it is no statement, with an executor to be set up.
+        v_class := pgps_internal.join_now(join_type.subscription, join_type.event_type);
         return;
     elsif join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
@@ -380,6 +385,7 @@ as $$
 declare
     v_class bigint;
     v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_is_shared boolean := (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
 begin
     v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner, (join_now.subscription).filter,
         (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
@@ -387,9 +393,10 @@ begin
     -- What has been committed but is not in a batch yet was published before.
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id, coalesce(v_last.batch_id, 0),
-        pgps_internal.waiting_ids(join_now.event_type), (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null);
-    perform pgps_internal.add_feature((join_now.event_type).type_id, 'share')
-    where (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
+        pgps_internal.waiting_ids(join_now.event_type, v_last), v_is_shared);
+    if v_is_shared then
+        perform pgps_internal.add_feature((join_now.event_type).type_id, 'share');
+    end if;
     if (join_now.subscription).callback is not null then
         perform pgps_internal.build_callback((join_now.subscription).subscription_id, (join_now.event_type).type_id);
     end if;

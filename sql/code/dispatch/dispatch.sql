@@ -156,17 +156,25 @@ create or replace function pgps_internal.cut_batch(max_events integer) returns b
 language plpgsql
 as $$
 declare
-    v_window pgps_internal.cut := pgps_internal.cut_window(cut_batch.max_events);
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    -- As cut_window does; a call of it would hand over all arrays once more.
+    v_window pgps_internal.cut := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
+        then pgps_internal.next_window(v_last, cut_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
     v_part pgps_internal.part;
     v_events bigint := 0;
 begin
     if (v_window.batch).batch_id is null then
         return -1;
-    elsif pgps_internal.size_if_large(v_window, cut_batch.max_events) > 0 then
-        perform pgps_internal.open_parts(v_window);
-        return (select coalesce(sum(pgps_internal.dispatch_large_part(b)), 0) from generate_series((v_window.batch).batch_id,
-            (select max(p.batch_id) from pgps_internal.large_part p)) b);
     end if;
+    foreach v_part in array v_window.parts loop
+        -- How far the ids reach is known at once, and is more than there are.
+        if upper(v_part.ranges) - lower(v_part.ranges) > cut_batch.max_events
+                and pgps_internal.size_if_large(v_window, cut_batch.max_events) > 0 then
+            perform pgps_internal.open_parts(v_window);
+            return (select coalesce(sum(pgps_internal.dispatch_large_part(b)), 0) from generate_series((v_window.batch).batch_id,
+                (select max(p.batch_id) from pgps_internal.large_part p)) b);
+        end if;
+    end loop;
     v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
     foreach v_part in array v_window.parts loop
         v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
@@ -377,7 +385,7 @@ as $$
 declare
     -- What it calls and what is its own has no settings attached: they are those of this function, and to set them again took as long as some
     -- of it does.
-    v_cap integer := coalesce(dispatch.max_events, pgps_internal.setting('max_batch_events')::integer);
+    v_cap integer := coalesce(dispatch.max_events, (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events'));
     v_events bigint;
     v_total bigint := 0;
     v_until xid8 := pg_snapshot_xmax(pg_current_snapshot());
@@ -404,7 +412,9 @@ begin
         v_last := pgps_internal.last_batch();
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
-    perform pgps_internal.run_lanes_here();
+    if exists (select from pgps_internal.lane) then
+        perform pgps_internal.run_lanes_here();
+    end if;
     if pgps_internal.clock() > v_started + interval '20 ms' then
         perform pgps_internal.note_matched(pgps_internal.last_batch_before(v_started));
     end if;

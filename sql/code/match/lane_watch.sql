@@ -131,9 +131,6 @@ declare
     v_lane bigint;
     v_run pgps_internal.lane_run;
 begin
-    if not exists (select from pgps_internal.lane) then
-        return;
-    end if;
     foreach v_lane in array pgps_internal.lanes_with_work(0, false) loop
         loop
             v_run := pgps_internal.run_lane(v_lane, false, 100, null, null);

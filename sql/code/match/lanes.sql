@@ -290,7 +290,7 @@ begin
     perform pgps_internal.open_lane((expect_type.subscription).owner);
     insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
     select (expect_type.subscription).subscription_id, (expect_type.event_type).type_id, coalesce((pgps_internal.last_batch()).batch_id, 0),
-        pgps_internal.waiting_ids(expect_type.event_type)
+        pgps_internal.waiting_ids(expect_type.event_type, pgps_internal.last_batch())
     on conflict do nothing;
     perform pg_notify('pgps_lanes', '');
 end
