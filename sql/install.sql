@@ -26,6 +26,7 @@
 \ir code/core/kernel.sql
 \ir code/core/turns.sql
 \ir code/core/segments.sql
+\ir code/core/statement.sql
 
 -- types: Event types: making and changing them, their queues, policies, rules and rights, the code made for each.
 \ir code/types/types.sql

@@ -165,9 +165,9 @@ begin
             select c.raiser, range_agg(int8range(r.event_id, r.event_id, ''[]'')) as ids
             from unnest($1) r
             join %s l on l.event_id = r.event_id
-            left join lateral (select c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c on true
-            group by c.raiser) g', (select t.log from pgps_internal.event_type t where t.type_id = (take_raised.link).original))
+            left join lateral (%s) c on true
+            group by c.raiser) g', (select t.log from pgps_internal.event_type t where t.type_id = (take_raised.link).original),
+        pgps_internal.statement_of('c.raiser', '$2'))
     using v_next, (take_raised.link).original into take_raised.ids, take_raised.raisers;
 end
 $$;

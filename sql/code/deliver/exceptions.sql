@@ -75,8 +75,7 @@ begin
             select l.*, c.publisher as pgps_publisher, c.published_at as pgps_published_at, c.volatile as pgps_volatile,
                 (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as pgps_origin
             from %4$s l
-            cross join lateral (select c.publisher, c.published_at, c.origin_id, c.volatile from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1) c
+            cross join lateral (%5$s) c
             where l.event_id = any ($1)
         ),
         kept as (
@@ -85,7 +84,8 @@ begin
             on conflict do nothing
         )
         select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
-        pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log)
+        pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log,
+        pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id, c.volatile', '$2'))
     using keep_events.event_ids, keep_events.type_id into v_volatile;
     return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids else coalesce(v_volatile, '{}') end;
 end

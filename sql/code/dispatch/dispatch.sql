@@ -346,8 +346,7 @@ begin
                 row_number() over (partition by p.publisher, l._producer, l._producer_seq order by l.event_id) as place
             from %s l
             -- Mostly all are one role's; to look the statement of each event up would be half as dear again.
-            cross join lateral (select coalesce($4, (select c.publisher from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $2 order by c.hi limit 1)) as publisher) p
+            cross join lateral (select coalesce($4, (%s)) as publisher) p
             where l.event_id between lower($1) and upper($1) - 1 and l.event_id <@ $1
                 and l._producer is not null and l._producer_seq is not null
         ),
@@ -366,7 +365,7 @@ begin
         )
         select coalesce(range_agg(int8range(n.event_id, n.event_id, '[]')), '{}')
         from numbered n left join known k using (publisher, producer)
-        where n.place > 1 or n.number <@ k.taken$sql$, v_log)
+        where n.place > 1 or n.number <@ k.taken$sql$, v_log, pgps_internal.statement_of('c.publisher', '$2'))
     using drop_repeats.cut_ids, drop_repeats.type_id, drop_repeats.batch_id,
         case when cardinality(v_publishers) = 1 then v_publishers[1] end into v_repeats;
     drop_repeats.ids := drop_repeats.cut_ids - v_repeats;

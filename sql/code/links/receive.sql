@@ -296,33 +296,36 @@ $$;
 comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is 'Puts the taken items'' staged events into the logs';
 
 create or replace function pgps_internal.note_slices(
-    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange, fetched int8multirange
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange, are_news boolean
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v record;
+    v_types integer[];
+    v_los bigint[];
+    v_his bigint[];
+    v_volatile boolean[];
+    v_published_at timestamptz[];
+    v_origins integer[];
+    v_is_heard boolean;
 begin
-    -- What was fetched again, for children, is apart: nobody here is told of it.
-    for v in
-        select array_agg((s.run ->> 'type_id')::integer) as types, array_agg((s.run ->> 'lo')::bigint) as los,
-            array_agg((s.run ->> 'hi')::bigint) as his, array_agg((s.run ->> 'volatile')::boolean) as volatile,
-            array_agg((s.run ->> 'published_at')::timestamptz) as published_at, array_agg(o.origin_id) as origins, s.is_fetched
-        from (select s.value as run, (s.value ->> 'ids')::int8multirange && note_slices.fetched as is_fetched
-            from jsonb_array_elements(note_slices.slices) s
-            where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
-        join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
-        join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
-        group by s.is_fetched
-    loop
-        perform pgps_internal.record(v.types, v.los, v.his, (note_slices.neighbour).role, v.volatile, v.published_at, v.origins, not v.is_fetched);
-    end loop;
+    -- Without settings of its own: they are those of pgps_internal.take_batch.
+    select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint), array_agg((s.run ->> 'hi')::bigint),
+        array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz), array_agg(o.origin_id),
+        bool_or(t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger'))
+    into v_types, v_los, v_his, v_volatile, v_published_at, v_origins, v_is_heard
+    from (select s.value as run from jsonb_array_elements(note_slices.slices) s
+        where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
+    join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
+    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
+    join pgps_internal.event_type t on t.type_id = (s.run ->> 'type_id')::integer;
+    perform pgps_internal.record(v_types, v_los, v_his, (note_slices.neighbour).role, v_volatile, v_published_at, v_origins,
+        v_is_heard and note_slices.are_news);
 end
 $$;
-comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, int8multirange) is
-'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. fetched: those that were asked for again,
-for children';
+comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
+'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false for
+those that were asked for again, for children. Called by pgps_internal.take_batch alone';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange, batch jsonb, slices jsonb

@@ -29,14 +29,14 @@ begin
     execute format('with %s,
         stated as (
             select t.lseq, t.place, c.control, (c.control).hi as hi
-            from taken t cross join lateral (select c as control from pgps_internal.control c
-                where c.xid = t.xid and c.hi >= t.event_id and c.lo <= t.event_id and c.type_id = $4 order by c.hi limit 1) c
+            from taken t cross join lateral (%s) c
         ),
         islands as (
             select s.*, row_number() over (order by s.lseq, s.place) - row_number() over (partition by s.lseq, s.hi order by s.place) as island from stated s
         ),
         grouped as (select i.lseq, min(i.place) as lo, count(*) as n, (array_agg(i.control))[1] as control from islands i group by i.lseq, i.hi, i.island)
-        select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.lo) from grouped g', v_taken)
+        select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.lo) from grouped g', v_taken,
+        pgps_internal.statement_of('c as control', '$4', 't.event_id', 't.xid'))
     using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
     return coalesce(v_runs, '[]');
 end

@@ -269,7 +269,13 @@ begin
             select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
             where a.neighbour_id = (take_batch.neighbour).neighbour_id and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
         end if;
-        perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids, v_fetched);
+        if v_fetched && v_ids then
+            -- Apart: nobody here is told of it.
+            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids * v_fetched, false);
+        end if;
+        if not v_ids <@ v_fetched then
+            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids - v_fetched, true);
+        end if;
     end if;
     -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
     if (take_batch.staged or ((v_item ->> 'events')::integer > 0 and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)

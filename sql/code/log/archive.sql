@@ -8,11 +8,11 @@ begin
     execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
         select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
             l.pgps_origin_event, %3$s from %4$s l
-        cross join lateral (select c.publisher, c.published_at, c.origin_id from pgps_internal.control c
-            where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $1 order by c.hi limit 1) c
+        cross join lateral (%5$s) c
         where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
         order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
-        pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment)
+        pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment,
+        pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id', '$1'))
     using (archive.event_type).type_id;
 end
 $$;

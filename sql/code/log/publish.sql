@@ -116,7 +116,6 @@ create or replace function pgps_internal.record(
     are_news boolean
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_told bigint;

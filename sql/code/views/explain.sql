@@ -26,7 +26,7 @@ begin
     if not (has_table_privilege(caller, v_type.endpoint, 'select') or pg_has_role(caller, 'pgps_admin', 'usage')) then
         return v_steps || jsonb_build_array(jsonb_build_array('event', format('event %s is not there: never published, rolled back, or reclaimed', v_event)));
     end if;
-    select c.* into v_control from pgps_internal.control c where c.xid = v_xid and c.hi >= v_event and c.lo <= v_event and c.type_id = v_type.type_id order by c.hi limit 1;
+    execute pgps_internal.statement_of('c.*', '$1', '$2', '$3') into v_control using v_type.type_id, v_event, v_xid;
     if not pg_has_role(caller, 'pgps_admin', 'usage') and cardinality(pgps_internal.visible_ids(v_type, v_subscription.owner, array[v_event])) = 0 then
         -- A row-level policy hides it: not who published it when, either.
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s', v_type.name)));

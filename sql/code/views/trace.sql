@@ -39,12 +39,12 @@ begin
                 'at', (select b.created_at from pgps_internal.batch_type y join pgps_internal.batch b using (batch_id)
                     where y.type_id = $3 and l.event_id <@ y.ids order by b.batch_id desc limit 1), 'published_at', c.published_at))
             from %s l
-            cross join lateral (select c.* from pgps_internal.control c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = $3 order by c.hi limit 1) c
+            cross join lateral (%s) c
             left join pgps_internal.origin o on o.origin_id = coalesce(c.origin_id, pgps_internal.self_origin())
             left join lateral (select i.hops from pgps_internal.arrival i where i.origin_id = c.origin_id and i.hi >= l.event_id and l.event_id <@ i.ids
                 limit 1) i on true
             where coalesce(l.pgps_origin_event, l.event_id) = $2 and (o.origin_id is null and $1 = pgps_internal.broker() or $1 in (o.name, o.broker_id::text))$sql$,
-            v_type.log) using args ->> 'origin', v_event, v_type.type_id into v_hops;
+            v_type.log, pgps_internal.statement_of('c.*', '$3')) using args ->> 'origin', v_event, v_type.type_id into v_hops;
         if v_hops is not null then
             -- Whether the caller may see this event is for the caller's own rights to say: see pgps.trace.
             return jsonb_build_object('hops', v_hops, 'queue', case when v_type.has_policy and not pg_has_role(caller, 'pgps_admin', 'usage')
