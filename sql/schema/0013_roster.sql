@@ -40,6 +40,8 @@ select distinct g.type_id, 'lane' from pgps_internal.signature g where g.in_lane
 
 -- It has one more argument now.
 drop function if exists pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange);
+-- The size and the number of a ledger stand in one place now.
+drop function if exists pgps_internal.reclaim_ledger(text, bigint, bigint, bigint, text);
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0013')
 on conflict (key) do update set value = excluded.value;

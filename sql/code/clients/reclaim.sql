@@ -10,15 +10,15 @@ declare
     v_newest bigint;
     v_reclaimed bigint;
 begin
-    v_reclaimed := pgps_internal.reclaim_ledger('appointment', reclaim_clients.low_batch, 4096, reclaim_clients.newest_batch, 'batch_id');
-    for v_ledger in values ('client_mark', 'mark_id'), ('client_checkpoint', 'checkpoint_id'), ('reply_mark', 'mark_id') loop
+    v_reclaimed := pgps_internal.reclaim_ledger('appointment', reclaim_clients.low_batch, reclaim_clients.newest_batch);
+    for v_ledger in values ('client_mark'), ('client_checkpoint'), ('reply_mark') loop
         v_newest := coalesce(pg_sequence_last_value(format('pgps_internal.%I', v_ledger.column1 || '_id_seq')::regclass), 0);
-        if v_newest >= 16384 then
-            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger.column1, v_newest, 16384, v_newest, v_ledger.column2);
+        if v_newest >= pgps_internal.segment_size(v_ledger.column1) then
+            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger.column1, v_newest, v_newest);
         end if;
     end loop;
     v_newest := coalesce(pg_sequence_last_value('pgps_internal.request_no_seq'), 0);
-    if v_newest < 64 then
+    if v_newest < pgps_internal.segment_size('reply_rows') then
         return v_reclaimed;
     end if;
     -- What no client needs any more: its replies are completed up to there.
@@ -27,9 +27,9 @@ begin
     left join lateral (select m.committed from pgps_internal.reply_mark m where m.client_id = t.client_id order by m.mark_id desc limit 1) m on true
     cross join lateral (select r.request_no from pgps_internal.request r
         where r.client_id = t.client_id and r.request_id > coalesce(m.committed, 0) order by r.request_id limit 1) n;
-    v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('reply_rows', v_low, 64, v_newest, 'request_no');
+    v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('reply_rows', v_low, v_newest);
     for v_ledger in values ('request_attempt'), ('reply'), ('request') loop
-        v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger.column1, v_low, 4096, v_newest, 'request_no');
+        v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger.column1, v_low, v_newest);
     end loop;
     return v_reclaimed;
 end

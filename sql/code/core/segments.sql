@@ -1,5 +1,29 @@
--- What a dispatch writes into the ledgers, straight into the segment: an insert that looks for its segment has more to set up. Each segment has
--- a branch with a statement of its own, of which one is run and planned. Called by pgps.dispatch alone, with its settings. Locks: none.
+-- Segments of ledgers: a row's number divided by the size, modulo four, is the segment that it lies in; one is
+-- written, one is left in peace, two are truncated when nobody needs them. Here are the sizes, and what a dispatch
+-- writes into the ledgers, straight into the segment: an insert that looks for its segment has more to set up. Each
+-- segment has a branch with a statement of its own, of which one is run and planned. Called by pgps.dispatch alone,
+-- with its settings. Locks: none.
+
+create or replace function pgps_internal.ledgers() returns table (ledger text, key text, size bigint)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As the tables are partitioned; segments of the control queue and of the logs end at the same event ids.
+    values ('control', 'hi', 65536::bigint), ('batch', 'batch_id', 4096), ('batch_type', 'batch_id', 4096), ('delivery', 'batch_id', 4096),
+        ('producer', 'batch_id', 4096), ('appointment', 'batch_id', 4096), ('position', 'position_id', 262144),
+        ('lane_step', 'step_id', 65536), ('shipment', 'shipment_id', 65536), ('arrival', 'arrival_id', 65536),
+        ('client_mark', 'mark_id', 16384), ('client_checkpoint', 'checkpoint_id', 16384), ('reply_mark', 'mark_id', 16384),
+        ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),
+        ('reply_rows', 'request_no', 64)
+$$;
+comment on function pgps_internal.ledgers() is
+'The ledgers: by which number they are cut into segments, and how many of these a segment has';
+
+create or replace function pgps_internal.segment_size(ledger text) returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select l.size from pgps_internal.ledgers() l where l.ledger = segment_size.ledger $$;
+comment on function pgps_internal.segment_size(text) is 'How many numbers a segment of a ledger has';
 
 do $do$
 begin
@@ -69,7 +93,8 @@ begin
             from generate_series(0, 3) n));
 end
 $do$;
-comment on function pgps_internal.note_batch(pgps_internal.batch) is 'Writes a batch into its segment; returns its number';
+comment on function pgps_internal.note_batch(pgps_internal.batch) is
+'Writes a batch into its segment; returns its number';
 comment on function pgps_internal.note_type(bigint, integer, int8multirange, bigint, bigint) is
 'Writes what a batch has of one event type into its segment, with the totals up to there; returns how many
 events, repeats among them';

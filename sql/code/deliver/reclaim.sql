@@ -44,7 +44,7 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.position_id_seq'), 0);
 begin
-    return pgps_internal.reclaim_ledger('position', v_newest, 262144, v_newest, 'position_id');
+    return pgps_internal.reclaim_ledger('position', v_newest, v_newest);
 end
 $$;
 comment on function pgps_internal.reclaim_positions() is

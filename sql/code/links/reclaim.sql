@@ -29,17 +29,17 @@ declare
     v_reclaimed bigint := 0;
 begin
     -- Looked up first: a statement that reads a ledger keeps it from being truncated until it ends.
-    if v_newest >= 65536 then
+    if v_newest >= pgps_internal.segment_size('shipment') then
         select min(s.shipment_id) - 1 into v_low from pgps_internal.neighbour n
         cross join lateral pgps_internal.position_of(n.subscription_id) p
         join pgps_internal.shipment s on s.neighbour_id = n.neighbour_id and s.lseq > p.received_event;
-        v_reclaimed := pgps_internal.reclaim_ledger('shipment', coalesce(v_low, v_newest), 65536, v_newest, 'shipment_id');
+        v_reclaimed := pgps_internal.reclaim_ledger('shipment', coalesce(v_low, v_newest), v_newest);
     end if;
     v_newest := coalesce(pg_sequence_last_value('pgps_internal.arrival_id_seq'), 0);
-    if v_newest >= 65536 then
+    if v_newest >= pgps_internal.segment_size('arrival') then
         v_lowest := pgps_internal.lowest_event();
         select min(a.arrival_id) - 1 into v_low from pgps_internal.arrival a where a.hi >= v_lowest;
-        v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('arrival', coalesce(v_low, v_newest), 65536, v_newest, 'arrival_id');
+        v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('arrival', coalesce(v_low, v_newest), v_newest);
     end if;
     return v_reclaimed;
 end

@@ -105,7 +105,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot integer;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / pgps_internal.segment_size('control')) % 4;
     v_segment regclass;
     v_low bigint;
     v_reclaimed bigint := 0;
@@ -136,22 +136,25 @@ $$;
 comment on function pgps_internal.reclaim_log(pgps_internal.event_type) is
 'Truncates the segments of a log that nobody needs; an auditable queue''s events go to its archive first';
 
-create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, size bigint, newest bigint, column_name text) returns bigint
+create or replace function pgps_internal.reclaim_ledger(ledger text, low bigint, newest bigint) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_key text;
+    v_size bigint;
     v_slot integer;
     v_segment regclass;
     v_top bigint;
     v_reclaimed bigint := 0;
 begin
+    select l.key, l.size into strict v_key, v_size from pgps_internal.ledgers() l where l.ledger = reclaim_ledger.ledger;
     for v_slot in 0..3 loop
         v_segment := format('pgps_internal.%I', reclaim_ledger.ledger || '_' || v_slot);
-        continue when v_slot = (reclaim_ledger.newest / reclaim_ledger.size) % 4 or pg_relation_size(v_segment) = 0;
-        execute format('select max(%I) from %s', reclaim_ledger.column_name, v_segment) into v_top;
+        continue when v_slot = (reclaim_ledger.newest / v_size) % 4 or pg_relation_size(v_segment) = 0;
+        execute format('select max(%I) from %s', v_key, v_segment) into v_top;
         continue when v_top > reclaim_ledger.low or not pgps_internal.try_lock(v_segment);
-        execute format('select max(%I) from %s', reclaim_ledger.column_name, v_segment) into v_top;
+        execute format('select max(%I) from %s', v_key, v_segment) into v_top;
         continue when v_top > reclaim_ledger.low;
         perform pgps_internal.carry_over(reclaim_ledger.ledger, v_segment, reclaim_ledger.newest);
         execute format('truncate only %s', v_segment);
@@ -160,8 +163,9 @@ begin
     return v_reclaimed;
 end
 $$;
-comment on function pgps_internal.reclaim_ledger(text, bigint, bigint, bigint, text) is
-'Truncates the segments of a ledger whose rows are all at or below low; what must outlive them is carried over first';
+comment on function pgps_internal.reclaim_ledger(text, bigint, bigint) is
+'Truncates the segments of a ledger (see pgps_internal.ledgers) whose rows are all at or below low, and that newest is not in; what must outlive
+them is carried over first';
 
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
@@ -224,7 +228,7 @@ as $$
 declare
     v_slot integer;
     v_segment regclass;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / pgps_internal.segment_size('control')) % 4;
     v_reclaimed bigint := 0;
 begin
     -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others
@@ -353,11 +357,11 @@ begin
         end if;
     end loop;
     if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
-            where n <> (v_newest / 4096) % 4) and pg_relation_size(c.oid) > 0) then
+            where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0) then
         -- Deliveries first: a batch and its types must not go before what refers to them.
         v_low := least(pgps_internal.kept_batch(), v_newest - 1);
         foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop
-            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, 4096, v_newest, 'batch_id');
+            v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, v_newest);
         end loop;
     end if;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_control();

@@ -33,7 +33,7 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.lane_step_seq'), 0);
 begin
-    return pgps_internal.reclaim_ledger('lane_step', v_newest, 65536, v_newest, 'step_id');
+    return pgps_internal.reclaim_ledger('lane_step', v_newest, v_newest);
 end
 $$;
 comment on function pgps_internal.reclaim_lanes() is
