@@ -1,6 +1,7 @@
 -- Generated code is made when something is defined, by the generators of that day. This script is the last of the code: whenever the code is
 -- applied to a database, what older generators made in it is made again by today's.
 -- Locks: those of dropping and creating the generated functions and views of each event type, until the transaction ends.
+-- Writes: nothing.
 
 create or replace function pgps_internal.rebuild_type(type_id integer) returns void
 language plpgsql

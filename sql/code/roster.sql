@@ -3,6 +3,7 @@
 -- function of its hook, so that a hook costs no look-up. Hooks by the name of a feature (see add_feature) are skipped
 -- for event types that do not have it.
 -- Locks: none of its own.
+-- Writes: nothing.
 
 create or replace function pgps_internal.roster() returns table (hook text, name text, call text)
 language sql immutable

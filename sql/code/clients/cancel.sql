@@ -1,5 +1,6 @@
 -- Cancelling queued requests. That a request is to end is noted where its tries are, with no holder; the worker looks after the commit, so that who
 -- replies for the request finds the note. Locks: none for the client; the rows of client_turn, skipping locked ones, for the worker.
+-- Writes: request_attempt.
 
 create or replace function pgps_internal.is_marked(request_no bigint) returns boolean
 language plpgsql stable

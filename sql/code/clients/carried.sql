@@ -1,6 +1,7 @@
 -- Direct events that travel in the notification, so that nothing has to be fetched: of immediate statements, which are raised on the loopback
 -- connection, where their tuples can be read again. Anybody may LISTEN, so they go to a channel of each client's session which only its program
 -- is told, by client_channels. What is too large, for too many, or under policies is a note, as it is for deferred events (direct.sql). Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.may_carry(event_type pgps_internal.event_type, handler text) returns boolean
 language plpgsql stable

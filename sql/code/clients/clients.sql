@@ -1,5 +1,6 @@
 -- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it is whoever knows it.
 -- Locks: the turn of the client, until the transaction ends, for what moves a client; the client's row in connect and disconnect.
+-- Writes: client, client_blob, client_checkpoint, pgps._client_calls, turn.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
 language plpgsql stable

@@ -1,5 +1,6 @@
 -- Direct events: a note with numbers is pushed, the client fetches with its own rights; what did not reach anybody is tried again. And the
 -- handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of registrations in retries.
+-- Writes: appointment, pgps._client_calls, registration.
 
 create or replace function pgps_internal.raiser_of(client_id bigint) returns text
 language plpgsql stable

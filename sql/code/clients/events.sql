@@ -1,4 +1,5 @@
 -- What applications call for the events of queued registrations. Locks: see occurrences.sql.
+-- Writes: pgps._client_calls.
 
 create or replace function pgps.receive_event(client text, event text = null, checkpoint bytea = null, session bigint = null)
 returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text, published_at timestamptz, publisher name,

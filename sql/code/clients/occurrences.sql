@@ -1,6 +1,7 @@
 -- Queued registrations, occurrence by occurrence: a publishing statement with all its tuples. Inside a batch the cursor goes by the first event
 -- of a statement, since ids of statements that ran side by side interleave; the position of the subscription follows, so that pgps.receive,
 -- reclaim and the views see the same. Locks: the turns of the client and of its subscriptions, until the transaction ends.
+-- Writes: client_mark.
 
 create or replace function pgps_internal.delivered_ids(subscription_id bigint, type_id integer, batch_id bigint) returns int8multirange
 language plpgsql stable

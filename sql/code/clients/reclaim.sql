@@ -1,4 +1,5 @@
 -- Reclaim of the ledgers of clients: what is the newest of its kind is carried over, replies stay until they are completed. Locks: see reclaim.sql.
+-- Writes: client_checkpoint, client_mark, reply, reply_mark, request.
 
 create or replace function pgps_internal.reclaim_clients(low_batch bigint, newest_batch bigint) returns bigint
 language plpgsql

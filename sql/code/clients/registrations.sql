@@ -1,6 +1,7 @@
 -- Registrations for events: a queued one is a subscription underneath, a direct one makes publishing statements of its types send a note.
 -- That there is a direct one is a privilege that is of no other use (trigger on the log, for pgps_worker), as advertisements are: the rule of
 -- the endpoint asks for it in 1 us, and granting it waits for no publisher. Locks: the client; rows of event types.
+-- Writes: registration, registration_type, subscription.
 
 create or replace function pgps_internal.refresh_direct(type_id integer) returns void
 language plpgsql

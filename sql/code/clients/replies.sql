@@ -1,4 +1,5 @@
 -- Replies to queued requests, in the order of the requests. Locks: the turn of the client, until the transaction ends.
+-- Writes: pgps._client_calls, reply_mark.
 
 create or replace function pgps_internal.last_reply_mark(client_id bigint) returns pgps_internal.reply_mark
 language plpgsql stable

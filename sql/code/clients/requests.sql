@@ -1,6 +1,7 @@
 -- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall (RESET ROLE is a statement, too):
 -- the request runs in a function that this role owns, where a change of role is refused, as callbacks do. Effects, reply and that it is done commit together.
 -- Locks: the turn of the client in send; the client's row in client_turn while a request of it runs.
+-- Writes: client_turn, reply, reply_rows, request, request_attempt.
 
 create or replace function pgps_internal.requester(role regrole) returns regproc
 language sql stable

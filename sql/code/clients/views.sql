@@ -1,4 +1,5 @@
 -- What people see of clients: each shows the reader's own, and all to pgps_admin.
+-- Writes: nothing.
 
 create or replace view pgps_internal.occurrences_waiting with (security_barrier) as
 select r.client_id, coalesce(sum(b.depth), 0)::bigint as events

@@ -5,6 +5,7 @@
 -- contains it is made again when somebody replaces it. So it must stay a single expression, without SET and without SECURITY DEFINER.
 -- How long something takes is measured with clock_timestamp() itself: a test that stops the clock does not stop the work.
 -- Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.clock() returns timestamptz
 language sql volatile parallel safe

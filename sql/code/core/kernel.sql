@@ -5,6 +5,7 @@
 -- They set enable_seqscan = off: a plan made while a segment is empty reads it from end to end, and is kept while the segment grows
 -- to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters, policies and callbacks get it back. What can only be
 -- scanned looks so costly then that it would be done by parallel workers; starting these takes 20 ms.
+-- Writes: pgps._calls, setting.
 
 create or replace function pgps_internal.enter() returns trigger
 language plpgsql security definer

@@ -3,6 +3,7 @@
 -- writes into the ledgers, straight into the segment: an insert that looks for its segment has more to set up. Each
 -- segment has a branch with a statement of its own, of which one is run and planned. Called by pgps.dispatch alone,
 -- with its settings. Locks: none.
+-- Writes: batch, batch_type, delivery.
 
 create or replace function pgps_internal.ledgers() returns table (ledger text, key text, size bigint)
 language sql immutable

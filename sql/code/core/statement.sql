@@ -2,6 +2,7 @@
 -- whoever wants to know what an event's statement says looks that row up. The look-up is put into the text of the
 -- statement that needs it, not called: so it is planned with it, and reads one segment where the plan knows which.
 -- Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.statement_of(
     columns text, type_id text, event_id text = 'l.event_id', xid text = 'l.xid', source text = 'pgps_internal.control', also text = ''

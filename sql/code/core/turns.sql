@@ -4,6 +4,7 @@
 -- something, and looks again.
 -- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients, subscriptions in the
 -- order of their ids, origins likewise; turn_of_routes, which who receives needs for what a neighbour says; and roles.
+-- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
 language plpgsql

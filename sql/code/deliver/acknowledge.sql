@@ -1,4 +1,5 @@
 -- ack and nack. Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
+-- Writes: failure, position, share.
 
 create or replace function pgps_internal.do_ack(caller name, args jsonb) returns jsonb
 language plpgsql

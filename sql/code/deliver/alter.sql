@@ -1,6 +1,7 @@
 -- Changing a subscription where it stands: its filter, priority, tries, limits. What waits is matched anew, from the position on.
 -- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing consumers the
 -- dispatcher's lock, too; until the transaction ends.
+-- Writes: backlog_limit, joining, member, share, subscription.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
 language plpgsql stable

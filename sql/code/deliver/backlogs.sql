@@ -1,6 +1,7 @@
 -- Limits of what waits for a subscription: who is beyond its own is suspended, or its oldest events are passed over and noted as a gap. Looked after
 -- by pgps.reclaim, before it asks what is still needed. Writes: gap, backlog_limit, subscription, position, share, failure.
 -- Locks: the turn of a subscription whose events are passed over; what is in use is left for the next time.
+-- Writes: backlog_gap, backlog_limit, failure, share, subscription.
 
 create or replace function pgps_internal.backlog_of(subscription_id bigint) returns bigint
 language sql stable

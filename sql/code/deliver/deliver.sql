@@ -1,6 +1,7 @@
 -- Delivery to external subscriptions: receive, ack, nack. A subscription is a position in the deliveries of its classes, kept
 -- as an append-only ledger, with failures (events to come again) and shares (competing consumers) beside it.
 -- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
+-- Writes: failure, pgps._receive_calls, position, share.
 
 create or replace function pgps_internal.holder() returns text
 language plpgsql stable

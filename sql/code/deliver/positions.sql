@@ -1,4 +1,5 @@
 -- Where a subscription is in the deliveries of its classes: an append-only ledger of positions. Locks: none.
+-- Writes: position, share.
 
 create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
 language plpgsql stable

@@ -1,5 +1,6 @@
 -- What people look at: the three queue views of each event type. Each shows what the reader may see.
 -- Views, not functions: a function in a view runs with the reader's rights, and nobody but the owner may execute internals.
+-- Writes: nothing.
 
 create or replace view pgps_internal.progress with (security_barrier) as
 select b.previous, b.snapshot, b.upto, coalesce(b.base_hi, 0) as base_hi,

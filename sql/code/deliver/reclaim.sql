@@ -1,4 +1,5 @@
 -- What subscriptions need kept, and reclaim of their positions. Locks: see log/reclaim.sql.
+-- Writes: position.
 
 create or replace function pgps_internal.low_of_subscriptions(type_id integer) returns bigint
 language plpgsql stable

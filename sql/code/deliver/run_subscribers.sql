@@ -1,5 +1,6 @@
 -- CALL pgps.run_subscribers(): internal subscriptions in the session of whoever calls, owners in turn, each batch in its own transaction.
 -- A worker does the same with pgps.run_subscriber. Callbacks leave nothing in the session: see left_behind.sql. Locks: those of pgps_internal.run.
+-- Writes: nothing.
 
 create or replace procedure pgps.run_subscribers()
 language plpgsql

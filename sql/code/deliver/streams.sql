@@ -1,6 +1,7 @@
 -- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch, event), as in
 -- positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is told that it was read.
 -- Locks: the turn of the subscription when its position moves, until the transaction ends.
+-- Writes: failure, stream.
 
 create or replace function pgps_internal.build_log_view(event_type pgps_internal.event_type) returns void
 language plpgsql

@@ -1,5 +1,6 @@
 -- Subscriptions: check the filter with the subscriber's rights, find or make its class, join it from now, from the beginning
 -- or from an event. Locks: catalogue rows; with a start other than now the owner's lane, and against reclaim, until the transaction ends.
+-- Writes: delivery, member, share, subscription.
 
 create or replace function pgps_internal.do_types_for(caller name, args jsonb) returns jsonb
 language plpgsql stable

@@ -1,6 +1,7 @@
 -- Internal subscriptions: a callback in any procedural language, each subscription in its own transaction, by priority.
 -- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the failures to
 -- the exception queue. Locks: the turn of the subscription, until the transaction ends.
+-- Writes: subscription, suspect.
 
 create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
 language plpgsql

@@ -1,5 +1,6 @@
 -- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's
 -- lane, and keep reclaim away, until the transaction ends.
+-- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription.
 
 create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
 language plpgsql

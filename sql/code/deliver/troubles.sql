@@ -1,5 +1,6 @@
 -- What went wrong for subscriptions, for a worker's log and metrics: event ids, errors, and what to type; never an attribute of an event.
 -- Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps.troubles(since timestamptz, max_rows integer = 100)
 returns table (kind text, subscription text, event_type text, event_id bigint, attempts integer, sqlstate text, error text, hint text, happened_at timestamptz)

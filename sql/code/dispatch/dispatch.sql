@@ -2,6 +2,7 @@
 -- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id inside.
 -- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends; no row
 -- locks.
+-- Writes: batch, control, pg_temp.pgps_rebaseline, producer.
 
 create or replace function pgps_internal.incarnation() returns text
 language plpgsql stable

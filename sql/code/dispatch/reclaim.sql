@@ -1,5 +1,6 @@
 -- Of the ledgers of dispatch, what outlives its segment: numbers of producers, and totals of event types. Locks: see
 -- log/reclaim.sql.
+-- Writes: batch_type, producer.
 
 create or replace function pgps_internal.carry_over_producers(segment regclass, newest bigint) returns void
 language plpgsql

@@ -1,5 +1,6 @@
 -- Who dispatches, and how it and the waiting clients are woken. The leader is named in a row; whether it sleeps, a sequence tells, which is read
 -- and set outside of transactions, and which no other role can set. Locks: share row exclusive on the leader's table while it changes.
+-- Writes: leader.
 
 create or replace function pgps_internal.wake_members(classes bigint[]) returns bigint
 language plpgsql

@@ -1,5 +1,6 @@
 -- What links COPY: out of a view of what a session has to send, and into a segment of the log, or, the long way, a staging table.
 -- See docs/decisions/0014-link-speed.md. Locks: row exclusive on the segment.
+-- Writes: by name: the log of a type (COPY).
 
 create or replace function pgps._sender() returns integer
 language plpgsql stable security definer

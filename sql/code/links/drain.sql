@@ -1,6 +1,7 @@
 -- Links that are being dropped. Both sides say "drain" when they have another way for what has one, then, when they have packed what was
 -- dispatched until they heard it, "drained"; who has sent and heard both, and is confirmed, may forget the other. The side that connects
 -- forgets last: it finds out by connecting again when the other has gone before it. Locks: the turn of routes, until the transaction ends.
+-- Writes: link, neighbour, wanted.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
 language plpgsql stable

@@ -1,5 +1,6 @@
 -- The horizon when paths change: what a new child lacks comes from the log, or, when it is not there, from further up. Rules 2 to 4 in
 -- docs/internals/links.md. Locks: those of routes.
+-- Writes: activation, arrival, attached, delivery, member, origin, shipment.
 
 create or replace function pgps_internal.trimmed_upto(origin pgps_internal.origin, types integer[]) returns bigint
 language plpgsql stable

@@ -1,5 +1,6 @@
 -- Who this broker is: an id of its own, and an epoch that begins anew when the database was restored from an older state.
 -- Locks: the broker's row.
+-- Writes: activation, broker, link, origin.
 
 create or replace function pgps_internal.link_incarnation() returns text
 language sql stable

@@ -1,4 +1,5 @@
 -- Links to other brokers: their definitions, and how they are. Locks: catalogue rows.
+-- Writes: link, neighbour.
 
 create or replace function pgps_internal.warn_of_password(link text, conninfo text) returns void
 language plpgsql

@@ -1,6 +1,7 @@
 -- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
 -- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
 -- those of creating an event type or a class.
+-- Writes: activation, arrival, attached, foreign_type, gap, member, neighbour, offer, origin, rejected, wanted.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
 language plpgsql

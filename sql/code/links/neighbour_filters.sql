@@ -1,5 +1,6 @@
 -- Filters as they travel over links: the part of a subscription's filter that a broker elsewhere can ask, and which implies which.
 -- Locks: catalogue rows.
+-- Writes: cover, filter, pushed.
 
 create or replace function pgps_internal.travels(event_type pgps_internal.event_type, parsed jsonb, search_path text, collation_name text) returns boolean
 language sql stable

@@ -1,5 +1,6 @@
 -- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the turn of neighbours,
 -- the rows of neighbour and link_session, the turn of routes.
+-- Writes: broker, lent, link_session, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
 language sql stable

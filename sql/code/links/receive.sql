@@ -1,5 +1,6 @@
 -- Receiving from a neighbour: one transaction a batch, the position in it. Locks: the turns of receiving (shared) and of the origins,
 -- in that order and by origin, until the transaction ends, before it has an id: transactions with events of one origin get their ids in order.
+-- Writes: arrival, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -1,4 +1,5 @@
 -- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more. Locks: see reclaim.sql.
+-- Writes: arrival, shipment.
 
 create or replace function pgps_internal.lowest_event() returns bigint
 language plpgsql stable

@@ -1,4 +1,5 @@
 -- Links that have gone astray: both sides compare again. Locks: the turn of routes, until the transaction ends.
+-- Writes: activation, neighbour, origin, told.
 
 create or replace function pgps_internal.unblock(neighbour pgps_internal.neighbour) returns void
 language plpgsql

@@ -1,5 +1,6 @@
 -- Routing: the parent for each origin, what is offered to whom, and from when on filters are in force.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
+-- Writes: activation, broker, origin.
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
 language plpgsql stable

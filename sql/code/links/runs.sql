@@ -1,4 +1,5 @@
 -- Runs of events: those of one statement at the origin, with what they have in common. Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.runs(neighbour_id integer, after bigint, upto bigint, type_id integer, log regclass) returns jsonb
 language plpgsql stable

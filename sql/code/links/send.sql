@@ -1,4 +1,5 @@
 -- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY. Locks: none beside those of routes.
+-- Writes: neighbour, shipment.
 
 create or replace function pgps_internal.require_sender() returns pgps_internal.neighbour
 language plpgsql stable

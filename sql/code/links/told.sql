@@ -1,5 +1,6 @@
 -- What a neighbour should know. State-based: what it was told is kept, differences are sent.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
+-- Writes: activation, foreign_type, origin, shipment, told.
 
 create or replace function pgps_internal.definition_of(event_type pgps_internal.event_type) returns jsonb
 language sql stable

@@ -1,4 +1,5 @@
 -- What an administrator sees of links and of the network behind them, beside pgps.links. Locks: none.
+-- Writes: nothing.
 
 create or replace view pgps.link_details as
 select coalesce(l.name, n.name) as name, n.name as neighbour, pg_get_userbyid(coalesce(l.role, n.role))::text as role, r.rolsuper as role_is_superuser,

@@ -1,4 +1,5 @@
 -- What auditable queues keep after their segment was reclaimed. Locks: those of INSERT.
+-- Writes: batch_type, delivered, discarded, former; by name: the archive and the log of a type, events kept aside.
 
 create or replace function pgps_internal.archive(event_type pgps_internal.event_type, segment regclass) returns void
 language plpgsql

@@ -1,4 +1,5 @@
 -- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the caller's transaction.
+-- Writes: nothing.
 
 do $$
 declare

@@ -1,6 +1,7 @@
 -- Loads: several sessions bring events in, one publishes them all in one statement. What a program with many tasks needs, whose tasks are
 -- repeated or run twice: each try brings its rows in under a name of its own, and only the tries that count are published.
 -- Locks: the row of the load, by its name, while it is begun, published or given up; its table.
+-- Writes: load, setting; by name: the endpoint.
 
 create or replace function pgps_internal.do_begin_load(caller name, args jsonb) returns text
 language plpgsql

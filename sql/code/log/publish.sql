@@ -1,6 +1,7 @@
 -- Publication. There is no trigger on it: an INSERT into an endpoint is rewritten by a rule into one statement that inserts into the log and,
 -- when all rows are in, one row into the control queue. It is planned with the INSERT and kept with its plan (decision 0011).
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
+-- Writes: control, receipt; by name: the log of a type (generated), its endpoint.
 
 create or replace function pgps_internal.publication(event_type pgps_internal.event_type, source regclass) returns text
 language plpgsql stable

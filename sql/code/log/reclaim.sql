@@ -4,6 +4,8 @@
 -- transaction does not matter; what cannot be locked is skipped until the next time. One reclaimer: share update
 -- exclusive on the table installation. Which rooms have something to keep, to carry over or to reclaim of their own,
 -- the roster says (roster.sql).
+-- Writes: delivered, discarded, former, receipt, trimmed; by name: segments of logs and ledgers, events kept aside,
+-- archives.
 
 create or replace function pgps_internal.has_undelivered(type_id integer) returns boolean
 language plpgsql stable

@@ -1,5 +1,6 @@
 -- What came over a link and is no event here: refused by this broker's constraints, or a gap. Part of pgps.retry_exception and
 -- pgps.discard_exception. Locks: the rows; to retry those of receiving, the turns of receiving (shared) and of their origins.
+-- Writes: arrival, discarded, rejected; by name: the log of a type.
 
 create or replace function pgps_internal.is_of_link(args jsonb) returns boolean
 language sql stable

@@ -1,5 +1,6 @@
 -- What is kept for brokers behind the neighbours: they may take another path, and then ask again from where they are. Who publishes keeps it;
 -- the others need not, they fetch it from there (rule 4 in docs/internals/links.md). Locks: none.
+-- Writes: attached.
 
 create or replace function pgps_internal.lows(neighbour_id integer) returns table (kind text, key text, value jsonb)
 language plpgsql stable

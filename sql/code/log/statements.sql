@@ -1,5 +1,6 @@
 -- The statement language: the paper's table 1. Each statement is taken apart by pgps.parse_statement and run through the public
 -- functions with the caller's rights.
+-- Writes: by name: the endpoint.
 
 create or replace function pgps._publish_statement(parsed jsonb) returns text
 language plpgsql

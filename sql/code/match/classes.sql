@@ -1,4 +1,5 @@
 -- The signature and the class of a filter: found, or made. Locks: catalogue rows.
+-- Writes: class, signature.
 
 create or replace function pgps_internal.clean_types(types jsonb) returns text[]
 language plpgsql stable

@@ -1,4 +1,5 @@
 -- When a filter raises: which filter on which event, and what becomes of it. One bad filter or event hurts nobody else.
+-- Writes: class, delivery, failure, member, subscription, wanted.
 
 create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
 language plpgsql

@@ -1,7 +1,7 @@
 -- Lanes: filters that may read more than the event, of one role each, matched beside the dispatcher with a position of their own. A slow or
 -- stuck filter makes its owner late and nobody else (decision 24). What a lane writes are ordinary deliveries, batch by batch.
 -- Locks: the row of the lane, while it is matched; two sessions share the lanes out with SKIP LOCKED.
--- Writes: lane, lane_step, lane_session, joining; with match.sql and isolate.sql delivery, share, failure, class.
+-- Writes: class, joining, lane, lane_step, member, subscription.
 
 create or replace function pgps_internal.open_lane(owner regrole) returns void
 language plpgsql

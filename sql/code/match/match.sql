@@ -3,6 +3,7 @@
 --   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
 --   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
 -- The dispatcher asks the first; the second, and all of pattern subscriptions, are asked in lanes, one for each role (lanes.sql).
+-- Writes: delivery, share.
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Matching a batch

@@ -1,5 +1,6 @@
 -- What matching needs kept: what lanes have not matched yet, and what suspended filters will catch up with. Locks:
 -- see log/reclaim.sql.
+-- Writes: lane_step.
 
 create or replace function pgps_internal.low_of_classes(type_id integer) returns bigint
 language plpgsql stable

@@ -1,4 +1,5 @@
 -- What a role may see: row-level policies come first, then filters. Locks: none.
+-- Writes: neighbour.
 
 create or replace function pgps_internal.visible_function(type_id integer, owner regrole) returns regproc
 language sql stable

@@ -1,5 +1,6 @@
 -- Advertisements: who has announced to publish what. A publication finds out by a privilege that is of no other use (references on the
 -- log, in a schema that nobody may use): 1 us instead of 11 for a look into the table. Locks: the event type's row.
+-- Writes: advertisement.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
 language plpgsql

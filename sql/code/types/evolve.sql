@@ -1,4 +1,5 @@
 -- Changing event types while events wait: attributes added and dropped. Locks: the event type's relations, access exclusive.
+-- Writes: event_type.
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
 language plpgsql

@@ -1,5 +1,6 @@
 -- Expressions that an administrator writes and the owner of pgps reads or evaluates: defaults, checks, policies. An administrator is no
 -- superuser, so what may stand in them is listed, node by node; what is not listed is refused (decision 22). Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.is_firm(schema oid) returns boolean
 language sql stable

@@ -1,6 +1,7 @@
 -- Features: which rooms take part when events of a type are dispatched. They are noted when something is defined, so
 -- that the dispatcher need not ask every room about every batch. What each comes to stands in the roster.
 -- Locks: add_feature a row of feature, shared, without waiting; drop_features those that nobody needs, likewise.
+-- Writes: feature.
 
 create or replace function pgps_internal.add_feature(type_id integer, name text) returns void
 language plpgsql

@@ -3,6 +3,7 @@
 --   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
 --   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
 -- Locks: those of CREATE and DROP on what is generated.
+-- Writes: by name: the entry of an immediate type (generated).
 
 create or replace function pgps_internal.create_function(signature text, definition text) returns void
 language plpgsql

@@ -8,6 +8,7 @@
 --   prepared statements  forgotten: no rollback does it
 --   LISTEN, advisory locks, numbers of sequences: pgps.run_subscribers takes them back; a worker washes its sessions
 -- Locks: none.
+-- Writes: command, installation.
 
 do $$
 begin

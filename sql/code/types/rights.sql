@@ -1,5 +1,6 @@
 -- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a policy every
 -- holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets through.
+-- Writes: event_type, policy.
 
 create or replace function pgps_internal.take_draft(caller name, event_type pgps_internal.event_type, role oid, draft regclass) returns name
 language plpgsql

@@ -1,4 +1,5 @@
 -- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes); one set of events a statement.
+-- Writes: rule; by name: the endpoint of its event type (generated).
 
 create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -1,4 +1,5 @@
 -- What an event type may consist of: no reserved names, plain tables, types and expressions that can do no harm. Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.check_attribute_names(definition regclass, name text) returns void
 language plpgsql stable

@@ -1,4 +1,5 @@
 -- The catalogue views: event types, queues, subscriptions and so on. Each shows what the reader may see.
+-- Writes: nothing.
 
 create or replace view pgps.event_types as
 select t.name, pg_get_userbyid(t.owner) as owner,

@@ -1,4 +1,5 @@
 -- pgps.explain: why an event did, or did not, reach a subscription; the steps of an event's path, one row each.
+-- Writes: nothing.
 
 create or replace function pgps_internal.do_explain(caller name, args jsonb) returns jsonb
 language plpgsql

@@ -1,4 +1,5 @@
 -- What an administrator should know of the server: room on its disks, what a crash took, who holds others up. Locks: none.
+-- Writes: nothing.
 
 create or replace function pgps_internal.disks()
 returns table (place text, total_bytes bigint, free_bytes bigint)

@@ -1,4 +1,5 @@
 -- pgps.trace: which brokers an event was at, and when.
+-- Writes: nothing.
 
 create or replace function pgps_internal.explain_origin(event_type pgps_internal.event_type, event_id bigint, origin_id integer) returns jsonb
 language plpgsql stable
