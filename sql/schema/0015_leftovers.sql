@@ -9,7 +9,8 @@ drop function if exists pgps.alter_subscription(text, text, integer, integer, in
 -- Under which name a rule knows each column of its table: {"name": [attnum, its name now]}; and the number the table had when that was noted.
 alter table pgps_internal.rule add column columns jsonb not null default '{}', add column table_oid oid;
 
--- What the text of a rule, or of a filter that reads tables, names besides: a relation, a column, a schema, a function, a type.
+-- What the text of a rule, or of a filter that reads tables, names besides: a relation, a column, a schema, a function, a type; sub_id -1: a schema of
+-- its search_path.
 create table pgps_internal.used_name (
     rule_id integer references pgps_internal.rule on delete cascade,
     signature_id bigint references pgps_internal.signature on delete cascade,
@@ -22,10 +23,12 @@ create table pgps_internal.used_name (
     noted_in text not null,
     check (num_nonnulls(rule_id, signature_id) = 1)
 );
-create table pgps_internal.schema_name (
-    schema oid primary key,
-    name text not null,
-    noted_in text not null
+-- Failed events whose filter is to be asked again by its owner's lane, since it was not its owner who put them back.
+create table pgps_internal.asked_again (
+    subscription_id bigint not null references pgps_internal.subscription on delete cascade,
+    event_id bigint not null,
+    owner regrole not null,
+    primary key (subscription_id, event_id)
 );
 create index used_name_object_idx on pgps_internal.used_name (object_id);
 create index used_name_rule_idx on pgps_internal.used_name (rule_id);

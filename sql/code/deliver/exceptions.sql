@@ -146,8 +146,8 @@ declare
 begin
     select f.* into v_failure from pgps_internal.failure f
     where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
-    if v_failure.step <> 'filter' then
-        return true;
+    if not found or v_failure.step <> 'filter' then
+        return found;
     end if;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = v_failure.type_id;
     select c.* into v_class from pgps_internal.member m join pgps_internal.class c using (class_id)
@@ -189,14 +189,91 @@ declare
     -- Into variables first: as a part of a join with an empty table, the check of rights in it need not run.
     v_chosen bigint[];
     v_events bigint[];
+    v_left bigint;
+begin
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from pgps_internal.choose_failures(caller, args) c;
+    v_left := pgps_internal.ask_in_lane(caller, v_chosen, v_events);
+    -- Into variables again: beside a join, the filter would be asked before it is known whose it is.
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from unnest(v_chosen, v_events) c(subscription_id, event_id)
+    where not exists (select from pgps_internal.asked_again a where a.subscription_id = c.subscription_id and a.event_id = c.event_id);
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from unnest(v_chosen, v_events) c(subscription_id, event_id)
+    where pgps_internal.still_wanted(c.subscription_id, c.event_id);
+    return v_left + pgps_internal.put_failed_back(v_chosen, v_events) + pgps_internal.retry_refused(caller, args);
+end
+$$;
+comment on function pgps_internal.do_retry(name, jsonb) is 'See pgps.retry_exception';
+
+create or replace function pgps_internal.ask_in_lane(caller name, subscriptions bigint[], events bigint[]) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count bigint;
+begin
+    -- A filter that may do more than look at the event is planned and run within no statement of anybody else.
+    insert into pgps_internal.asked_again (subscription_id, event_id, owner)
+    select c.subscription_id, c.event_id, s.owner
+    from unnest(ask_in_lane.subscriptions, ask_in_lane.events) c(subscription_id, event_id)
+    join pgps_internal.subscription s using (subscription_id)
+    join pgps_internal.failure f on f.subscription_id = c.subscription_id and f.event_id = c.event_id and f.step = 'filter'
+    where not pgps_internal.acts_for(ask_in_lane.caller, s.owner) and exists (
+        select from pgps_internal.member m join pgps_internal.class k using (class_id) join pgps_internal.signature g using (signature_id)
+        where m.subscription_id = c.subscription_id and m.type_id = f.type_id and g.in_lane)
+    on conflict do nothing;
+    get diagnostics v_count = row_count;
+    if v_count > 0 then
+        perform pg_notify('pgps_lanes', '');
+    end if;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.ask_in_lane(name, bigint[], bigint[]) is
+'Leaves failed events to their owners'' lanes, which ask the filters again, unless caller acts for the owner; returns how many';
+
+create or replace function pgps_internal.ask_again(owner regrole, only_one boolean) returns boolean
+language plpgsql
+as $$
+declare
+    v_asked record;
+    v_found boolean := false;
+begin
+    for v_asked in
+        delete from pgps_internal.asked_again a where (a.subscription_id, a.event_id) in (
+            select b.subscription_id, b.event_id from pgps_internal.asked_again b where b.owner = ask_again.owner
+            order by b.subscription_id, b.event_id limit case when ask_again.only_one then 1 else 100 end for update skip locked)
+        returning a.subscription_id, a.event_id
+    loop
+        v_found := true;
+        if pgps_internal.still_wanted(v_asked.subscription_id, v_asked.event_id) then
+            perform pgps_internal.put_failed_back(array[v_asked.subscription_id], array[v_asked.event_id]);
+        end if;
+    end loop;
+    return v_found;
+end
+$$;
+comment on function pgps_internal.ask_again(regrole, boolean) is 'In a lane: asks filters again about events that an administrator has put back. False when there are none';
+
+create or replace function pgps_internal.acts_for(caller name, owner regrole) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select acts_for.caller = (acts_for.owner)::text or pg_has_role(acts_for.caller, acts_for.owner::oid, 'member')
+        and not (select r.rolsuper from pg_roles r where r.rolname = acts_for.caller)
+$$;
+comment on function pgps_internal.acts_for(name, regrole) is
+'True when caller has been given the rights of owner, so that code of owner''s may run in his statement; a superuser is anybody''s, and was not';
+
+create or replace function pgps_internal.put_failed_back(subscriptions bigint[], events bigint[]) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
     v_count bigint;
     v_subscriptions bigint[];
 begin
-    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from pgps_internal.choose_failures(caller, args) c
-    where pgps_internal.still_wanted(c.subscription_id, c.event_id);
     with back as (
         update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = pgps_internal.clock()
-        from unnest(v_chosen, v_events) c(subscription_id, event_id)
+        from unnest(put_failed_back.subscriptions, put_failed_back.events) c(subscription_id, event_id)
         where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
     ),
     shared as (
@@ -207,10 +284,10 @@ begin
     select count(*), array_agg(distinct b.subscription_id) into v_count, v_subscriptions from back b;
     perform pg_notify(case when s.callback is null then 'pgps_' || s.subscription_id else 'pgps_internal' end, '')
     from pgps_internal.subscription s where s.subscription_id = any (v_subscriptions);
-    return v_count + pgps_internal.retry_refused(caller, args);
+    return v_count;
 end
 $$;
-comment on function pgps_internal.do_retry(name, jsonb) is 'See pgps.retry_exception';
+comment on function pgps_internal.put_failed_back(bigint[], bigint[]) is 'Has failed events delivered again; returns how many';
 
 create or replace function pgps.retry_exception(event_type text, event_id bigint = null, subscription text = null) returns bigint
 language sql
@@ -220,7 +297,9 @@ begin atomic
 end;
 comment on function pgps.retry_exception(text, bigint, text) is
 'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns how many.
-event_id, subscription: null = all. What a link brought and this broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its
+event_id, subscription: null = all. An event whose filter had failed goes back if that matches now; where the filter reads more than the event and the
+caller is an administrator who is no member of its owner, the lane of the owner asks it, a moment later: then the event is counted, and stays failed if
+it fails again. What a link brought and this broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its
 origin) is published here, as an event of its origin, behind what has come since and for every subscription there is now; the
 brokers behind this one do not get it. Still refused, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin.
 Errors: 42704, 42501, 55000 a gap.';

@@ -93,8 +93,7 @@ begin
     update pgps_internal.backlog_limit l set is_resting = true
     where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended' and l.on_backlog = 'suspend';
     -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane, in a moment.
-    select coalesce(bool_or(not pgps_internal.resume_class(c, t, caller = (v_subscription.owner)::text or pg_has_role(caller, v_subscription.owner::oid, 'member')
-            and not (select r.rolsuper from pg_roles r where r.rolname = caller))), false) into v_waits
+    select coalesce(bool_or(not pgps_internal.resume_class(c, t, pgps_internal.acts_for(caller, v_subscription.owner))), false) into v_waits
     from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
     where m.subscription_id = v_subscription.subscription_id and not c.is_active;
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id and j.failures >= 3;

@@ -220,7 +220,7 @@ begin
         perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where find_signature.in_lane;
         perform pgps_internal.build_signature(v_signature);
         if find_signature.tier <> 'safe' then
-            perform pgps_internal.note_schemas(), pgps_internal.note_names_of_signature(v_signature);
+            perform pgps_internal.note_names_of_signature(v_signature);
         end if;
     end if;
     return v_signature;

@@ -103,6 +103,12 @@ begin
         -- Then one that was catching up: it is suspended as before.
         select c.class_id into v_class from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.is_pending and g.in_lane and c.owner = (note_slow_joining.lane).owner order by c.class_id limit 1;
+        if not found then
+            -- Or one that was asked again about an event: that stays in the exception queue.
+            delete from pgps_internal.asked_again a where (a.subscription_id, a.event_id) = (select b.subscription_id, b.event_id
+                from pgps_internal.asked_again b where b.owner = (note_slow_joining.lane).owner order by b.subscription_id, b.event_id limit 1);
+            return format('a filter of role %s %s', (note_slow_joining.lane).owner, note_slow_joining.error);
+        end if;
         update pgps_internal.class c set is_pending = false, last_error = note_slow_joining.error where c.class_id = v_class;
         update pgps_internal.subscription s set state = 'suspended', last_error = format('filter: %s', note_slow_joining.error)
         from pgps_internal.member m where m.class_id = v_class and s.subscription_id = m.subscription_id and s.kind <> 'link';

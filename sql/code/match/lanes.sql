@@ -82,7 +82,8 @@ begin
                 (select s.batch_id from pgps_internal.lane_step s where s.lane_id = l.lane_id order by s.step_id desc limit 1), l.from_batch)
             union
             select l.lane_id, l.owner from pgps_internal.lane l
-            where (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending))
+            where (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending)
+                    or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
         -- The number of a role that has been dropped is shown as a number.
@@ -99,6 +100,7 @@ as $$
             where s.owner = has_guests.owner and j.failures < 3)
         or exists (select from pgps_internal.class c join pgps_internal.signature g using (signature_id)
             where c.is_pending and g.in_lane and c.owner = has_guests.owner)
+        or exists (select from pgps_internal.asked_again a where a.owner = has_guests.owner)
 $$;
 comment on function pgps_internal.has_guests(regrole) is 'True while subscriptions of a role have to join a type, or to catch up, before its lane goes on';
 
@@ -192,7 +194,8 @@ begin
             v_position := pgps_internal.lane_position(run_lane.lane_id);
             -- In one snapshot: nothing may pass what has to join, or to catch up, first.
             select pgps_internal.lane_rows(v_lane, v_position, case when v_careful then 1 else run_lane.most end),
-                (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending))
+                (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending)
+                        or exists (select from pgps_internal.asked_again))
                     and pgps_internal.has_guests(v_lane.owner),
                 array(select t.type_id from pgps_internal.lane_type t where t.owner = v_lane.owner
                     and exists (select from pgps_internal.feature f where f.type_id = t.type_id and f.name = 'share'))
@@ -487,7 +490,8 @@ begin
             return true;
         end if;
     end loop;
-    return v_joining.type_id is not null or v_class.class_id is not null;
+    return pgps_internal.ask_again((prepare_lane.lane).owner, (prepare_lane.lane).is_slow)
+        or v_joining.type_id is not null or v_class.class_id is not null;
 end
 $$;
 comment on function pgps_internal.prepare_lane(pgps_internal.lane, bigint) is

@@ -22,6 +22,14 @@ as $$
 $$;
 comment on function pgps_internal.words(text) is 'All that could be a name in SQL text, folded; not what stands in strings';
 
+create or replace function pgps_internal.path_items(path text) returns text[]
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(select m[1] from regexp_matches(path_items.path, '("(?:[^"]|"")*"|[^,[:space:]]+)', 'g') with ordinality x(m, place) order by x.place)
+$$;
+comment on function pgps_internal.path_items(text) is 'The names in a search_path, each quoted as it stands there';
+
 create or replace function pgps_internal.names_used(words text[], path text)
 returns table (class_id oid, object_id oid, sub_id integer, name text, schema oid)
 language sql stable
@@ -30,7 +38,7 @@ as $$
     with space as materialized (
         select n.oid, n.nspname::text as name, n.nspname = any (names_used.words) as is_named from pg_namespace n
         where n.nspname !~ '^(pg_|pgps$|pgps_)' and n.nspname <> 'information_schema'
-            and (n.nspname = any (names_used.words) or quote_ident(n.nspname) = any (regexp_split_to_array(names_used.path, '\s*,\s*')))
+            and (n.nspname = any (names_used.words) or quote_ident(n.nspname) = any (pgps_internal.path_items(names_used.path)))
     ),
     relation as materialized (
         select c.oid, c.relname::text as name, c.relnamespace from unnest(names_used.words) w(word)
@@ -53,6 +61,10 @@ as $$
     union all
     select distinct 'pg_namespace'::regclass::oid, s.oid, 0, s.name, 0::oid from space s where s.is_named and exists (
         select from found f where f.schema = s.oid)
+    union all
+    -- Of the search_path: found there, and not named.
+    select 'pg_namespace'::regclass, s.oid, -1, s.name, 0 from space s
+    where quote_ident(s.name) = any (pgps_internal.path_items(names_used.path))
 $$;
 comment on function pgps_internal.names_used(text[], text) is
 'What the words of SQL text may stand for under a search_path: relations, their columns, functions, types, and schemas that are named. Nothing of the catalogue''s';
@@ -163,7 +175,14 @@ declare
 begin
     for v_rule in
         select r.* from pgps_internal.rule r
-        where (r.table_name = any (follow_columns.tables) or exists (select from pg_inherits i where i.inhrelid = r.table_name)) and r.columns <> '{}'
+        where r.columns <> '{}' and r.table_name in (
+            -- And what inherits their columns. Nothing else: whoever alters another table must not wait for who is altering this one.
+            with recursive altered (relation) as (
+                select t from unnest(follow_columns.tables) t
+                union
+                select i.inhrelid from altered a join pg_inherits i on i.inhparent = a.relation
+            )
+            select a.relation from altered a)
     loop
         continue when pgps_internal.function_of_rule(v_rule) is null;
         select c.value ->> 1 into v_gone from jsonb_each(v_rule.columns) c
@@ -185,58 +204,49 @@ create or replace function pgps_internal.renamed_path(path text, was text, now t
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(case x.item when quote_ident(renamed_path.was) then quote_ident(renamed_path.now) else x.item end, ', ' order by x.place)
-    from regexp_split_to_table(renamed_path.path, '\s*,\s*') with ordinality x(item, place)
+    select array_to_string(array_replace(pgps_internal.path_items(renamed_path.path), quote_ident(renamed_path.was), quote_ident(renamed_path.now)), ', ')
 $$;
 comment on function pgps_internal.renamed_path(text, text, text) is 'A search_path with a schema under its new name';
 
-create or replace function pgps_internal.follow_schemas() returns void
+create or replace function pgps_internal.follow_schemas(schemas oid[]) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_renamed record;
+    v_used record;
     v_function record;
 begin
-    -- The settings of functions name schemas, too.
-    for v_renamed in
-        select distinct k.name, n.nspname::text as now from pgps_internal.schema_name k join pg_namespace n on n.oid = k.schema
-        where n.nspname <> k.name and k.noted_in = pgps_internal.here()
+    -- The settings of generated functions name schemas, too. Only what has this schema on its path is touched: nobody else waits for it.
+    for v_used in
+        select u.rule_id, u.signature_id, u.name, n.nspname::text as now
+        from pgps_internal.used_name u join pg_namespace n on n.oid = u.object_id
+        where u.object_id = any (follow_schemas.schemas) and u.sub_id = -1 and n.nspname <> u.name and u.noted_in = pgps_internal.here()
     loop
         for v_function in
-            select p.oid::regprocedure as function, pgps_internal.renamed_path(substr(c.setting, 13), v_renamed.name, v_renamed.now) as path
+            select p.oid::regprocedure as function, pgps_internal.renamed_path(substr(c.setting, 13), v_used.name, v_used.now) as path
             from pg_proc p cross join unnest(p.proconfig) c(setting)
-            where p.pronamespace = 'pgps_internal'::regnamespace and c.setting like 'search_path=%'
-                and quote_ident(v_renamed.name) = any (regexp_split_to_array(substr(c.setting, 13), '\s*,\s*'))
+            where p.pronamespace = 'pgps_internal'::regnamespace and c.setting like 'search_path=%' and case when v_used.rule_id is not null
+                then p.proname ~ format('^rule_%s_[a-z]+$', v_used.rule_id) else p.proname = 'match_' || v_used.signature_id end
         loop
             execute format('alter function %s set search_path = %s', v_function.function, v_function.path);
         end loop;
         update pgps_internal.subscription s set environment = s.environment || jsonb_build_object('search_path',
-            pgps_internal.renamed_path(s.environment ->> 'search_path', v_renamed.name, v_renamed.now))
-        where quote_ident(v_renamed.name) = any (regexp_split_to_array(s.environment ->> 'search_path', '\s*,\s*'));
+            pgps_internal.renamed_path(s.environment ->> 'search_path', v_used.name, v_used.now))
+        where s.subscription_id in (select m.subscription_id from pgps_internal.class c join pgps_internal.member m using (class_id)
+            where c.signature_id = v_used.signature_id);
         update pgps_internal.signature g set environment = g.environment || jsonb_build_object('search_path',
-            pgps_internal.renamed_path(g.environment ->> 'search_path', v_renamed.name, v_renamed.now))
-        where quote_ident(v_renamed.name) = any (regexp_split_to_array(g.environment ->> 'search_path', '\s*,\s*'))
+            pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now))
+        where g.signature_id = v_used.signature_id
             -- One of a former schema of the new name: whoever has it keeps it, and new subscriptions find the other.
             and not exists (select from pgps_internal.signature o where o.type_id = g.type_id and o.owner = g.owner and md5(o.shape) = md5(g.shape)
                 and o.parameter_types = g.parameter_types and o.in_lane = g.in_lane and o.environment = g.environment || jsonb_build_object(
-                    'search_path', pgps_internal.renamed_path(g.environment ->> 'search_path', v_renamed.name, v_renamed.now)));
+                    'search_path', pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now)));
     end loop;
-    perform pgps_internal.note_schemas();
+    update pgps_internal.used_name u set name = n.nspname from pg_namespace n
+    where n.oid = u.object_id and u.object_id = any (follow_schemas.schemas) and u.sub_id = -1 and u.noted_in = pgps_internal.here();
 end
 $$;
-comment on function pgps_internal.follow_schemas() is 'Has rules, filters and callbacks look for unqualified names in a schema under its new name';
-
-create or replace function pgps_internal.note_schemas() returns void
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    insert into pgps_internal.schema_name as k (schema, name, noted_in)
-    select n.oid, n.nspname, pgps_internal.here() from pg_namespace n where n.nspname !~ '^(pg_|pgps$|pgps_)'
-    on conflict (schema) do update set name = excluded.name, noted_in = excluded.noted_in
-    where (k.name, k.noted_in) is distinct from (excluded.name, excluded.noted_in)
-$$;
-comment on function pgps_internal.note_schemas() is 'Notes what the schemas are called';
+comment on function pgps_internal.follow_schemas(oid[]) is 'Has rules and filters look for unqualified names in a schema under its new name';
 
 create or replace function pgps_internal.names_that_changed(objects oid[])
 returns table (rule_id integer, signature_id bigint, was text, now text, owner oid)
@@ -258,7 +268,7 @@ as $$
     cross join lateral (select coalesce(case when u.sub_id > 0 then case when not a.attisdropped then a.attname end else c.relname end,
             p.proname, t.typname, n.nspname)::text as name,
         coalesce(case when u.sub_id = 0 then c.relnamespace end, p.pronamespace, t.typnamespace, 0) as schema) x
-    where u.object_id = any (names_that_changed.objects) and u.noted_in = pgps_internal.here() and x.name is not null
+    where u.object_id = any (names_that_changed.objects) and u.sub_id >= 0 and u.noted_in = pgps_internal.here() and x.name is not null
         and (x.name <> u.name or u.sub_id = 0 and x.schema <> u.schema)
 $$;
 comment on function pgps_internal.names_that_changed(oid[]) is 'Which names of objects that rules and filters use are others now';
@@ -330,7 +340,8 @@ begin
     elsif tg_tag = 'ALTER TABLE' then
         perform pgps_internal.follow_columns(v_objects);
     elsif tg_tag = 'ALTER SCHEMA' then
-        perform pgps_internal.follow_schemas(), pgps_internal.follow_columns(array(select distinct r.table_name::oid from pgps_internal.rule r));
+        perform pgps_internal.follow_schemas(v_objects), pgps_internal.follow_columns(array(select c.oid from pgps_internal.rule r
+            join pg_class c on c.oid = r.table_name where c.relnamespace = any (v_objects)));
     end if;
     perform pgps_internal.tell_of_renames(v_caller, v_objects);
 end
@@ -351,7 +362,6 @@ begin
     perform pgps_internal.note_columns(r.rule_id),
         pgps_internal.build_rule(r.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(r)))
     from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null and exists (select from pg_class c where c.oid = r.table_name);
-    perform pgps_internal.note_schemas();
     perform pgps_internal.note_names_of_rule(r.rule_id)
     from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null;
     perform pgps_internal.note_names_of_signature(g.signature_id) from pgps_internal.signature g where g.tier <> 'safe';

@@ -64,7 +64,7 @@ begin
     perform pgps_internal.note_columns(v_rule.rule_id);
     perform pgps_internal.build_rule(v_rule.rule_id, format('set standard_conforming_strings = on set datestyle from current
         set intervalstyle from current set timezone from current set search_path = %s', pgps_internal.clean_path(args -> 'schemas')));
-    perform pgps_internal.note_schemas(), pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule);
+    perform pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule);
 end
 $$;
 comment on function pgps_internal.do_finish_rule(name, jsonb) is 'Second half of pgps.create_rule: trigger functions and statement triggers';

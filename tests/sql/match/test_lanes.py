@@ -397,3 +397,27 @@ def test_each_subscription_gets_what_it_wants_in_order_and_once(
 def server_database(own_database: str, connect: Connect) -> psycopg.Connection:
     """A broker that all examples of one test share."""
     return connect(dsn=own_database)
+
+
+def test_what_an_administrator_puts_back_is_asked_by_its_owners_lane(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    owner, chief = role("owner"), role("chief", "pgps_admin")
+    session, admin = connect(owner, dsn=own_database), connect(chief, dsn=own_database)
+    rows(broker, f"create schema {owner} authorization {owner}")
+    body = f"if session_user = '{chief}' then raise exception 'run by an administrator'; end if"
+    make = f"create or replace function {owner}.good(n integer) returns boolean language plpgsql as $$ begin"
+    rows(session, f"{make} raise exception 'not yet'; end $$")
+    call(session, "subscribe", "s", "pa", f"{owner}.good(n)")
+    publish(broker, "pa", 1, 2)
+    for _ in range(5):
+        rows(broker, "select pgps.dispatch()")
+    assert sorted(column(broker, "select n from pgps_queue.pa_exception")) == [1, 2]
+    rows(session, f"{make} {body}; return n = 1; end $$")
+    if value(broker, "select state from pgps.subscriptions where name = 's'") == "suspended":
+        call(session, "resume", "s")
+    assert call(admin, "retry_exception", "pa") == 2, "nothing of the owner's is run"
+    rows(broker, "call pgps.run_lanes()")
+    assert take_only(broker, "s") == [1]
+    assert rows(broker, "select n from pgps_queue.pa_exception") == []
+    assert value(broker, "select count(*) from pgps_internal.asked_again") == 0

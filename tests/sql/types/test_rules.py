@@ -329,3 +329,25 @@ def test_partitions_that_come_later_fire_the_rule_and_those_that_go_do_not(
     rows(admin, f"alter table public.{table} rename column n to m; insert into public.{table}_3 values (3)")
     assert column(admin, query) == [3, 11, 3, 12, 3]
     rows(admin, f"drop table public.{table}, public.{table}_2")
+
+
+def test_who_alters_another_table_does_not_wait_for_who_alters_one_with_a_rule(
+    admin: psycopg.Connection, connect: Connect, tick: str
+) -> None:
+    rows(admin, f"create schema {tick}_a; create table {tick}_a.parent (n integer)")
+    rows(admin, f"create table {tick}_a.child () inherits ({tick}_a.parent); create schema {tick}_b")
+    rows(admin, f"create table {tick}_b.t (n integer)")
+    call(admin, "create_rule", f"{tick}_a", f"{tick}_a.child", "insert", tick, ["new.n"])
+    call(admin, "create_rule", f"{tick}_b", f"{tick}_b.t", "insert", tick, ["new.n"])
+    first, second = connect(autocommit=False), connect()
+    rows(first, f"alter table {tick}_a.parent rename column n to m; alter schema {tick}_a rename to {tick}_c")
+    rows(second, "set lock_timeout = '5s'")
+    rows(second, f"alter table {tick}_b.t rename column n to m; alter schema {tick}_b rename to {tick}_d")
+    call(second, "create_rule", f"{tick}_e", f"{tick}_d.t", "update", tick, ["new.m"])
+    call(second, "subscribe", f"{tick}_s", tick, f"n in (select t.m from {tick}_d.t t)")
+    first.commit()
+    rows(
+        admin, f"insert into {tick}_c.child values (1); insert into {tick}_d.t values (2); update {tick}_d.t set m = 3"
+    )
+    assert take(admin, tick) == [1, 2, 3]
+    rows(admin, f"drop schema {tick}_c, {tick}_d cascade")
