@@ -1,6 +1,7 @@
 -- A transaction too large for a batch is matched in parts: batches of bounded size, cut by event ids, that are noted in one transaction of the
 -- dispatcher and so become visible together. No statement, array or row ever holds all of it, and who has a time limit for statements calls part
 -- by part: pgps.dispatch_batch, pgps.dispatch_large, pgps.dispatch_next_part. See docs/decisions/0025-large-transactions.md.
+-- Locks: those of dispatch, until the transaction ends.
 -- Writes: large_part.
 
 create or replace function pgps_internal.size_if_large(cut pgps_internal.cut, max_events integer) returns bigint
