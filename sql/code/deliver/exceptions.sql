@@ -1,6 +1,7 @@
 -- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again when due;
 -- leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the rows.
--- Writes: delivery, discarded, failure, share, subscription; by name: events kept aside, the log of a type.
+-- Writes: asked_again, delivery, discarded, failure, share, subscription; by name: events kept aside, the log of a
+-- type.
 
 create or replace function pgps_internal.note_failures(
     subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text, retry_in interval

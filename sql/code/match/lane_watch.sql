@@ -1,7 +1,7 @@
 -- Who runs lanes, what becomes of slow ones, and how people see them. Lanes are quick or slow: quick ones are matched one after the other in a
 -- short time, each in a transaction of its own; a slow one is matched alone, with the time limit of the setting lane_timeout.
 -- Locks: the row of a lane; share row exclusive on lane_session while a session registers.
--- Writes: class, joining, lane, lane_session, setting, subscription.
+-- Writes: asked_again, class, joining, lane, lane_session, setting, subscription.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('lane_timeout', '5 seconds', 'interval', 'A filter over tables or functions that takes longer for a batch has failed; three times in a row suspend it')

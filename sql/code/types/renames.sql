@@ -2,7 +2,7 @@
 -- (decision 29): the table of a rule and its columns are bound by number, and the trigger functions are made anew; partitions that come later get
 -- the rule's triggers; of all else the names that a text uses are noted, and who renames one is told, or refused if the rule is in his hands.
 -- An event trigger looks at each ALTER; it reads the catalogue only, and runs nothing of a user. Locks: those of CREATE TRIGGER on a partition.
--- Writes: rule, schema_name, signature, subscription, used_name.
+-- Writes: rule, signature, subscription, used_name.
 
 create or replace function pgps_internal.here() returns text
 language sql stable
