@@ -19,6 +19,7 @@ from bench import (
     client_fanout,
     client_publish,
     client_receive,
+    composite_detector,
     latency,
     link,
     link_filter,
@@ -69,6 +70,7 @@ LINES: dict[str, ModuleType] = {
     "client_receive": client_receive,
     "client_fanout": client_fanout,
     "client_direct": client_direct,
+    "composite_detector": composite_detector,
 }
 
 

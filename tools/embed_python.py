@@ -229,12 +229,17 @@ def load_order(module: str) -> list[str]:
 
 def source_of(module: str) -> str:
     """Return the text of a module."""
-    return (MODULES / f"{module}.py").read_text(encoding="utf-8")
+    return path_of(module).read_text(encoding="utf-8")
+
+
+def path_of(module: str) -> Path:
+    """Return where a module is; one of a package has dots in its name."""
+    return MODULES.joinpath(*module.split(".")).with_suffix(".py")
 
 
 def is_local(node: ast.ImportFrom) -> bool:
     """Tell whether an import is of another module in sql/python."""
-    return node.module is not None and (MODULES / f"{node.module}.py").exists()
+    return node.module is not None and path_of(node.module).exists()
 
 
 def strip_module(module: str) -> str:

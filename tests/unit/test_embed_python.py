@@ -102,3 +102,20 @@ def test_two_modules_must_not_define_the_same_name() -> None:
 
 def test_the_dollar_quote_does_not_occur_in_the_body() -> None:
     assert embed.free_tag("$python$ $python1$") == "$python2$"
+
+
+def test_a_module_of_a_package_brings_what_it_imports() -> None:
+    order = embed.load_order("composite.detector")
+    assert order.index("lexer") < order.index("composite.parser") < order.index("composite.graph") < len(order) - 1
+    function = embed.Function("define", "composite.detector", {"name": "text", "expression": "text"}, "")
+    body = embed.write_body(function)
+    ast.parse("def body():\n" + "".join(f"\t{line}\n" for line in body.split("\n")), feature_version=(3, 9))
+    assert body.isascii()
+    scope: dict[str, Any] = {}
+    modules = "".join(embed.strip_module(name) for name in order)
+    program = """
+graph, = build([define("pair", "a ; b")])
+changes, found = detect(State(graph, matcher=Matcher(graph, {})), [Event(1, 10, "a"), Event(2, 20, "b")])
+"""
+    exec(modules + program, scope)
+    assert [time >> 66 for time in scope["found"][0].occurrence[1:3]] == [10, 20]

@@ -1,0 +1,1 @@
+"""Composite events: their language and their detector, without a database."""
