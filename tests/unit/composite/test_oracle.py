@@ -22,7 +22,7 @@ from tests.unit.composite.oracle import Oracle
 if TYPE_CHECKING:
     from composite.graph import Graph
 
-EXAMPLES = int(os.environ.get("PGPS_COMPOSITE_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("PGPS_COMPOSITE_EXAMPLES", "60"))
 TYPES = "abcd"
 # A seed stands for a whole story: shrinking expressions of this size takes minutes.
 stories = settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
@@ -193,3 +193,20 @@ def test_one_graph_for_many_definitions_finds_what_each_would_alone(seed: int) -
         expected = run_whole(graph, events, now)
         assert sorted(outcome(own), key=repr) == sorted(expected, key=repr)
         assert len(shared.nodes) <= sum(len(walk(expression)) for expression, _, _ in stories_told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize(
+    "told",
+    [
+        test_the_detector_finds_what_the_definitions_say,
+        test_neither_cuts_nor_crashes_change_anything,
+        test_keys_are_worlds_of_their_own_and_are_loaded_alone,
+        test_within_the_lateness_the_order_of_arrival_changes_nothing,
+    ],
+)
+def test_many_more_stories(told: Any, context: str) -> None:
+    for seed in range(2000):
+        told.hypothesis.inner_test(context, seed)
