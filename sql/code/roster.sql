@@ -39,12 +39,19 @@ as $roster$
 
     -- The same of who wants batches kept although every subscription has acknowledged them.
     ('kept_batch', 'links', 'pgps_internal.kept_for_links(kept_batch.type_id)'),
+    ('kept_batch', 'answers', 'pgps_internal.kept_for_answers(kept_batch.type_id)'),
+
+    -- Whether a segment of a log, or of batches, may be truncated now; what is locked for that, NOWAIT, stays so until
+    -- the transaction ends. And before it is, with these lowest and highest ids of events of a type: type_id, lo, hi.
+    ('may_truncate', 'links', 'pgps_internal.stop_answering()'),
+    ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id, lo, hi)'),
 
     -- Before a segment of a ledger is truncated: segment, newest (the newest number in the ledger). name: the ledger.
     ('carry_over', 'position', 'pgps_internal.carry_over_positions(segment)'),
     ('carry_over', 'lane_step', 'pgps_internal.carry_over_lanes(segment)'),
     ('carry_over', 'producer', 'pgps_internal.carry_over_producers(segment, newest)'),
-    ('carry_over', 'batch_type', 'pgps_internal.carry_over_totals(segment, newest)'),
+    ('carry_over', 'batch_type', 'pgps_internal.note_trimmed_batches(segment),
+        pgps_internal.carry_over_totals(segment, newest)'),
     ('carry_over', 'delivery', 'pgps_internal.archive_deliveries(segment)'),
     ('carry_over', 'shipment', 'pgps_internal.carry_over_links(ledger, segment)'),
     ('carry_over', 'arrival', 'pgps_internal.carry_over_links(ledger, segment)'),
@@ -157,6 +164,22 @@ begin
         end
         $$$f$, pgps_internal.calls_of('kept_batch', '%2$s', E',\n                '));
     execute format($f$
+        create or replace function pgps_internal.may_truncate() returns boolean
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return %s;
+        end
+        $$$f$, pgps_internal.calls_of('may_truncate', '%2$s', E'\n                and '));
+    execute format($f$
+        create or replace function pgps_internal.before_truncate(type_id integer, lo bigint, hi bigint) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('before_truncate', 'perform %2$s;', E'\n            '));
+    execute format($f$
         create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
         as $$
@@ -230,6 +253,10 @@ comment on function pgps_internal.low_batch(integer) is
 'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs
 batches longer has a line in
 the roster: what is kept of all logs and ledgers follows from it';
+comment on function pgps_internal.may_truncate() is
+'Whether segments of logs and batches may be truncated now; false when somebody holds what has to be held for it';
+comment on function pgps_internal.before_truncate(integer, bigint, bigint) is
+'What rooms note before events of a type, from a lowest to a highest id, are truncated';
 comment on function pgps_internal.kept_batch(integer) is
 'Nobody needs batches up to this one (of a type): all subscriptions have acknowledged them, and nobody else wants them
 kept';

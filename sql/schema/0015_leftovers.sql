@@ -34,5 +34,12 @@ create index used_name_object_idx on pgps_internal.used_name (object_id);
 create index used_name_rule_idx on pgps_internal.used_name (rule_id);
 create index used_name_signature_idx on pgps_internal.used_name (signature_id);
 
+-- Of events from other brokers some may have been truncated before that was noted with the filters: from now on.
+update pgps_internal.activation a set since = greatest(a.since, w.upto)
+from pgps_internal.filter f, (select distinct on (w.origin_id) w.origin_id, w.horizon as upto from pgps_internal.arrival w
+    where w.origin_id is not null order by w.origin_id, w.arrival_id desc) w
+where f.key = a.key and w.origin_id = a.origin_id and (
+    exists (select from pgps_internal.trimmed t where t.type_id = f.type_id) or (select min(b.batch_id) > 1 from pgps_internal.batch b));
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0015')
 on conflict (key) do update set value = excluded.value;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import psycopg
@@ -191,3 +192,39 @@ def test_who_is_left_by_both_neighbours_at_once_lets_them_go(brokers: Brokers, f
         settle(made, links[2:])
         for broker in (a, c):
             assert received(broker, "all") == [("b", 1), ("b", 2)]
+
+
+def test_a_broker_that_left_before_its_link_was_up_is_forgotten(brokers: Brokers) -> None:
+    """Its link is dropped at once where it was defined, and nobody is left who would tell the other side."""
+    a, b = brokers(2)
+    make_type(b.admin, "tick")
+    publish(b.admin, "tick", 1)
+    b.settle()
+    call(a.admin, "create_link", "to_b", b.dsn)
+    with psycopg.connect(b.dsn, autocommit=True) as session:
+        call(session, "link_open", json.dumps(a.identity()), "receive", None)
+        call(b.admin, "reclaim")
+        assert names(b.admin) == ["a"], "it may still come to something"
+    wait_until(
+        lambda: value(
+            b.admin, "select count(*) = 0 from pgps_internal.link_session s where pgps_internal.is_alive(s.holder)"
+        )
+    )
+    call(a.admin, "drop_link", "to_b")
+    assert names(a.admin) == []
+    call(b.admin, "reclaim")
+    assert names(b.admin) == []
+
+
+def test_a_broker_to_which_something_was_sent_is_not_forgotten(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+    wait_until(
+        lambda: value(
+            b.admin, "select count(*) = 0 from pgps_internal.link_session s where pgps_internal.is_alive(s.holder)"
+        )
+    )
+    call(b.admin, "reclaim")
+    assert names(b.admin) == ["a"]

@@ -7,19 +7,19 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if (trimmed_upto.origin).is_self then
-        -- Of another epoch nothing is missing from this one.
-        return (select case when x.upto > (trimmed_upto.origin).from_batch then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
-            from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id)
-                from pgps_internal.batch_type b join pgps_internal.trimmed t using (type_id)
-                where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id)) as upto) x);
+    -- Of what comes from elsewhere a filter that is in force says from when on all is here; see pgps_internal.note_trimmed.
+    if not (trimmed_upto.origin).is_self then
+        return 0;
     end if;
-    return coalesce((select max(a.upto) from pgps_internal.arrival a, pgps_internal.trimmed t
-        where a.origin_id = (trimmed_upto.origin).origin_id and t.type_id = any (trimmed_upto.types) and a.lo <= t.event_id), 0);
+    -- Of another epoch nothing is missing from this one.
+    return (select case when x.upto > (trimmed_upto.origin).from_batch then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
+        from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id)
+            from pgps_internal.batch_type b join pgps_internal.trimmed t using (type_id)
+            where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id)) as upto) x);
 end
 $$;
 comment on function pgps_internal.trimmed_upto(pgps_internal.origin, integer[]) is
-'Up to which batch of an origin this broker may have truncated events of these types';
+'Up to which batch of its own this broker may have truncated events of these types; 0 for other origins';
 
 create or replace function pgps_internal.go_live(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -215,11 +215,11 @@ begin
         from (select o.type_id, range_agg(r) as ids from own o, unnest(o.ids) r group by o.type_id) t
     ),
     slices as (
-        select o.upto, max(o.batch_id) as batch_id, o.type_id, range_agg(r) as ids
+        select o.upto, min(o.batch_id) as batch_id, o.type_id, range_agg(r) as ids
         from own o join wanted w using (type_id) cross join lateral unnest(o.ids * w.ids) r group by o.upto, o.type_id
     ),
     items as (
-        select s.upto, max(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events, array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
+        select s.upto, min(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events, array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
         from slices s group by s.upto
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
@@ -256,6 +256,7 @@ declare
     v_known int8multirange;
     v_had int8multirange := '{}';
     v_ids int8multirange;
+    v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
 begin
     select coalesce(range_agg(r), '{}') into v_ids
     from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_rewound.item -> 'lseq';
@@ -266,9 +267,12 @@ begin
         execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'') from pg_temp.pgps_stage_%s s
             where s.pgps_id <@ $1 and exists (
                 select from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
-                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) and l.pgps_origin_event = s.pgps_event)',
+                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) and l.pgps_origin_event = s.pgps_event
+                    -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
+                    and ($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
+                        or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)))',
             v_type.type_id, v_type.log)
-        using v_ids, (take_rewound.origin).origin_id, v_upto into v_known;
+        using v_ids, (take_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known;
         v_had := v_had + v_known;
         -- Fetched for children: everybody here has had what was for them.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)

@@ -1,7 +1,7 @@
 -- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
 -- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
 -- those of creating an event type or a class.
--- Writes: activation, arrival, attached, foreign_type, gap, member, neighbour, offer, origin, rejected, wanted.
+-- Writes: activation, arrival, attached, foreign_type, gap, member, neighbour, offer, origin, rejected, told, wanted.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
 language plpgsql
@@ -61,6 +61,8 @@ declare
     v_name text := hear_type.body ->> 'name';
     v_type pgps_internal.event_type;
     v_difference text;
+    v_before jsonb := (select f.definition from pgps_internal.foreign_type f
+        where f.neighbour_id = (hear_type.neighbour).neighbour_id and f.name = hear_type.body ->> 'name');
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     if not found and pgps_internal.setting('link_create_types')::boolean then
@@ -84,10 +86,34 @@ begin
     insert into pgps_internal.foreign_type as f (neighbour_id, name, definition, difference)
     values ((hear_type.neighbour).neighbour_id, v_name, hear_type.body, v_difference)
     on conflict on constraint foreign_type_pkey do update set definition = excluded.definition, difference = excluded.difference;
+    if v_before -> 'made' <> hear_type.body -> 'made' then
+        perform pgps_internal.tell_again(hear_type.neighbour, v_type.type_id);
+    end if;
 end
 $$;
 comment on function pgps_internal.hear_type(pgps_internal.neighbour, jsonb) is
 'A neighbour''s schema of an event type: created here if missing and the setting link_create_types allows; a difference is noted, and no events of it are asked for';
+
+create or replace function pgps_internal.tell_again(neighbour pgps_internal.neighbour, type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer := (tell_again.neighbour).neighbour_id;
+begin
+    -- As pgps.resync_link does: told once more, and attached anew with the horizon, so that what came of the new one until now comes, too.
+    update pgps_internal.told t set value = t.value || '{"is_stale": true}'
+    from pgps_internal.filter f
+    where t.neighbour_id = v_id and t.kind = 'sub' and f.key = t.key and f.type_id = tell_again.type_id;
+    if found then
+        update pgps_internal.activation a set is_confirmed = false
+        from pgps_internal.origin o where o.origin_id = a.origin_id and o.parent = v_id;
+        update pgps_internal.origin o set attachment = o.attachment + 1, is_settled = false where o.parent = v_id;
+    end if;
+end
+$$;
+comment on function pgps_internal.tell_again(pgps_internal.neighbour, integer) is
+'A neighbour has dropped an event type and made it anew: the filters that it was told went with the old one';
 
 create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb) returns pgps_internal.event_type
 language plpgsql

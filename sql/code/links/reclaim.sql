@@ -1,5 +1,6 @@
--- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more. Locks: see reclaim.sql.
--- Writes: arrival, shipment.
+-- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more; and of neighbours that
+-- never came to anything. Locks: see reclaim.sql; NOWAIT, the turns of neighbours and of routes.
+-- Writes: activation, arrival, shipment.
 
 create or replace function pgps_internal.lowest_event() returns bigint
 language plpgsql stable
@@ -19,6 +20,78 @@ end
 $$;
 comment on function pgps_internal.lowest_event() is 'The lowest event id in any log; null when all are empty';
 
+create or replace function pgps_internal.stop_answering() returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return not exists (select from pgps_internal.broker)
+        or pgps_internal.try_lock('pgps_internal.turn_of_routes', 'exclusive');
+end
+$$;
+comment on function pgps_internal.stop_answering() is
+'Takes the turn of routes, where there are links: no neighbour is being answered, or asks, until the transaction ends.
+False when somebody else has it';
+
+create or replace function pgps_internal.note_trimmed(type_id integer, lo bigint, hi bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- What came from elsewhere is kept by its origin, not here. So a filter is in force here without a break only from behind what goes now:
+    -- who asks for more than that is answered when it has come from the origin once more, and not with what happens to be left.
+    update pgps_internal.activation a set since = x.upto
+    from pgps_internal.filter f, (
+        select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
+        where w.hi >= note_trimmed.lo and w.lo <= note_trimmed.hi group by w.origin_id
+    ) x
+    where f.key = a.key and f.type_id = note_trimmed.type_id and a.origin_id = x.origin_id and a.since < x.upto;
+end
+$$;
+comment on function pgps_internal.note_trimmed(integer, bigint, bigint) is
+'Before events of a type with these ids, or the batches that list them, are truncated: their filters are in force without a break only from behind
+them. The caller has the turn of routes.';
+
+create or replace function pgps_internal.note_trimmed_batches(segment regclass) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format('select pgps_internal.note_trimmed(x.type_id, x.lo, x.hi)
+        from (select b.type_id, min(lower(b.ids)) as lo, max(upper(b.ids)) - 1 as hi from %s b where not isempty(b.ids) group by b.type_id) x',
+        note_trimmed_batches.segment);
+end
+$$;
+comment on function pgps_internal.note_trimmed_batches(regclass) is 'As pgps_internal.note_trimmed, for a segment of the ledger of batches and types';
+
+create or replace function pgps_internal.kept_for_answers(type_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_sent bigint;
+begin
+    -- What is under way to a neighbour: also what it asked for again, of batches that its position is past.
+    select min(s.batch_id) - 1 into v_sent
+    from pgps_internal.neighbour n
+    cross join lateral pgps_internal.position_of(n.subscription_id) p
+    join pgps_internal.shipment s on s.neighbour_id = n.neighbour_id and s.lseq > p.received_event
+    where s.batch_id is not null
+        and (kept_for_answers.type_id is null or exists (select from unnest(s.slices) i where i.type_id = kept_for_answers.type_id));
+    -- What comes from an origin once more, for a neighbour that waits for its answer, is for nobody else: no position holds it.
+    if exists (select from pgps_internal.attached a join pgps_internal.origin o using (origin_id) cross join lateral unnest(a.keep) k
+            join pgps_internal.filter f on f.key = k
+            where not a.is_live and not o.is_self and (kept_for_answers.type_id is null or f.type_id = kept_for_answers.type_id)) then
+        v_sent := least(v_sent, coalesce(pgps_internal.newest_before(
+            pgps_internal.clock() - pgps_internal.setting('link_retention')::interval), 0));
+    end if;
+    return v_sent;
+end
+$$;
+comment on function pgps_internal.kept_for_answers(integer) is
+'Batches behind this one (with events of a type) are under way to a neighbour, or may be part of the answer that one waits for, for as long as the
+setting link_retention says; null: none are';
+
 create or replace function pgps_internal.reclaim_links() returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -29,6 +102,7 @@ declare
     v_lowest bigint;
     v_reclaimed bigint := 0;
 begin
+    perform pgps_internal.forget_idle_neighbours();
     -- Looked up first: a statement that reads a ledger keeps it from being truncated until it ends.
     if v_newest >= pgps_internal.segment_size('shipment') then
         select min(s.shipment_id) - 1 into v_low from pgps_internal.neighbour n
@@ -46,6 +120,33 @@ begin
 end
 $$;
 comment on function pgps_internal.reclaim_links() is 'Truncates segments of the ledgers of links that nobody needs';
+
+create or replace function pgps_internal.idle_neighbours() returns setof integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Nothing was ever sent to it or received from it, so that nobody needs its numbers; and no session is there that might begin to.
+    select n.neighbour_id from pgps_internal.neighbour n
+    where n.link_id is null and not exists (select from pgps_internal.link_session s
+            where s.neighbour_id = n.neighbour_id and pgps_internal.is_alive(s.holder))
+        and pgps_internal.last_sent(n.neighbour_id) = 0 and pgps_internal.last_received(n.neighbour_id) = 0
+$$;
+comment on function pgps_internal.idle_neighbours() is
+'Brokers that began to open a link to here, and left before it was up';
+
+create or replace function pgps_internal.forget_idle_neighbours() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A link that is dropped before it was up is gone at once where it was defined, and nobody is left who would tell this broker of it.
+    if exists (select from pgps_internal.idle_neighbours()) and pgps_internal.try_lock('pgps_internal.turn_of_neighbours', 'exclusive')
+            and pgps_internal.try_lock('pgps_internal.turn_of_routes', 'exclusive') then
+        perform pgps_internal.forget_neighbour(n) from pgps_internal.idle_neighbours() n;
+    end if;
+end
+$$;
+comment on function pgps_internal.forget_idle_neighbours() is 'Forgets brokers that have left before their link was up; who comes again is entered anew';
 
 create or replace function pgps_internal.carry_over_links(ledger text, segment regclass) returns void
 language plpgsql

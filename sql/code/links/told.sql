@@ -6,7 +6,8 @@ create or replace function pgps_internal.definition_of(event_type pgps_internal.
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object('visibility', (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
+    -- Its number says that it is the one that was told of before, and not another one of the same name.
+    select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility', (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
         'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
         'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place), '[]')
             from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type, not_null, default_value, place)))

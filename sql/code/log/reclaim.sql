@@ -111,6 +111,7 @@ declare
     v_segment regclass;
     v_low bigint;
     v_reclaimed bigint := 0;
+    v_ids record;
     -- The out queue shows an event's attributes, too.
     v_audit boolean := exists (select from pgps_internal.queue q
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
@@ -120,15 +121,19 @@ begin
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
         v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
+        continue when not pgps_internal.may_truncate();
         continue when not pgps_internal.try_lock(v_segment);
-        -- Again, with the lock held: what was in flight has ended and shows itself now.
+        -- Again, with the locks held: what was in flight has ended and shows itself now.
+        v_low := pgps_internal.kept_batch((reclaim_log.event_type).type_id);
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         if v_audit then
             perform pgps_internal.archive(reclaim_log.event_type, v_segment);
         end if;
-        execute format('insert into pgps_internal.trimmed as t (type_id, event_id) select $1, max(l.event_id) from %s l having count(*) > 0
-            on conflict on constraint trimmed_pkey do update set event_id = greatest(t.event_id, excluded.event_id)', v_segment)
-        using (reclaim_log.event_type).type_id;
+        execute format('select min(l.event_id) as lo, max(l.event_id) as hi from %s l', v_segment) into v_ids;
+        insert into pgps_internal.trimmed as t (type_id, event_id)
+        select (reclaim_log.event_type).type_id, v_ids.hi where v_ids.hi is not null
+        on conflict on constraint trimmed_pkey do update set event_id = greatest(t.event_id, excluded.event_id);
+        perform pgps_internal.before_truncate((reclaim_log.event_type).type_id, v_ids.lo, v_ids.hi);
         execute format('truncate only %s', v_segment);
         v_reclaimed := v_reclaimed + 1;
     end loop;
@@ -359,7 +364,8 @@ begin
         end if;
     end loop;
     if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
-            where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0) then
+            where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0)
+            and pgps_internal.may_truncate() then
         -- Deliveries first: a batch and its types must not go before what refers to them.
         v_low := least(pgps_internal.kept_batch(), v_newest - 1);
         foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop

@@ -1,0 +1,36 @@
+"""An event type that is dropped and made anew at one broker: its neighbours go on with the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fix_broker import call, make_type, publish
+from tests.links.rig import Broker, linked, received, settle
+
+Brokers = Callable[[int], list[Broker]]
+
+
+@pytest.mark.parametrize("place", ["origin", "middle"])
+def test_neighbours_that_hear_of_nothing_in_between_get_what_is_published_from_then_on(
+    brokers: Brokers, place: str
+) -> None:
+    """In one step as far as they see. The filters that they have told go with the old type."""
+    a, b, c = made = brokers(3)
+    make_type(a.admin, "tick")
+    with linked([(a, b), (b, c)]) as links:
+        settle(made, links)
+        call(c.admin, "subscribe", "all", "tick", scope="global")
+        settle(made, links)
+        publish(a.admin, "tick", 1)
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [1]
+        there = a if place == "origin" else b
+        call(there.admin, "drop_event_type", "tick", True)
+        make_type(there.admin, "tick")
+        publish(a.admin, "tick", 2)
+        settle(made, links)
+        publish(a.admin, "tick", 3)
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [2, 3]
