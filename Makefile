@@ -3,7 +3,7 @@
 BIN := .venv/bin
 # Passed on to pytest: make test ARGS='-k publish -x'
 ARGS ?=
-# How long make soak and make storm go on; 0 is until stopped.
+# How long make soak, storm and kills go on; 0 is until stopped.
 SECONDS ?= 0
 # Test processes; the server needs a core, too.
 JOBS ?= 2
@@ -11,7 +11,7 @@ JOBS ?= 2
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak storm lint format generate bench field clean
+.PHONY: help setup demo test test-all soak storm kills lint format generate bench field clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -34,6 +34,9 @@ soak: setup ## tell random stories of linked brokers with fresh seeds, for SECON
 
 storm: setup ## storms over linked brokers under load, SEED or fresh ones, COUNT of them or until stopped; ARGS='--help'
 	@$(BIN)/python -m tests.links.storm $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) --for $(SECONDS) $(ARGS)
+
+kills: setup ## kill server, sessions, worker and consumers of one broker under load, until stopped; ARGS='--help'
+	@$(BIN)/python -m tests.chaos.kills --for $(SECONDS) $(ARGS)
 
 lint: setup ## check style, types, directions of imports, and that generated files are up to date
 	$(BIN)/ruff check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,17 @@ class Site:
             connection.execute(f"create database {TEMPLATE}".encode())
             install.install(self.cluster.dsn(TEMPLATE))
             connection.execute(f"alter database {TEMPLATE} is_template true allow_connections false".encode())
+        self._templates: set[str] = set()
+
+    def template(self, name: str, furnish: Callable[[psycopg.Connection], None]) -> str:
+        """Furnish a template, once: what every broker of a story has need not be made each time."""
+        if name not in self._templates:
+            self.drop(name)
+            self.copy(TEMPLATE, name)
+            with psycopg.connect(self.cluster.dsn(name), autocommit=True) as connection:
+                furnish(connection)
+            self._templates.add(name)
+        return name
 
     @contextlib.contextmanager
     def _base(self) -> Iterator[psycopg.Connection]:

@@ -6,6 +6,8 @@
     python -m tests.links.storm --story behind        one that was written by hand
     python -m tests.links.storm --seed 7 --print      only its script; cut it down, then:
     python -m tests.links.storm --script FILE
+    python -m tests.links.storm --from 1 --count 50 --journal FILE     the next 50 seeds that are not clean yet
+    python -m tests.journal FILE                                       what was run so far
 
 Exit status: 0 all clean, 1 something was lost, repeated, out of order or late, or did not come to rest.
 """
@@ -29,6 +31,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.journal import Entry, Journal, commit
 from tests.links.fleet import make_fleet
 from tests.links.storm.script import Script
 from tests.links.storm.stories import STORIES
@@ -44,7 +47,11 @@ def _arguments() -> argparse.Namespace:
         prog="python -m tests.links.storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seed", type=int, help="the first seed; fresh ones without it")
+    parser.add_argument(
+        "--from", dest="first", type=int, help="the first seed, of those that the journal has not clean"
+    )
     parser.add_argument("--count", type=int, help="how many seeds; 1 with --seed, else until stopped")
+    parser.add_argument("--journal", type=Path, help="append each story to this file; see tests/journal.py")
     parser.add_argument("--seconds", type=float, default=25.0, help="how long each storm is")
     parser.add_argument("--for", dest="limit", type=float, default=0.0, help="begin no story after so many seconds")
     parser.add_argument("--rate", type=float, default=120.0, help="events a second, all publishers together")
@@ -57,7 +64,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="a line of JSON for each story on the output")
     parser.add_argument("--reports", type=Path, help="a directory for the reports of stories that were not clean")
     parser.add_argument("--stop", action="store_true", help="stop at the first that is not clean")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.first is not None and (args.journal is None or args.seed is not None or args.story or args.script):
+        parser.error("--from goes with --journal, and without --seed, --story and --script")
+    return args
 
 
 class _Run:
@@ -70,6 +80,8 @@ class _Run:
         self.began = time.monotonic()
         self.told = self.unclean = 0
         self.ending = self.interrupted = False
+        self.journal = Journal(args.journal) if args.journal else None
+        self.commit = commit() if args.journal else ""
         self.scripts = self._scripts()
 
     def _scripts(self) -> Iterator[Script]:
@@ -81,11 +93,17 @@ class _Run:
         if args.only:
             climate = climate.only(*args.only)
         count = args.count if args.count is not None else (1 if args.seed is not None or args.story else 0)
+        for seed in self._seeds(count):
+            yield STORIES[args.story] if args.story else random_script(seed, args.seconds, climate)
+
+    def _seeds(self, count: int) -> Iterator[int]:
+        if self.args.first is not None and self.journal is not None:
+            yield from self.journal.left("storm", self.args.first, count or 1_000_000, self.options())
+            return
         made = 0
         while not count or made < count:
-            seed = args.seed + made if args.seed is not None else random.SystemRandom().randrange(1_000_000)
+            yield self.args.seed + made if self.args.seed is not None else random.SystemRandom().randrange(1_000_000)
             made += 1
-            yield STORIES[args.story] if args.story else random_script(seed, args.seconds, climate)
 
     def next(self) -> Script | None:
         with self.lock:
@@ -100,10 +118,16 @@ class _Run:
             words.append(f"--script {self.args.script}" if self.args.script else f"--story {self.args.story}")
         else:
             words.append(f"--seed {script.seed}")
-            words += [f"--seconds {self.args.seconds:g}"] if self.args.seconds != 25 else []
-            words += [f"--without {' '.join(self.args.without)}"] if self.args.without else []
-            words += [f"--only {' '.join(self.args.only)}"] if self.args.only else []
-        return " ".join(words + ([f"--rate {self.args.rate:g}"] if self.args.rate != 120 else []))
+        return " ".join([*words, self.options()]).strip()
+
+    def options(self) -> str:
+        """What makes other stories of the same seeds."""
+        args, words = self.args, []
+        if not (args.script or args.story):
+            words += [f"--seconds {args.seconds:g}"] if args.seconds != 25 else []
+            words += [f"--without {' '.join(args.without)}"] if args.without else []
+            words += [f"--only {' '.join(args.only)}"] if args.only else []
+        return " ".join(words + ([f"--rate {args.rate:g}"] if args.rate != 120 else []))
 
     def job(self, number: int, home: Path, progress: Progress) -> None:
         """Tell stories one after the other, on servers of this job."""
@@ -137,6 +161,8 @@ class _Run:
             self.told += 1
             self.unclean += not verdict.is_clean
             self.ending = self.ending or (self.args.stop and not verdict.is_clean)
+            if self.journal is not None:
+                self.journal.note(self._entry(verdict))
             if self.args.json:
                 print(json.dumps(verdict.as_json(), default=str), flush=True)
             self.console.print(verdict.line, highlight=False, soft_wrap=True, style=None if verdict.is_clean else "red")
@@ -149,6 +175,18 @@ class _Run:
                 name.with_suffix(".script").write_text(verdict.script)
             elif not self.args.json:
                 self.console.print(verdict.report(), highlight=False, markup=False, soft_wrap=True)
+
+    def _entry(self, verdict: Verdict) -> Entry:
+        script = Script.parse(verdict.script)
+        counts = {
+            "events": verdict.published,
+            "deliveries": verdict.deliveries,
+            "steps": len(script.steps),
+            "kills": sum(step.what in {"kill_worker", "kill_server", "cut", "restore_server"} for step in script.steps),
+        }
+        rig = "storm" if verdict.name == "random" else f"storm {verdict.name}"
+        result = "clean" if verdict.is_clean else verdict.line.rpartition("): ")[2]
+        return Entry(rig, verdict.seed, self.commit, result, round(verdict.took, 1), counts, self.options())
 
 
 def main() -> int:

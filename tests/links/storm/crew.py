@@ -1,8 +1,8 @@
 """Workers by the dozen: forked from a process that has everything imported, so that starting one costs next to nothing.
 
-The nursery reads commands from its input, one a line, as JSON: a name, a log file and a connection string start a
-worker, and the answer is its process id; a process id kills that worker, and the answer comes when it is gone. When the
-input ends the nursery kills the workers that are left, and leaves.
+The nursery reads commands from its input, one a line, as JSON: a name, a log file, a connection string and a pulse
+start a worker, and the answer is its process id; a process id kills that worker, and the answer comes when it is gone.
+When the input ends the nursery kills the workers that are left, and leaves.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from typing import Any
 
 from pgps_worker import logs
 from pgps_worker.config import WorkerConfig
-from pgps_worker.links import keeper
+from pgps_worker.links import keeper, pump, service
 from pgps_worker.worker import run_worker
 
 # The pauses of a worker whose link broke, 4 to 64 seconds, would be most of a story of half a minute.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+# Every other story has a faster pulse than real workers have: the same happens within less time, and in other orders.
+FAST = 0.25
 
 
 class Crew:
     """Starts and kills workers, one a broker."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, pulse: float = 1.0) -> None:
         self._directory = directory
+        self._pulse = pulse
         self._pids: dict[str, int] = {}
         self._nursery = subprocess.Popen(
             [sys.executable, "-m", "tests.links.storm.crew"],
@@ -49,7 +52,7 @@ class Crew:
     def start(self, name: str, dsn: str) -> None:
         """Start a worker for a broker, unless it has one."""
         if name not in self._pids:
-            self._pids[name] = self._ask([name, str(self.log(name)), dsn])
+            self._pids[name] = self._ask([name, str(self.log(name)), dsn, self._pulse])
 
     def kill(self, name: str) -> None:
         """Kill a broker's worker with SIGKILL, if it has one."""
@@ -73,7 +76,7 @@ class Crew:
         self._nursery.wait(10)
 
 
-def _work(name: str, log: str, dsn: str) -> None:
+def _work(name: str, log: str, dsn: str, pulse: float) -> None:
     """Be a worker until killed."""
     with Path(log).open("ab") as target:
         os.dup2(target.fileno(), 2)
@@ -81,16 +84,19 @@ def _work(name: str, log: str, dsn: str) -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)
     keeper._FIRST_PAUSE, keeper._LONGEST_PAUSE = FIRST_PAUSE, LONGEST_PAUSE
+    keeper._ELSEWHERE_PAUSE *= pulse
+    pump.HEARTBEAT *= pulse
+    service._POLL *= pulse
     logs.set_up("info", as_json=False, worker=name)
     sys.setswitchinterval(0.0005)
     asyncio.run(run_worker(WorkerConfig(dsn=dsn, name=name, concurrency=1)))
 
 
-def _bear(name: str, log: str, dsn: str) -> int:
+def _bear(name: str, log: str, dsn: str, pulse: float) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            _work(name, log, dsn)
+            _work(name, log, dsn, pulse)
         except BaseException:
             traceback.print_exc()
         finally:

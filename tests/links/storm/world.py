@@ -72,7 +72,9 @@ class World:
     def build(self) -> None:
         """Make brokers, types, links, workers and the subscriptions that stay."""
         for name, server in self.script.brokers.items():
-            self.add(self.fleet.broker(name, site=self.fleet.sites[server]), number=len(self.members) + 1)
+            site = self.fleet.sites[server]
+            member = self.fleet.broker(name, site=site, template=site.template("storm_template", furnish))
+            self.add(member, number=len(self.members) + 1)
         for pair in self.script.links:
             self._define(pair)
         for member in self.members.values():
@@ -88,24 +90,7 @@ class World:
         self._limit(member)
         member.identify(f"00000000-0000-4000-8000-{(number * 7919 + self.script.seed * 104729) % 16**12:012x}")
         call(member.admin, "configure", "link_report_interval", "500 milliseconds")
-        for statement in SCHEMA.split(";\n"):
-            if statement.strip():
-                rows(member.admin, statement)
-        for kind in BASE_TYPES:
-            self._make_type(member, kind)
-            rows(
-                member.admin,
-                f"create function storm.keep_{kind}(e pgps_event.{kind}[]) returns void begin atomic"
-                " insert into storm.got (subscription, n) select 'called', x.n from unnest(e) x; end",
-            )
         call(member.admin, "subscribe", f"{member.name}_own", "t*")
-
-    def _make_type(self, member: Member, kind: str) -> None:
-        with contextlib.suppress(psycopg.errors.DuplicateObject):
-            call(member.admin, "create_event_type", kind, ATTRIBUTES)
-        rows(member.admin, f"grant insert, select on pgps_event.{kind} to public")
-        call(member.admin, "alter_queue", f"{kind}_in", auditable=True)
-        call(member.admin, "advertise", kind)
 
     def _define(self, pair: Pair) -> None:
         low, high = (self.members[name] for name in pair)
@@ -331,7 +316,7 @@ class World:
         """Make an event type at several brokers at the same time."""
         for name in names:
             self._admin(name)
-        together(*(lambda name=name: self._make_type(self.members[name], kind) for name in names))
+        together(*(lambda name=name: make_type(self.members[name].admin, kind) for name in names))
         self.types.append(kind)
         for publishers in self.publishers:
             for name in set(names) & set(publishers.kinds):
@@ -374,6 +359,29 @@ class World:
             for site in self.fleet.sites if copy.database else ():
                 site.drop(copy.database)
         self.fleet.clear()
+
+
+def furnish(connection: psycopg.Connection) -> None:
+    """Give a database what every broker has: tables, the event types that are there from the beginning, callbacks."""
+    for statement in SCHEMA.split(";\n"):
+        if statement.strip():
+            rows(connection, statement)
+    for kind in BASE_TYPES:
+        make_type(connection, kind)
+        rows(
+            connection,
+            f"create function storm.keep_{kind}(e pgps_event.{kind}[]) returns void begin atomic"
+            " insert into storm.got (subscription, n) select 'called', x.n from unnest(e) x; end",
+        )
+
+
+def make_type(connection: psycopg.Connection, kind: str) -> None:
+    """Make an event type, unless a neighbour has told of it already, and advertise it."""
+    with contextlib.suppress(psycopg.errors.DuplicateObject):
+        call(connection, "create_event_type", kind, ATTRIBUTES)
+    rows(connection, f"grant insert, select on pgps_event.{kind} to public")
+    call(connection, "alter_queue", f"{kind}_in", auditable=True)
+    call(connection, "advertise", kind)
 
 
 def together(*actions: Callable[[], Any]) -> None:

@@ -1,0 +1,78 @@
+"""Consumers as processes of their own, so that they can be killed: what they process and what they acknowledge is one
+transaction, so each event has to be processed once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+
+import psycopg
+
+_METHOD = multiprocessing.get_context("forkserver")
+_METHOD.set_forkserver_preload(["tests.chaos.kills.clients"])
+
+_PROCESS = """
+insert into storm.got (subscription, n)
+select %s, (payload ->> 'n')::bigint from pgps.receive(%s, %s) with ordinality order by ordinality
+"""
+
+
+def consume(dsn: str, subscription: str, seed: str) -> None:
+    """Process events until killed; whatever goes wrong is tried again in a new session."""
+    chance = random.Random(seed)
+    while True:
+        try:
+            with psycopg.connect(dsn, options="-c statement_timeout=20s") as session:
+                while True:
+                    _batch(session, subscription, chance)
+        except psycopg.Error:
+            time.sleep(0.05)
+
+
+def _batch(session: psycopg.Connection, subscription: str, chance: random.Random) -> None:
+    found = session.execute(_PROCESS.encode(), [subscription, subscription, chance.choice([1, 3, 20, 200])])
+    if not found.rowcount:
+        session.rollback()
+        time.sleep(0.02)
+        return
+    session.execute("select pgps.ack(%s)", [subscription])
+    if chance.random() < 0.1:
+        # Somebody who changes its mind: all of it comes again.
+        session.rollback()
+    else:
+        session.commit()
+
+
+@dataclass
+class Consumers:
+    """The consumers of a story, by name."""
+
+    dsn: str
+    seed: int
+    _running: dict[str, ForkServerProcess] = field(default_factory=dict)
+    _started: int = 0
+
+    def start(self, name: str, subscription: str) -> None:
+        """Start a consumer, unless it runs."""
+        if name not in self._running:
+            self._started += 1
+            seed = f"{self.seed}/{name}/{self._started}"
+            process = _METHOD.Process(target=consume, args=(self.dsn, subscription, seed), daemon=True)
+            process.start()
+            self._running[name] = process
+
+    def kill(self, name: str) -> None:
+        """Kill a consumer with SIGKILL, if it runs."""
+        process = self._running.pop(name, None)
+        if process is not None:
+            process.kill()
+            process.join()
+            process.close()
+
+    def kill_all(self) -> None:
+        """Kill all of them."""
+        for name in list(self._running):
+            self.kill(name)

@@ -1,0 +1,248 @@
+"""One broker under load, and kill -9 of whatever belongs to it: server, sessions, worker, consumers; complete sets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from tests.chaos.kills.clients import Consumers
+from tests.fix_broker import call, rows, value
+from tests.links.fleet import Fleet, Member
+from tests.links.storm.crew import Crew
+from tests.links.storm.script import FILTERS
+from tests.links.storm.traffic import BASE_TYPES, Publishers, read_journal
+from tests.links.storm.truth import Finding, Subscription, Truth
+from tests.links.storm.world import furnish
+
+STILL = 20.0
+BOUND = 180.0
+
+CALLED = {"called": ("tick", "any"), "called_lane": ("tick", "odd3")}
+READ = {"read": ("tick", "ge3"), "pattern": ("t*", "any"), "lane": ("t*", "odd2")}
+SHARED = {"shared": ("tick", "in2")}
+"""Subscriptions by name: types and filter. Those over a stored table are matched in lanes of their own."""
+
+CONSUMERS = {**{name: name for name in READ}, "shared_1": "shared", "shared_2": "shared"}
+"""Consumers by name: which subscription they read."""
+
+TARGETS = {"server": 3, "session": 2, "worker": 3, "consumer": 3}
+
+
+@dataclass
+class Outcome:
+    """What came of a story."""
+
+    seed: int
+    kills: dict[str, int] = field(default_factory=dict)
+    events: int = 0
+    deliveries: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.findings or self.problems)
+
+    @property
+    def result(self) -> str:
+        """The outcome in a few words."""
+        wrong = [f"{len(one.ns)} {one.kind} at {one.subscription}" for one in self.findings]
+        return "; ".join([*wrong, *self.problems]) or "clean"
+
+    @property
+    def line(self) -> str:
+        """The outcome in one line."""
+        kills = ", ".join(f"{count} {what}" for what, count in sorted(self.kills.items()))
+        return (
+            f"seed {self.seed}: {sum(self.kills.values())} kills ({kills}), {self.events} events,"
+            f" {self.deliveries} deliveries, {self.seconds:.0f} s: {self.result}"
+        )
+
+    def report(self) -> str:
+        """The outcome as text, with what was found and the story."""
+        found = [f"{one.kind} at {one.subscription} of {one.type}: {one.said} {one.ns[:40]}" for one in self.findings]
+        return "\n".join([self.line, "", *found, *self.problems, "", *self.told, ""])
+
+
+class Story:
+    """A broker, its worker, publishers and consumers, and what is done to them."""
+
+    def __init__(self, fleet: Fleet, crew: Crew, seed: int, kills: int, rate: float) -> None:
+        self.site = fleet.sites[0]
+        self.crew, self.seed, self.rate = crew, seed, rate
+        self.chance = random.Random(f"kills/{seed}")
+        self.left = kills
+        self.outcome = Outcome(seed)
+        self.truth = Truth()
+        self.member: Member = fleet.broker("a", site=self.site, template=self.site.template("storm_template", furnish))
+        self.subscriptions: list[Subscription] = []
+        self.consumers = Consumers(self.member.dsn, seed)
+        self.began = time.monotonic()
+
+    def build(self) -> None:
+        """Subscribe everybody, and start worker and consumers."""
+        admin = self.member.admin
+        call(admin, "configure", "lease", "3 seconds")
+        call(admin, "subscribe", "a_own", "t*")
+        for name, (pattern, wanted) in {**CALLED, **READ, **SHARED}.items():
+            call(
+                admin, "subscribe", name, pattern, filter=FILTERS[wanted][0],
+                handler="any" if name in SHARED else "all",
+            ) if name not in CALLED else self._subscribe_called(name, pattern, wanted)  # fmt: skip
+            made = Subscription("a", name, pattern, wanted)
+            made.be_sure(["a"], BASE_TYPES, 0.0)
+            self.subscriptions.append(made)
+        self.start()
+
+    def _subscribe_called(self, name: str, pattern: str, wanted: str) -> None:
+        admin = self.member.admin
+        rows(
+            admin,
+            f"create function storm.{name}(e pgps_event.{pattern}[]) returns void begin atomic"
+            f" insert into storm.got (subscription, n) select '{name}', x.n from unnest(e) x; end",
+        )
+        call(admin, "subscribe", name, pattern, filter=FILTERS[wanted][0], execute=f"storm.{name}")
+
+    def start(self) -> None:
+        """Start what does not run."""
+        self.crew.start("a", self.member.dsn)
+        for name, subscription in CONSUMERS.items():
+            self.consumers.start(name, subscription)
+
+    def play(self) -> None:
+        """Publish, and kill one after the other."""
+        publishers = Publishers([self.member], f"kills/{self.seed}", self.rate)
+        publishers.start()
+        self.began = time.monotonic()
+        try:
+            while self.left > 0:
+                time.sleep(self.chance.uniform(0.1, 1.6))
+                what = self.chance.choices(list(TARGETS), list(TARGETS.values()))[0]
+                self._tell(f"kill {getattr(self, f'_kill_{what}')()}")
+                self.outcome.kills[what] = self.outcome.kills.get(what, 0) + 1
+                self.left -= 1
+                self.start()
+        finally:
+            publishers.end()
+
+    def _kill_server(self) -> str:
+        self.site.cluster.kill9()
+        time.sleep(self.chance.uniform(0, 0.3))
+        self.site.cluster.start()
+        self._reopen()
+        return "server"
+
+    def _kill_session(self) -> str:
+        """Kill a session's process: the server restarts all, since shared memory may be damaged."""
+        query = """
+            select pid, application_name, state from pg_stat_activity
+            where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+            order by application_name, pid
+            """
+        pid, name, state = self.chance.choice(rows(self.member.admin, query))
+        os.kill(pid, signal.SIGKILL)
+        self._reopen(lambda: self.member.admin.execute("select"))
+        return f"session {name or 'of a client'}, {state}"
+
+    def _kill_worker(self) -> str:
+        self.crew.kill("a")
+        time.sleep(self.chance.uniform(0, 0.5))
+        return "worker"
+
+    def _kill_consumer(self) -> str:
+        name = self.chance.choice(list(CONSUMERS))
+        self.consumers.kill(name)
+        return name
+
+    def _reopen(self, gone: Callable[[], object] | None = None) -> None:
+        """Wait until the server is back; before, until the old session is gone."""
+        deadline = time.monotonic() + 60
+        if gone is not None:
+            with contextlib.suppress(psycopg.OperationalError):
+                while time.monotonic() < deadline:
+                    gone()
+        while True:
+            try:
+                self.member.reopen()
+            except psycopg.OperationalError:
+                assert time.monotonic() < deadline, "the server does not come back"
+                time.sleep(0.05)
+            else:
+                return
+
+    def _tell(self, what: str) -> None:
+        self.outcome.told.append(f"{time.monotonic() - self.began:6.2f} {what}")
+
+    def rest(self) -> None:
+        """Wait until all is processed that has to be, or nothing moves any more."""
+        admin = self.member.admin
+        query = """
+            select (select coalesce(sum(a.waiting), 0) from pgps.activity a),
+                (select coalesce(sum(s.depth), 0) from pgps.subscriptions s where s.name <> 'a_own'),
+                (select count(*) from storm.got)
+            """
+        began = moved = time.monotonic()
+        before: tuple[object, ...] = ()
+        while True:
+            seen = rows(admin, query)[0]
+            now = time.monotonic()
+            if seen != before:
+                before, moved = seen, now
+            if not seen[0] and not seen[1]:
+                return
+            if now - moved > STILL or now - began > BOUND:
+                self.outcome.problems.append(f"{seen[0]} events wait for dispatch, {seen[1]} deliveries for consumers")
+                return
+            time.sleep(0.2)
+
+    def compare(self) -> None:
+        """Compare what everybody has processed with what was committed."""
+        admin = self.member.admin
+        self.truth.note(read_journal(self.member))
+        query = "select (payload ->> 'n')::bigint from pgps.receive('a_own', 10000000)"
+        self.truth.note_order("a", [n for (n,) in rows(admin, query)])
+        self.outcome.findings += self.truth.never_handed_out()
+        for one in self.subscriptions:
+            query = "select n from storm.got where subscription = %s order by place"
+            one.got = [n for (n,) in rows(admin, query, [one.name])]
+            found = self.truth.check(one)
+            # Consumers that share a subscription process side by side.
+            self.outcome.findings += [f for f in found if not (one.name in SHARED and f.kind == "disorder")]
+        failed = value(admin, "select count(*) from pgps.exceptions")
+        if failed:
+            self.outcome.problems.append(f"{failed} exceptions")
+        self.outcome.events = len(self.truth.events)
+        self.outcome.deliveries = sum(len(one.got) for one in self.subscriptions)
+
+
+def tell(fleet: Fleet, seed: int, *, kills: int = 12, rate: float = 150.0) -> Outcome:
+    """Play the story of a seed on the first server of a fleet, which is empty afterwards."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="pgps-kills-") as directory:
+        crew = Crew(Path(directory))
+        story = Story(fleet, crew, seed, kills, rate)
+        try:
+            story.build()
+            story.play()
+            story.rest()
+            story.compare()
+            if not story.outcome.is_clean:
+                log = crew.log("a")
+                story.outcome.told += log.read_text(errors="replace").splitlines()[-200:] if log.exists() else []
+        finally:
+            story.consumers.kill_all()
+            crew.close()
+            fleet.clear()
+    story.outcome.seconds = time.monotonic() - started
+    return story.outcome
