@@ -103,6 +103,7 @@
 \ir code/links/views.sql
 \ir code/links/resync.sql
 \ir code/links/drain.sql
+\ir code/links/failing.sql
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.
 \ir code/clients/clients.sql

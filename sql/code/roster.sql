@@ -30,6 +30,11 @@ as $roster$
     -- What a reader of a subscription of a kind is given of the messages: subscription, messages. name: a kind.
     ('after_receive', 'registration', 'pgps_internal.for_registration(subscription, messages)'),
 
+    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing, and is
+    -- asked no more behind a batch: class, after_batch.
+    ('filter_failed', 'links', 'pgps_internal.forward_unmatched(class, event_id, batch_id)'),
+    ('filter_broken', 'links', 'pgps_internal.widen(class, after_batch)'),
+
     -- Up to which batch somebody has everything (of a type, or null: of all); null when nobody waits for anything.
     ('low_batch', 'subscriptions', 'pgps_internal.low_of_subscriptions(low_batch.type_id)'),
     ('low_batch', 'shares', 'pgps_internal.low_of_shares(low_batch.type_id)'),
@@ -145,6 +150,23 @@ begin
         end
         $$$f$, pgps_internal.calls_of('needs_feature', 'when %1$L then %2$s', E'\n                '));
     execute format($f$
+        create or replace function pgps_internal.filter_failed(class pgps_internal.class, event_id bigint, batch_id bigint)
+        returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('filter_failed', 'perform %2$s;', E'\n            '));
+    execute format($f$
+        create or replace function pgps_internal.filter_broken(class pgps_internal.class, after_batch bigint) returns void
+        language plpgsql set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            %s
+        end
+        $$$f$, pgps_internal.calls_of('filter_broken', 'perform %2$s;', E'\n            '));
+    execute format($f$
         create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
         language plpgsql stable
         set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
@@ -247,6 +269,10 @@ comment on function pgps_internal.after_match(bigint, pgps_internal.event_type, 
 with its settings';
 comment on function pgps_internal.after_receive(pgps_internal.subscription, pgps_internal.message[]) is
 'What the room behind a subscription of its kind makes of messages before they are given out';
+comment on function pgps_internal.filter_failed(pgps_internal.class, bigint, bigint) is
+'What rooms do when a filter raised on an event that they may want nevertheless';
+comment on function pgps_internal.filter_broken(pgps_internal.class, bigint) is
+'What rooms do when a filter is asked no more from a batch on';
 comment on function pgps_internal.needs_feature(text, integer) is
 'True while something defined on an event type needs that feature of it';
 comment on function pgps_internal.low_batch(integer) is

@@ -1,5 +1,5 @@
 -- When a filter raises: which filter on which event, and what becomes of it. One bad filter or event hurts nobody else.
--- Writes: class, delivery, failure, member, subscription, wanted.
+-- Writes: class, delivery, failure, subscription.
 
 create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
 language plpgsql
@@ -99,7 +99,7 @@ begin
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
     where m.class_id = v_class.class_id and s.kind <> 'link'
     on conflict do nothing;
-    perform pgps_internal.forward_unmatched(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
+    perform pgps_internal.filter_failed(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
     if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer) then
         perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
         delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
@@ -110,57 +110,6 @@ end
 $$;
 comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
 'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps failing)';
-
-create or replace function pgps_internal.forward_unmatched(class pgps_internal.class, event_id bigint, batch_id bigint) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- A weaker filter is always right: the neighbour asks its whole filter itself, and has the exception if that raises there, too.
-    if not exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
-            where m.class_id = (forward_unmatched.class).class_id) then
-        return;
-    end if;
-    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-    values (forward_unmatched.batch_id, (forward_unmatched.class).class_id, (forward_unmatched.class).type_id, 1, array[forward_unmatched.event_id]);
-    -- Who shares the class here has its exception.
-    update pgps_internal.member m set skip = m.skip + int8multirange(int8range(forward_unmatched.event_id, forward_unmatched.event_id, '[]'))
-    from pgps_internal.subscription s
-    where m.class_id = (forward_unmatched.class).class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
-end
-$$;
-comment on function pgps_internal.forward_unmatched(pgps_internal.class, bigint, bigint) is
-'An event on which a filter raised goes to the neighbours that have sent that filter';
-
-create or replace function pgps_internal.widen(class pgps_internal.class, after_batch bigint) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_neighbours integer[] := array(select n.neighbour_id from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
-        where m.class_id = (widen.class).class_id and not n.is_blocked);
-    v_type pgps_internal.event_type;
-    v_class bigint;
-begin
-    if v_neighbours = '{}' or (widen.class).signature_id is null then
-        return;
-    end if;
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = (widen.class).type_id;
-    v_class := pgps_internal.find_class(v_type, (widen.class).owner, null, null, '{}', false, false);
-    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
-    select n.subscription_id, v_class, v_type.type_id, widen.after_batch from pgps_internal.neighbour n where n.neighbour_id = any (v_neighbours)
-    on conflict do nothing;
-    update pgps_internal.wanted w set class_id = v_class where w.neighbour_id = any (v_neighbours) and w.class_id = (widen.class).class_id;
-    -- The batch that is being matched, if any: other classes without a filter have theirs already.
-    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
-    select b.batch_id, v_class, b.type_id, pgps_internal.count_ids(v.ids), v.ids
-    from pgps_internal.batch_type b cross join lateral pgps_internal.visible(v_type, (widen.class).owner, b.ids) v(ids)
-    where b.batch_id > widen.after_batch and b.type_id = v_type.type_id and b.events > 0 and not isempty(v.ids)
-        and not exists (select from pgps_internal.delivery d where d.batch_id = b.batch_id and d.class_id = v_class);
-end
-$$;
-comment on function pgps_internal.widen(pgps_internal.class, bigint) is
-'Neighbours whose filter is broken, or keeps failing, get every event of the type from a batch on, and ask it themselves';
 
 create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
 language plpgsql
@@ -173,7 +122,7 @@ begin
     from pgps_internal.member m
     where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
     v_local := found;
-    perform pgps_internal.widen(c, suspend_class.after_batch) from pgps_internal.class c where c.class_id = suspend_class.class_id;
+    perform pgps_internal.filter_broken(c, suspend_class.after_batch) from pgps_internal.class c where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
     -- Of neighbours alone nothing is matched later: they get everything now. One that is blocked waits, as others do.
     update pgps_internal.class c set suspended_batch = suspend_class.after_batch, is_pending = false
