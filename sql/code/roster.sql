@@ -30,8 +30,8 @@ as $roster$
     -- What a reader of a subscription of a kind is given of the messages: subscription, messages. name: a kind.
     ('after_receive', 'registration', 'pgps_internal.for_registration(subscription, messages)'),
 
-    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing, and is
-    -- asked no more behind a batch: class, after_batch.
+    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing, and
+    -- is asked no more behind a batch: class, after_batch.
     ('filter_failed', 'links', 'pgps_internal.forward_unmatched(class, event_id, batch_id)'),
     ('filter_broken', 'links', 'pgps_internal.widen(class, after_batch)'),
 
@@ -150,8 +150,9 @@ begin
         end
         $$$f$, pgps_internal.calls_of('needs_feature', 'when %1$L then %2$s', E'\n                '));
     execute format($f$
-        create or replace function pgps_internal.filter_failed(class pgps_internal.class, event_id bigint, batch_id bigint)
-        returns void
+        create or replace function pgps_internal.filter_failed(
+            class pgps_internal.class, event_id bigint, batch_id bigint
+        ) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
         as $$
         begin
@@ -159,7 +160,8 @@ begin
         end
         $$$f$, pgps_internal.calls_of('filter_failed', 'perform %2$s;', E'\n            '));
     execute format($f$
-        create or replace function pgps_internal.filter_broken(class pgps_internal.class, after_batch bigint) returns void
+        create or replace function pgps_internal.filter_broken(class pgps_internal.class, after_batch bigint)
+        returns void
         language plpgsql set search_path = pg_catalog, pg_temp
         as $$
         begin
