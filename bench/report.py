@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 import os
 import platform
 import statistics
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
+
+from bench import records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,5 +128,5 @@ def path(names: list[str], *, quick: bool) -> Path:
 def save(document: dict[str, Any], path: Path) -> None:
     """Write the raw results; whoever reads meanwhile sees the old ones or the new ones."""
     written = path.with_suffix(".part")
-    written.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    written.write_text(records.dumps(document))
     written.replace(path)
