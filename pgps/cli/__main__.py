@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -85,20 +86,17 @@ def _register() -> None:
     for module in (publish, listen, sql, doctor, top, topology):
         module.register(app)
     demo = _demo()
-    if isinstance(demo, typer.Typer):
-        app.add_typer(demo, name="demo")
-    elif demo is not None:
+    if demo is not None:
         app.command("demo")(demo)
 
 
 def _demo() -> Any:
-    """Return the demonstration's command or commands, None where it is not installed."""
-    try:
-        return importlib.import_module("pgps.demo.main").demo
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("pgps.demo"):
-            return None
-        raise
+    """Return the demonstration's command, None where it is not: it comes with a checkout, not with a package."""
+    directory = Path(pgps.__file__).parents[1] / "examples" / "demo"
+    if not (directory / "pgps_demo" / "main.py").is_file():
+        return None
+    sys.path.append(str(directory))
+    return importlib.import_module("pgps_demo.main").demo
 
 
 _register()

@@ -17,13 +17,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgps.demo.data import Data
-from pgps.demo.expect import Expected, Wanted, expect
-from pgps.demo.network import figure5, healthcare
-from pgps.demo.network.withheld import Finding
-from pgps.demo.prove import judge
-from pgps.demo.run import run
 from pgps.embedded import EmbeddedCluster, list_clusters
+from pgps_demo.data import Data
+from pgps_demo.expect import Expected, Wanted, expect
+from pgps_demo.network import figure5, healthcare
+from pgps_demo.network.withheld import Finding
+from pgps_demo.prove import judge
+from pgps_demo.run import run
 from tests.fix_db import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -90,7 +90,7 @@ def test_it_fails_when_a_subscriber_has_an_event_too_many(
         expected.wanted[0].events["home_5"].pop()
         return expected
 
-    monkeypatch.setattr("pgps.demo.run.expect", one_too_few)
+    monkeypatch.setattr("pgps_demo.run.expect", one_too_few)
     assert run(keep=False, speed=0, part=0.01, seed=1, networks=False, spark=False, json=True) == 1
     result = json.loads(capsys.readouterr().out)
     assert [each["subscription"] for each in result["subscriptions"] if not each["ok"]] == ["alarm"]

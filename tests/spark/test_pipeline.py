@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pgps.demo.data import Data, Quote
 from pgps.errors import ConfigError, PgpsError
+from pgps_demo.data import Data, Quote
 from pgps_spark.pipeline import config
 from pgps_spark.pipeline.run import run_job
 from pgps_spark.pipeline.window import SlidingWindow

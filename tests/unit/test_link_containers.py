@@ -15,7 +15,7 @@ import pytest
 import yaml
 from psycopg.conninfo import conninfo_to_dict
 
-from pgps.demo.network.healthcare import LINKS
+from pgps_demo.network.healthcare import LINKS
 from tests.fix_broker import rows
 from tests.fix_db import Connect
 from tests.fix_server import Server

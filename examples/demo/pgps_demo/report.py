@@ -13,9 +13,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from pgps.demo.after import Answer
-from pgps.demo.prove import Verdict
-from pgps.demo.tally import Tally
+from pgps_demo.after import Answer
+from pgps_demo.prove import Verdict
+from pgps_demo.tally import Tally
 
 __all__ = ["plain_table", "show_answer", "show_title", "show_verdicts", "summary", "verdict_dicts"]
 

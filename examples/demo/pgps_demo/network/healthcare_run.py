@@ -12,17 +12,17 @@ from typing import Any, LiteralString
 import psycopg
 from rich.console import Console
 
-from pgps.demo.data import Data, Reading
-from pgps.demo.display import Steps
-from pgps.demo.expect import Key, Wanted
-from pgps.demo.network import show, withheld
-from pgps.demo.network.bars import Bars
-from pgps.demo.network.healthcare import PICTURE, PROFESSIONS, TABLES, Healthcare, expect
-from pgps.demo.network.site import Site, running, wait_for
-from pgps.demo.network.standing import Counter, in_force, settle
-from pgps.demo.network.withheld import Finding
-from pgps.demo.prove import Verdict, judge
-from pgps.demo.report import show_title, show_verdicts, verdict_dicts
+from pgps_demo.data import Data, Reading
+from pgps_demo.display import Steps
+from pgps_demo.expect import Key, Wanted
+from pgps_demo.network import show, withheld
+from pgps_demo.network.bars import Bars
+from pgps_demo.network.healthcare import PICTURE, PROFESSIONS, TABLES, Healthcare, expect
+from pgps_demo.network.site import Site, running, wait_for
+from pgps_demo.network.standing import Counter, in_force, settle
+from pgps_demo.network.withheld import Finding
+from pgps_demo.prove import Verdict, judge
+from pgps_demo.report import show_title, show_verdicts, verdict_dicts
 
 __all__ = ["run"]
 

@@ -38,7 +38,7 @@ def demo(
     them and writes a report into ./pgps-demo-report. Exit status 1 if anything differs.
     """
     # Not at the top: every other command starts without what the demonstration needs.
-    from pgps.demo.run import run  # noqa: PLC0415
+    from pgps_demo.run import run
 
     wants_json = json or bool(getattr(ctx.obj, "json", False))
     raise typer.Exit(run(keep=keep, speed=speed, part=part, seed=seed, networks=networks, spark=spark, json=wants_json))

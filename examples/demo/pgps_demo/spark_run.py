@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.text import Text
 
 from pgps import install
-from pgps.demo.data import Data, Quote
-from pgps.demo.display import Steps
-from pgps.demo.report import show_title
 from pgps.embedded import EmbeddedCluster
 from pgps.errors import PgpsError
+from pgps_demo.data import Data, Quote
+from pgps_demo.display import Steps
+from pgps_demo.report import show_title
 
 __all__ = ["missing", "run"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from pgps.demo import scene
-from pgps.demo.data import Data, Event, Quote, Reading
+from pgps_demo import scene
+from pgps_demo.data import Data, Event, Quote, Reading
 
 __all__ = ["Expected", "Key", "Wanted", "expect"]
 

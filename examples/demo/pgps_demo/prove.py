@@ -9,8 +9,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from pgps.demo.broker import Broker
-from pgps.demo.expect import Key, Wanted
+from pgps_demo.broker import Broker
+from pgps_demo.expect import Key, Wanted
 
 __all__ = ["Verdict", "judge", "judge_all"]
 

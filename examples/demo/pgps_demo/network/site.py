@@ -18,9 +18,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
-from pgps.demo.worker import Worker
 from pgps.embedded import EmbeddedCluster
 from pgps.errors import PgpsError
+from pgps_demo.worker import Worker
 
 __all__ = ["Server", "Site", "at_once", "running", "wait_for"]
 
@@ -74,7 +74,7 @@ class Site:
 
     def run(self, script: str, role: str | None = None) -> None:
         """Run a script of the directory scene."""
-        text = (resources.files("pgps.demo.network") / "scene" / f"{script}.sql").read_bytes()
+        text = (resources.files("pgps_demo.network") / "scene" / f"{script}.sql").read_bytes()
         with psycopg.connect(self.dsn(role)) as connection:
             connection.execute(text)
 

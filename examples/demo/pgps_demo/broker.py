@@ -12,10 +12,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from pgps import install
-from pgps.demo import scene
-from pgps.demo.worker import Worker
 from pgps.embedded import EmbeddedCluster, list_clusters
 from pgps.errors import PgpsError
+from pgps_demo import scene
+from pgps_demo.worker import Worker
 
 __all__ = ["Broker", "remove_leftovers"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 if TYPE_CHECKING:
-    from pgps.demo.broker import Broker
+    from pgps_demo.broker import Broker
 
 __all__ = ["ACCOUNTS", "ADMISSIONS", "HOMES", "MENDED", "PORTFOLIOS", "THRESHOLDS", "WARD", "build"]
 
@@ -49,7 +49,7 @@ def build(broker: Broker) -> None:
 
 
 def _run(broker: Broker, role: str | None, name: str) -> None:
-    script = resources.files("pgps.demo") / "scene" / f"{name}.sql"
+    script = resources.files("pgps_demo") / "scene" / f"{name}.sql"
     with psycopg.connect(broker.dsn(role)) as connection:
         connection.execute(script.read_bytes())
 

@@ -17,9 +17,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from pgps.demo.data import Data, Quote
-from pgps.demo.expect import Key, Wanted
-from pgps.demo.network.site import Server, Site
+from pgps_demo.data import Data, Quote
+from pgps_demo.expect import Key, Wanted
+from pgps_demo.network.site import Server, Site
 
 __all__ = ["COVERED", "LINKS", "PICTURE", "STAGES", "TABLES", "Figure5", "Stage", "crossing", "expect", "home_of"]
 

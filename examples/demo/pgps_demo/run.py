@@ -19,18 +19,18 @@ from rich.text import Text
 
 from pgps.cli._errors import FAILED, report
 from pgps.cli._output import dumps
-from pgps.demo import after, scene, spark_run
-from pgps.demo.after import Answer
-from pgps.demo.broker import Broker
-from pgps.demo.data import Data
-from pgps.demo.display import Bars, Steps
-from pgps.demo.expect import Expected, expect
-from pgps.demo.network import figure5_run, healthcare_run
-from pgps.demo.play import play, settle
-from pgps.demo.prove import Verdict, judge_all
-from pgps.demo.report import median_latency, show_answer, show_title, show_verdicts, summary
-from pgps.demo.tally import Tally
 from pgps.errors import PgpsError
+from pgps_demo import after, scene, spark_run
+from pgps_demo.after import Answer
+from pgps_demo.broker import Broker
+from pgps_demo.data import Data
+from pgps_demo.display import Bars, Steps
+from pgps_demo.expect import Expected, expect
+from pgps_demo.network import figure5_run, healthcare_run
+from pgps_demo.play import play, settle
+from pgps_demo.prove import Verdict, judge_all
+from pgps_demo.report import median_latency, show_answer, show_title, show_verdicts, summary
+from pgps_demo.tally import Tally
 
 __all__ = ["run"]
 

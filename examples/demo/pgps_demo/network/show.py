@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pgps.demo.network.withheld import Finding
-from pgps.demo.report import plain_table
+from pgps_demo.network.withheld import Finding
+from pgps_demo.report import plain_table
 
 __all__ = ["show_brokers", "show_findings", "show_links", "show_states", "tick"]
 

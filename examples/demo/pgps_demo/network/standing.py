@@ -9,7 +9,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from pgps.demo.network.site import Site, wait_for
+from pgps_demo.network.site import Site, wait_for
 
 __all__ = ["Counter", "in_force", "settle"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from pgps.demo.data import Data, Reading
-from pgps.demo.expect import Key, Wanted
-from pgps.demo.network.site import Server, Site, at_once
+from pgps_demo.data import Data, Reading
+from pgps_demo.expect import Key, Wanted
+from pgps_demo.network.site import Server, Site, at_once
 
 __all__ = ["FORMULARY", "LINKS", "PEOPLE", "PICTURE", "PROFESSIONS", "TABLES", "Healthcare", "Person", "expect"]
 

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, sql
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import set_json_loads
 
-from pgps.demo.tally import Tally
+from pgps_demo.tally import Tally
 
 __all__ = ["CHART", "TICKET", "Consumer"]
 

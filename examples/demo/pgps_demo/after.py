@@ -8,9 +8,9 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from pgps.demo import scene
-from pgps.demo.broker import Broker
-from pgps.demo.expect import Expected
+from pgps_demo import scene
+from pgps_demo.broker import Broker
+from pgps_demo.expect import Expected
 
 __all__ = ["Answer", "ask_exceptions", "audit", "count_by_symbol", "discard", "mend"]
 

@@ -12,16 +12,16 @@ from typing import Any, LiteralString
 import psycopg
 from rich.console import Console
 
-from pgps.demo.data import Data, Quote
-from pgps.demo.display import Steps
-from pgps.demo.expect import Key, Wanted
-from pgps.demo.network import show
-from pgps.demo.network.bars import Bars
-from pgps.demo.network.figure5 import PICTURE, STAGES, TABLES, Figure5, Stage, crossing, expect, home_of
-from pgps.demo.network.site import Site, running, wait_for
-from pgps.demo.network.standing import Counter, settle
-from pgps.demo.prove import judge
-from pgps.demo.report import show_title, show_verdicts, verdict_dicts
+from pgps_demo.data import Data, Quote
+from pgps_demo.display import Steps
+from pgps_demo.expect import Key, Wanted
+from pgps_demo.network import show
+from pgps_demo.network.bars import Bars
+from pgps_demo.network.figure5 import PICTURE, STAGES, TABLES, Figure5, Stage, crossing, expect, home_of
+from pgps_demo.network.site import Site, running, wait_for
+from pgps_demo.network.standing import Counter, settle
+from pgps_demo.prove import judge
+from pgps_demo.report import show_title, show_verdicts, verdict_dicts
 
 __all__ = ["run"]
 

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from pgps.demo.data import Data
-from pgps.demo.expect import Wanted
-from pgps.demo.play import Standing
-from pgps.demo.tally import Tally
+from pgps_demo.data import Data
+from pgps_demo.expect import Wanted
+from pgps_demo.play import Standing
+from pgps_demo.tally import Tally
 
 __all__ = ["Bars", "Steps"]
 

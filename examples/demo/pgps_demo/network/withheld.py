@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from pgps.demo.network.healthcare import FORMULARY, PEOPLE, Healthcare
-from pgps.demo.network.site import Site
+from pgps_demo.network.healthcare import FORMULARY, PEOPLE, Healthcare
+from pgps_demo.network.site import Site
 
 __all__ = ["Finding", "search"]
 

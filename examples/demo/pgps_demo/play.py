@@ -12,13 +12,13 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 from psycopg.rows import class_row
 
-from pgps.demo import scene
-from pgps.demo.broker import Broker
-from pgps.demo.consume import CHART, TICKET, Consumer
-from pgps.demo.data import Data
-from pgps.demo.publish import Publisher
-from pgps.demo.tally import Tally
 from pgps.errors import PgpsError
+from pgps_demo import scene
+from pgps_demo.broker import Broker
+from pgps_demo.consume import CHART, TICKET, Consumer
+from pgps_demo.data import Data
+from pgps_demo.publish import Publisher
+from pgps_demo.tally import Tally
 
 __all__ = ["Standing", "play", "settle"]
 

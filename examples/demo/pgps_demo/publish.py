@@ -13,8 +13,8 @@ from typing import Any, LiteralString
 from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 
-from pgps.demo.data import Event, Reading
-from pgps.demo.tally import Tally
+from pgps_demo.data import Event, Reading
+from pgps_demo.tally import Tally
 
 __all__ = ["Publisher"]
 
