@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sql" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "sql" / "python"))
 tokenize = importlib.import_module("lexer").tokenize
 SqlTextError = importlib.import_module("lexer").SqlTextError
 parse_filter = importlib.import_module("filter_text").parse_filter
