@@ -8,7 +8,9 @@ has. Either all of it happens, in one transaction, or nothing.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -17,7 +19,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from pgps import _resources, _scripts
-from pgps.errors import InstallError, NotPermitted, from_database
+from pgps.errors import InstallError, NotPermitted, PgpsError, from_database
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -29,6 +31,8 @@ LANGUAGE = "plpython3u"
 APPLICATION_NAME = "pgps/install"
 
 _LOCK_TIMEOUT = "60s"
+_PATIENCE = 60.0
+_IN_THE_WAY = ("55P03", "40P01")
 
 # Alembic keeps the configuration of the run in module-level proxies.
 _one_alembic = threading.Lock()
@@ -117,6 +121,7 @@ def before_revisions(connection: psycopg.Connection) -> bool:
     Raises InstallError when a newer release is installed.
     """
     _lock(connection)
+    _give_way(connection)
     now = _status(connection)
     if now.revision is not None and now.revision > now.head:
         raise InstallError(
@@ -182,7 +187,29 @@ def engine(dsn: str) -> sqlalchemy.Engine:
 
 
 def _migrate(dsn: str) -> Installation:
-    """Let alembic run the missing revisions and then the code, all in one transaction."""
+    """Let alembic run the missing revisions and then the code, all in one transaction.
+
+    Publishers and workers go on meanwhile, and may hold what an upgrade waits
+    for while they wait for what it holds. It gives way to them, and begins anew.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _migrate_once(dsn)
+        except PgpsError as error:
+            if error.sqlstate not in _IN_THE_WAY:
+                raise
+            if time.monotonic() > until:
+                raise InstallError(
+                    f"other sessions hold what the upgrade needs: {error.message}",
+                    hint="End the long transactions that pg_stat_activity shows, and try again; nothing has changed.",
+                    sqlstate=error.sqlstate,
+                ) from error
+            # Another one next time, for whoever was in the way may come regularly.
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
+
+
+def _migrate_once(dsn: str) -> Installation:
     from alembic import command  # noqa: PLC0415 - see engine()
     from alembic.config import Config  # noqa: PLC0415
 
@@ -205,6 +232,21 @@ def _lock(connection: psycopg.Connection) -> None:
     connection.execute("set local client_min_messages = warning")
     connection.execute("set local search_path = pg_catalog")
     connection.execute("lock table pg_catalog.pg_authid in share update exclusive mode")
+
+
+def _give_way(connection: psycopg.Connection) -> None:
+    """See to it that in a circle of sessions that wait for each other it is the installer that fails, not a publisher.
+
+    If it waits last, it looks for the circle before any other; if another one
+    waits last, it has given up before that one looks.
+    """
+    connection.execute(
+        """
+        select set_config('lock_timeout', greatest(extract(epoch from t) * 800, 10)::integer::text, true),
+               set_config('deadlock_timeout', '10ms', true)
+        from (select current_setting('deadlock_timeout')::interval as t) t
+        """
+    )
 
 
 @contextlib.contextmanager

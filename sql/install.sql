@@ -24,6 +24,7 @@
 -- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.
 \ir code/core/clock.sql
 \ir code/core/kernel.sql
+\ir code/core/generated.sql
 \ir code/core/turns.sql
 \ir code/core/segments.sql
 \ir code/core/statement.sql
@@ -44,10 +45,13 @@
 
 -- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
 \ir code/match/match.sql
+\ir code/match/write_rows.sql
 \ir code/match/lanes.sql
 \ir code/match/isolate.sql
 \ir code/match/signatures.sql
+\ir code/match/write_match.sql
 \ir code/match/visible.sql
+\ir code/match/write_visible.sql
 \ir code/match/classes.sql
 \ir code/match/lane_watch.sql
 \ir code/match/reclaim.sql
@@ -58,25 +62,34 @@
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
 \ir code/deliver/deliver.sql
+\ir code/deliver/write_unfold.sql
 \ir code/deliver/positions.sql
 \ir code/deliver/acknowledge.sql
 \ir code/deliver/receive_rows.sql
+\ir code/deliver/write_receive.sql
 \ir code/deliver/exceptions.sql
 \ir code/deliver/subscribers.sql
+\ir code/deliver/write_callback.sql
+\ir code/deliver/write_events.sql
 \ir code/deliver/run_subscribers.sql
 \ir code/deliver/queue_views.sql
+\ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
 \ir code/deliver/streams.sql
 \ir code/deliver/reclaim.sql
+\ir code/deliver/write_log_view.sql
 
 -- dispatch: Cutting the log into batches, and waking who has to.
 \ir code/dispatch/dispatch.sql
+\ir code/dispatch/write_cut.sql
 \ir code/dispatch/wake.sql
 \ir code/dispatch/reclaim.sql
 
 -- log: Publishing into the log, and giving its space back.
 \ir code/log/publish.sql
+\ir code/log/write_endpoint.sql
 \ir code/log/immediate.sql
+\ir code/log/write_bring.sql
 \ir code/log/large.sql
 \ir code/log/refused.sql
 \ir code/log/reclaim.sql
@@ -96,8 +109,13 @@
 \ir code/links/runs.sql
 \ir code/links/send.sql
 \ir code/links/copy.sql
+\ir code/links/write_segments.sql
+\ir code/links/write_sent_rows.sql
 \ir code/links/receive.sql
 \ir code/links/take.sql
+\ir code/links/write_wire.sql
+\ir code/links/write_sent.sql
+\ir code/links/write_take.sql
 \ir code/links/reclaim.sql
 \ir code/links/links.sql
 \ir code/links/views.sql
@@ -109,13 +127,19 @@
 \ir code/clients/clients.sql
 \ir code/clients/registrations.sql
 \ir code/clients/occurrences.sql
+\ir code/clients/write_statement.sql
+\ir code/clients/write_slice.sql
 \ir code/clients/events.sql
 \ir code/clients/direct.sql
+\ir code/clients/write_push.sql
 \ir code/clients/carried.sql
+\ir code/clients/write_carry.sql
 \ir code/clients/cancel.sql
 \ir code/clients/requests.sql
+\ir code/clients/write_requester.sql
 \ir code/clients/replies.sql
 \ir code/clients/confirm.sql
+\ir code/clients/write_confirm.sql
 \ir code/clients/reclaim.sql
 \ir code/clients/views.sql
 
@@ -128,5 +152,5 @@
 -- roster: Who takes part in what.
 \ir code/roster.sql
 
--- Makes the code of existing event types again, with everything above in place.
+-- Builds the generated code that everything above would write differently.
 \ir code/rebuild.sql

@@ -18,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.fix_db import Connect, wait_until
+from tests.migration.releases import Release
 
 # What the fixture `role` is: it makes a role, a member of those named.
 RoleFactory = Callable[..., str]
@@ -41,7 +42,15 @@ class WorkerProcess:
     """One `pgps-worker`, started in a process of its own: it connects with `login`, a test looks with `dsn`."""
 
     def __init__(
-        self, dsn: str, login: str, name: str, log: Path, options: tuple[str, ...], *, safety: float | None = None
+        self,
+        dsn: str,
+        login: str,
+        name: str,
+        log: Path,
+        options: tuple[str, ...],
+        *,
+        safety: float | None = None,
+        release: Release | None = None,
     ) -> None:
         self.dsn = dsn
         self.name = name
@@ -50,7 +59,8 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 [sys.executable, *_program(safety), "--dsn", login, "--name", name, "--json-logs", *options],
                 stderr=target,
-                env={**os.environ, "PYTHONWARNINGS": "error"},
+                env={**(release.environment if release else os.environ), "PYTHONWARNINGS": "error"},
+                cwd=release.home if release else None,
             )
 
     @property
@@ -103,16 +113,25 @@ class Workers:
         self._started: list[WorkerProcess] = []
 
     def __call__(
-        self, dsn: str, *options: str, ready: bool = True, superuser: bool = False, safety: float | None = None
+        self,
+        dsn: str,
+        *options: str,
+        ready: bool = True,
+        superuser: bool = False,
+        safety: float | None = None,
+        release: Release | None = None,
     ) -> WorkerProcess:
         """Start a worker, which may do what workers may and no more unless `superuser` is true.
 
         Wait, unless `ready` is false, until it has looked for work and waits for more. `safety`: how often its
         dispatcher looks without being told, in seconds; what comes much sooner has been told.
+        `release`: an earlier one, whose worker it is to be.
         """
         name = f"w{len(self._started) + 1}"
         login = dsn if superuser else worker_login(dsn)
-        worker = WorkerProcess(dsn, login, name, self._directory / f"{name}.log", options, safety=safety)
+        worker = WorkerProcess(
+            dsn, login, name, self._directory / f"{name}.log", options, safety=safety, release=release
+        )
         self._started.append(worker)
         if ready:
             wait_until(lambda: _is_ready(worker), timeout=60, what=f"{name} is ready: {worker.messages}")

@@ -1,51 +1,69 @@
 -- Generated code is made when something is defined, by the generators of that day. This script is the last of the code: whenever the code is
--- applied to a database, what older generators made in it is made again by today's.
--- Locks: those of dropping and creating the generated functions and views of each event type, until the transaction ends.
--- Writes: nothing.
+-- applied to a database, it builds again what today's generators write differently from what stands there (core/generated.sql).
+-- Locks: none of what stays as it is. Functions first, then views, and last the endpoints and segments, for which publishers may have to
+-- wait: access exclusive, until the transaction ends.
 
-create or replace function pgps_internal.rebuild_type(type_id integer) returns void
+create or replace function pgps_internal.all_pieces() returns table (type_id integer, piece pgps_internal.piece)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select t.type_id, p from pgps_internal.event_type t, pgps_internal.pieces_of(t) p
+    union all
+    select t.type_id, pgps_internal.write_endpoint(t, pgps_internal.names_of(t)) from pgps_internal.event_type t
+    union all
+    select g.type_id, pgps_internal.write_match(g) from pgps_internal.signature g
+    union all
+    select m.type_id, pgps_internal.write_callback(s, t)
+    from pgps_internal.member m join pgps_internal.subscription s using (subscription_id) join pgps_internal.event_type t using (type_id)
+    where s.callback is not null
+    union all
+    -- What runs with somebody's rights is known by its owner: see visible_function and requester.
+    select t.type_id, pgps_internal.write_visible('pgps_internal.' || p.proname, pgps_internal.names_of(t), p.proowner)
+    from pg_proc p join pgps_internal.event_type t on p.proname ~ format('^visible_%s_\d+$', t.type_id)
+    where p.pronamespace = 'pgps_internal'::regnamespace
+    union all
+    select null, pgps_internal.write_requester('pgps_internal.' || p.proname, p.proowner) from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$'
+    union all
+    select null, pgps_internal.write_confirm(k, t) from pgps_internal.confirm_link k join pgps_internal.event_type t on t.type_id = k.confirming
+$$;
+comment on function pgps_internal.all_pieces() is 'All generated code that belongs into this database, as this release writes it';
+
+create or replace function pgps_internal.rebuild() returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text;
-    v_endpoint regclass;
+    v_pieces pgps_internal.piece[];
+    v_types integer[];
     v_detail text;
+    v_place integer := 0;
 begin
-    select t.name, t.endpoint into v_name, v_endpoint from pgps_internal.event_type t where t.type_id = rebuild_type.type_id;
-    -- The rules of an immediate type stand on tables that are made anew.
-    execute format('drop rule if exists publish on %s', v_endpoint);
-    execute format('drop rule if exists publish_deferred on %s', v_endpoint);
-    begin
-        perform pgps_internal.drop_functions(rebuild_type.type_id);
-        perform pgps_internal.build_endpoint(rebuild_type.type_id), pgps_internal.build_code(rebuild_type.type_id);
-    exception when invalid_table_definition then
-        -- This release gives a view other columns, which PostgreSQL does not allow in place.
-        perform pgps_internal.drop_code(rebuild_type.type_id);
-        perform pgps_internal.build_endpoint(rebuild_type.type_id), pgps_internal.build_code(rebuild_type.type_id);
-    end;
+    -- What no generator of this release writes any more.
+    perform pgps_internal.drop_piece(g.kind, g.name) from pgps_internal.generated g
+    where g.type_id is not null and g.name !~ '^pgps_internal\.(match|callback|visible)_'
+        and not exists (select from pgps_internal.all_pieces() a where (a.piece).name = g.name);
+    select array_agg(a.piece order by w.place, (a.piece).name), array_agg(a.type_id order by w.place, (a.piece).name) into v_pieces, v_types
+    from pgps_internal.all_pieces() a, array_position('{type,function,view,relation}', (a.piece).kind) w(place)
+    where not pgps_internal.is_built(a.piece);
+    while v_place < coalesce(cardinality(v_pieces), 0) loop
+        v_place := v_place + 1;
+        perform pgps_internal.build(v_pieces[v_place], v_types[v_place]);
+    end loop;
+    return v_place;
 exception when dependent_objects_still_exist then
     get stacked diagnostics v_detail = pg_exception_detail;
-    raise exception 'the generated code of event type "%" cannot be made again: something of yours depends on it', v_name
+    raise exception 'generated code "%" cannot be made again: something of yours depends on it', v_pieces[v_place].name
     using errcode = '2BP01', detail = v_detail, hint = 'Drop what the detail names, upgrade, and create it again.';
 end
 $$;
-comment on function pgps_internal.rebuild_type(integer) is
-'Makes all generated code of an event type again; views of users on its queues stay where the columns do. Errors: 2BP01 when they cannot.';
+comment on function pgps_internal.rebuild() is
+'Builds the generated code that this release writes differently, or that is missing, and drops what it does not write any more; how much it
+built. Views of users on its queues stay where the columns do. Errors: 2BP01 when they cannot.';
 
 do $$
-declare
-    v_function regprocedure;
-    v_type integer;
 begin
-    -- What runs requests as a role, and what reads the log as one, is made again when it is needed.
-    for v_function in select p.oid from pg_proc p
-        where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^(request_as_|visible_\d+_)\d+$' loop
-        execute format('drop function %s', v_function);
-    end loop;
-    for v_type in select t.type_id from pgps_internal.event_type t order by t.type_id loop
-        perform pgps_internal.rebuild_type(v_type);
-    end loop;
+    perform pgps_internal.rebuild();
 end
 $$;
 

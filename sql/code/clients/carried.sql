@@ -54,27 +54,4 @@ $$;
 comment on function pgps_internal.carry(pgps_internal.event_type, bigint) is
 'Sends what this transaction has published in the statement with the event last_id to the clients registered directly whose owners may see it';
 
-create or replace function pgps_internal.build_carry(event_type pgps_internal.event_type, attributes text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    perform pgps_internal.create_function(format(
-        'pgps_internal.carry_%s(pgps_statement pgps_internal.control) returns text', (build_carry.event_type).type_id),
-        -- Intervals and money as psycopg reads them, whatever the publisher's session writes.
-        format($sql$language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
-        set intervalstyle = postgres set lc_monetary = 'C' as %L$sql$,
-        format($body$
-        begin
-            return json_build_array(%1$L, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), coalesce(nullif(pgps_statement.raiser, '0'), pgps_statement.xid)::text::bigint,
-                pgps_internal.broker(), case when pgps_statement.client_id is not null then pgps_internal.raiser_of(pgps_statement.client_id) end,
-                (select json_agg(json_build_array(l.event_id, (select row_to_json(pgps_row) from (select %2$s) pgps_row)) order by l.event_id)
-                    from %3$s l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi and l.xid = pgps_statement.xid
-                        and (l.event_id / 65536) %% 4 in (pgps_statement.lo / 65536 %% 4, pgps_statement.hi / 65536 %% 4)))::text;
-        end$body$, (build_carry.event_type).name, build_carry.attributes, (build_carry.event_type).log)));
-end
-$$;
-comment on function pgps_internal.build_carry(pgps_internal.event_type, text) is
-'Generates what a notification carries of a type: JSON of one statement (event type, published_at, publisher, xid, origin, raiser, tuples [event id, payload])';
-
 revoke all on all functions in schema pgps_internal from public;

@@ -37,7 +37,7 @@ begin
     insert into pgps_internal.confirm_link (confirming, original, owner, subscription_id)
     values (v_confirming.type_id, v_original.type_id, quote_ident(caller)::regrole, v_subscription.subscription_id) returning * into v_link;
     perform pgps_internal.add_feature(v_original.type_id, 'confirm');
-    perform pgps_internal.build_confirm(v_link, v_confirming), pg_notify('pgps_confirm', '');
+    perform pgps_internal.build(pgps_internal.write_confirm(v_link, v_confirming), null), pg_notify('pgps_confirm', '');
 end
 $$;
 comment on function pgps_internal.do_link_confirm_event(name, jsonb) is 'See pgps.link_confirm_event';
@@ -55,35 +55,12 @@ as $$
 $$;
 comment on function pgps_internal.confirms(integer, integer) is 'True when events of a type confirm, over any number of links, those of another, or it is the same';
 
-create or replace function pgps_internal.build_confirm(link pgps_internal.confirm_link, confirming pgps_internal.event_type) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_name text := format('pgps_internal.confirm_%s', (build_confirm.link).link_id);
-begin
-    -- An INSERT like any other, with the rights of who made the link: constraints, rules and advertisements hold for it.
-    perform pgps_internal.create_function(v_name || '(pgps_ids bigint[], pgps_committed boolean[]) returns void',
-        format('language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set pgps.visibility = ''deferred'' set pgps.client = '''' set pgps.handler = '''' as %L',
-            format('begin
-                if pgps_ids is null then
-                    set constraints all immediate;
-                    return;
-                end if;
-                insert into %s (%s) select e.id, e.committed from unnest(pgps_ids, pgps_committed) with ordinality e(id, committed, place) order by e.place;
-            end', (build_confirm.confirming).endpoint, (select string_agg(quote_ident(a.name), ', ') from pgps_internal.attributes_of((build_confirm.confirming).endpoint) a))));
-    execute format('alter function %s(bigint[], boolean[]) owner to %s', v_name, (build_confirm.link).owner);
-end
-$$;
-comment on function pgps_internal.build_confirm(pgps_internal.confirm_link, pgps_internal.event_type) is
-'Generates the function that raises the confirming events of a link, owned by who made it';
-
 create or replace function pgps_internal.drop_confirm(link pgps_internal.confirm_link) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('drop function if exists pgps_internal.confirm_%s(bigint[], boolean[])', (drop_confirm.link).link_id);
+    perform pgps_internal.drop_piece('function', 'pgps_internal.confirm_' || (drop_confirm.link).link_id);
     delete from pgps_internal.confirm_link k where k.link_id = (drop_confirm.link).link_id;
     perform pgps_internal.drop_subscription((drop_confirm.link).subscription_id);
 end
@@ -261,12 +238,6 @@ comment on function pgps.raise_confirming(integer) is
 'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked; open: transactions that have raised
 something and have not ended. max_events: about how many of each link at most. The worker calls it after dispatch, and while something is open.
 Needs pgps_worker or pgps_admin.';
-
-do $$
-begin
-    perform pgps_internal.build_confirm(k, t) from pgps_internal.confirm_link k join pgps_internal.event_type t on t.type_id = k.confirming;
-end
-$$;
 
 create or replace function pgps_internal.drop_confirms_of(event_type pgps_internal.event_type) returns void
 language plpgsql

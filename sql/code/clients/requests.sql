@@ -24,54 +24,7 @@ begin
         perform pgps_internal.hold_owner(build_requester.role::oid);
         select 'pgps_internal.request_as_' || coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1 into v_name
         from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$';
-        perform pgps_internal.create_function(
-            v_name || '(pgps_request text, pgps_path text) returns table (pgps_payloads jsonb[], pgps_columns text[], pgps_upto bigint)',
-            $sql$language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set jit = off as $body$
-            declare
-                pgps_cursor refcursor;
-                pgps_row record;
-                pgps_payload jsonb;
-                pgps_bytes bigint := 0;
-                pgps_has_rows boolean := true;
-            begin
-                if pgps_request is null then
-                    -- With this role's rights, not at the commit with the worker's: see run_deferred.
-                    set constraints all immediate;
-                    return;
-                end if;
-                perform pg_catalog.set_config('search_path', pgps_path, true);
-                begin
-                    open pgps_cursor for execute pgps_request;
-                    close pgps_cursor;
-                exception when others then
-                    pgps_has_rows := false;
-                end;
-                pgps_upto := 0;
-                if not pgps_has_rows then
-                    -- No rows to return, or several statements, of which one may make what the next one needs. What is wrong is wrong again.
-                    execute pgps_request;
-                    get diagnostics pgps_upto = row_count;
-                    return next;
-                    return;
-                end if;
-                -- In chunks of up to 1,000 rows, or about 1 MB, so that no reply is too large for the memory.
-                for pgps_row in execute pgps_request loop
-                    if pgps_columns is null then
-                        pgps_columns := array(select pg_catalog.json_object_keys(pg_catalog.row_to_json(pgps_row)));
-                    end if;
-                    pgps_payload := pg_catalog.to_jsonb(pgps_row);
-                    pgps_payloads := pg_catalog.array_append(pgps_payloads, pgps_payload);
-                    pgps_bytes := pgps_bytes operator(pg_catalog.+) pg_catalog.pg_column_size(pgps_payload);
-                    pgps_upto := pgps_upto operator(pg_catalog.+) 1;
-                    if pgps_bytes operator(pg_catalog.>) 1000000 or pg_catalog.cardinality(pgps_payloads) operator(pg_catalog.>=) 1000 then
-                        return next;
-                        pgps_payloads := null;
-                        pgps_bytes := 0;
-                    end if;
-                end loop;
-                return next;
-            end$body$ $sql$);
-        execute format('alter function %s(text, text) owner to %s', v_name, build_requester.role);
+        perform pgps_internal.build(pgps_internal.write_requester(v_name, build_requester.role), null);
     end if;
     return pgps_internal.requester(build_requester.role);
 end
@@ -84,11 +37,11 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_function regprocedure := pgps_internal.requester(drop_requester.role)::oid;
+    v_function regproc := pgps_internal.requester(drop_requester.role);
 begin
     -- What a role owns would keep it from being dropped.
     if v_function is not null and not exists (select from pgps_internal.client c where c.owner = drop_requester.role) then
-        execute format('drop function %s', v_function);
+        perform pgps_internal.drop_piece('function', v_function::text);
     end if;
 end
 $$;

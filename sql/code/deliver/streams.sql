@@ -3,40 +3,6 @@
 -- Locks: the turn of the subscription when its position moves, until the transaction ends.
 -- Writes: failure, stream.
 
-create or replace function pgps_internal.build_log_view(event_type pgps_internal.event_type) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_name text := (build_log_view.event_type).name;
-    v_attributes text := pgps_internal.shown_attributes((build_log_view.event_type).endpoint,
-        array['event_id', 'xid', 'published_at', 'publisher', 'origin', 'payload']);
-    v_payload text := format('(select to_jsonb(pgps_row) from (select %s) pgps_row) as payload', coalesce((select string_agg('l.' || quote_ident(a.name), ', ')
-        from pgps_internal.attributes_of((build_log_view.event_type).endpoint) a), ''));
-    v_statement text := format('from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %s
-        order by c.hi limit 1', (build_log_view.event_type).type_id);
-begin
-    -- Scalar subqueries: what a reader does not name costs nothing.
-    execute format($sql$
-        create or replace view pgps_queue.%I with (security_invoker = true) as
-        select %s l.event_id, l.xid, (select c.published_at %s) as published_at, (select c.publisher %s) as publisher,
-            coalesce((select c.origin %s), (select p.broker from pgps_internal.progress p)) as origin, %s
-        from %s l
-        union all
-        select %s l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
-            coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)), %s
-        from pgps_internal.%I l where not exists (select from %s x where x.event_id = l.event_id)
-        union all select %s null, null, null, null, null, null from only %s l where false$sql$,
-        v_name || '_log', v_attributes, v_statement, v_statement, v_statement, v_payload, (build_log_view.event_type).log,
-        v_attributes, v_payload, v_name || '_kept', (build_log_view.event_type).log,
-        coalesce((select string_agg('l.' || quote_ident(a.name) || ', ', '') from pgps_internal.attributes_of((build_log_view.event_type).endpoint) a), ''),
-        (build_log_view.event_type).endpoint);
-    execute format('grant select on pgps_queue.%I to public', v_name || '_log');
-end
-$$;
-comment on function pgps_internal.build_log_view(pgps_internal.event_type) is
-'Creates pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of streams';
-
 create or replace view pgps.publications with (security_barrier) as
 select t.name as event_type, c.xid, c.lo as first_event, c.hi as last_event, c.published_at, pg_get_userbyid(c.publisher) as publisher,
     coalesce((select o.name from pgps_internal.origin o where o.origin_id = c.origin_id), (select p.broker from pgps_internal.progress p)) as origin

@@ -7,41 +7,9 @@ create or replace function pgps_internal.build_callback(subscription_id bigint, 
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_subscription pgps_internal.subscription;
-    v_type pgps_internal.event_type;
-    v_name text;
-    v_call text;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.subscription_id = build_callback.subscription_id;
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_callback.type_id;
-    v_name := format('pgps_internal.callback_%s_%s', v_subscription.subscription_id, v_type.type_id);
-    v_call := case
-        when v_subscription.arguments is not null then format(E'perform %s(%s\n) from rows from (pg_catalog.unnest(pgps_events)) as %I(%s)',
-            v_subscription.callback, v_subscription.arguments, v_type.name, pgps_internal.column_list(v_type.endpoint))
-        -- Where there is a function of the event of the same name, too, only a variable of type record finds the other one.
-        when v_subscription.takes = 'record' and pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint) = 'event'
-            then format('for pgps_e in select pgps_row.* from pg_catalog.unnest(pgps_events) pgps_row loop perform %s(pgps_e); end loop',
-                v_subscription.callback)
-        when coalesce(v_subscription.takes, pgps_internal.callback_takes(v_subscription.callback, v_type.endpoint)) = 'batch'
-            then format('perform %s(pgps_events)', v_subscription.callback)
-        -- An attribute may have any name, but none that begins like this one.
-        else format('perform %s(pgps_row) from pg_catalog.unnest(pgps_events) pgps_row', v_subscription.callback) end;
-    -- Called with null it runs, with the same rights, what the callback has left for the commit: see run_deferred.
-    perform pgps_internal.create_function(format('%s(pgps_events pgps_event.%I[]) returns void', v_name, v_type.name),
-        format('language plpgsql volatile security definer set enable_seqscan = on %s as %L',
-            pgps_internal.environment_clause(v_subscription.environment), format($body$
-            #variable_conflict use_column
-            declare
-                pgps_e record;
-            begin
-                if pgps_events is null then
-                    set constraints all immediate;
-                else
-                    %s;
-                end if;
-            end$body$, v_call)));
-    execute format('alter function %s(pgps_event.%I[]) owner to %s', v_name, v_type.name, v_subscription.owner);
+    perform pgps_internal.build(pgps_internal.write_callback(s, t), t.type_id) from pgps_internal.subscription s, pgps_internal.event_type t
+    where s.subscription_id = build_callback.subscription_id and t.type_id = build_callback.type_id;
 end
 $$;
 comment on function pgps_internal.build_callback(bigint, integer) is

@@ -8,7 +8,6 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_class pgps_internal.class;
-    v_function regprocedure;
 begin
     if exists (select from pgps_internal.member m where m.class_id = drop_unused_class.class_id) then
         return;
@@ -20,10 +19,7 @@ begin
     end if;
     -- What a role owns would keep it from being dropped.
     if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
-        v_function := pgps_internal.visible_function(v_class.type_id, v_class.owner)::oid;
-        if v_function is not null then
-            execute format('drop function %s', v_function);
-        end if;
+        perform pgps_internal.drop_piece('function', f::text) from pgps_internal.visible_function(v_class.type_id, v_class.owner) f where f is not null;
     end if;
 end
 $$;
@@ -34,16 +30,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_function regprocedure;
     v_classes bigint[];
     v_class bigint;
 begin
     perform pgps_internal.hold_owner(s.owner::oid), pgps_internal.retire(s, true) from pgps_internal.subscription s
     where s.subscription_id = drop_subscription.subscription_id;
-    for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
-        and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id) loop
-        execute format('drop function %s', v_function);
-    end loop;
+    perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
+    where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id);
     with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id returning m.class_id)
     select array_agg(g.class_id) into v_classes from gone g;
     delete from pgps_internal.joining j where j.subscription_id = drop_subscription.subscription_id;

@@ -8,41 +8,6 @@ set search_path = pg_catalog, pg_temp
 as $$ begin return (pgps_internal.require_sender()).neighbour_id; end $$;
 comment on function pgps._sender() is 'The neighbour this session sends to; see the views in schema pgps_link. Errors: 55000.';
 
-create or replace function pgps_internal.build_link(event_type pgps_internal.event_type) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_name text := (build_link.event_type).name;
-    v_wire jsonb := pgps_internal.wire_columns((build_link.event_type).endpoint);
-    v_sent text := format('pgps_link.%I', v_name || '_sent');
-    v_segment text;
-begin
-    -- Read while it is found, not gathered first. Whoever reads may not look behind the view: nothing but comparisons passes its barrier.
-    execute format('create or replace view %s with (security_barrier = true) as
-        select o.lseq as pgps_item, l.*
-        from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r
-            where o.neighbour_id = (select pgps._sender()) and s.type_id = %s order by o.lseq, r) o
-        cross join lateral (select coalesce(x.pgps_origin_event, x.event_id) as pgps_event%s from %s x
-            where x.event_id >= lower(o.r) and x.event_id < upper(o.r) order by x.event_id offset 0) l',
-        v_sent, (build_link.event_type).type_id,
-        (select coalesce(string_agg(format(case when (c.value ->> 'as_text')::boolean then ', x.%1$I::text as %1$I' else ', x.%1$I' end, c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(v_wire) with ordinality c(value, n)), (build_link.event_type).log);
-    execute format('grant select on %s to pgps_link, pgps_worker, pgps_admin', v_sent);
-    -- Ids and transactions are not theirs to give.
-    for v_slot in 0..3 loop
-        v_segment := format('pgps_link.%I', v_name || '_log_' || v_slot);
-        execute format('create or replace trigger pgps_received before insert on %s for each statement execute function pgps_internal.only_received(%s)',
-            v_segment, (build_link.event_type).type_id);
-        execute format('grant insert (pgps_origin_event%s) on %s to pgps_link, pgps_worker, pgps_admin',
-            (select coalesce(string_agg(format(', %I', c.value ->> 'name'), ''), '') from jsonb_array_elements(v_wire) c), v_segment);
-    end loop;
-    perform pgps_internal.build_small(build_link.event_type);
-end
-$$;
-comment on function pgps_internal.build_link(pgps_internal.event_type) is
-'What the links'' sessions need of an event type: the view they send from, and the privilege to COPY into the segments of its log';
-
 create or replace function pgps_internal.only_received() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp

@@ -39,107 +39,6 @@ end
 $$;
 comment on function pgps_internal.text_settings(regclass) is 'The settings under which the text of an event type''s values is written and read: those that it depends on';
 
-create or replace function pgps_internal.build_take(event_type pgps_internal.event_type, names text[], known text, settings text) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id integer := (build_take.event_type).type_id;
-begin
-    perform pgps_internal.create_function(format('pgps_internal.take_%s(pgps_rows jsonb, pgps_attributes jsonb) returns bigint[]', v_id),
-        format('language plpgsql %s as %L', build_take.settings, format($body$
-        declare
-            v_ids bigint[];
-        begin
-            if pgps_attributes is distinct from %5$s::jsonb then
-                return null;
-            end if;
-            with taken as (
-                insert into %1$s (pgps_origin_event%2$s)
-                select (x.w).pgps_event%3$s
-                from (select r.value::pgps_internal.wire_%4$s as w, r.n from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
-                order by x.n
-                returning event_id
-            )
-            select coalesce(array_agg(t.event_id order by t.event_id), '{}') into v_ids from taken t;
-            return v_ids;
-        end$body$, (build_take.event_type).log, array_to_string(array(select ', ' || n from unnest(build_take.names) n), ''),
-            array_to_string(array(select format(', (x.w).%s', n) from unnest(build_take.names) n), ''), v_id, build_take.known)));
-end
-$$;
-comment on function pgps_internal.build_take(pgps_internal.event_type, text[], text, text) is
-'The function that puts rows which came as text into the log; it returns their ids, null when the attributes are not those known';
-
-create or replace function pgps_internal.build_small(event_type pgps_internal.event_type) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id integer := (build_small.event_type).type_id;
-    v_wire jsonb := pgps_internal.wire_columns((build_small.event_type).endpoint);
-    v_names text[] := array(select format('%I', c.value ->> 'name') from jsonb_array_elements(v_wire) with ordinality c(value, n) order by c.n);
-    -- Only what is built in cannot be renamed behind this.
-    v_known text := case when v_wire @? '$[*] ? (@.as_text == true)' then 'null' else quote_literal(v_wire) end;
-    v_plain boolean := (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true) from pg_attribute a
-        where a.attrelid = (build_small.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
-    v_settings text := pgps_internal.text_settings((build_small.event_type).endpoint);
-begin
-    if to_regtype('pgps_internal.wire_' || v_id) is not null then
-        execute format('drop type pgps_internal.wire_%s', v_id);
-    end if;
-    execute format('create type pgps_internal.wire_%s as (pgps_event bigint%s)', v_id,
-        (select coalesce(string_agg(format(', %I %s', c.value ->> 'name', c.value ->> 'type'), '' order by c.n), '') from jsonb_array_elements(v_wire) with ordinality c(value, n)));
-    -- A row is written and read by the types' own functions, never by a cast: that could be somebody's code.
-    perform pgps_internal.create_function(format('pgps_internal.sent_%s(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb', v_id),
-        format('language plpgsql stable %s as %L', v_settings, case when not v_plain then 'begin return null; end' else format($body$
-        declare
-            v_found jsonb;
-            v_bytes bigint;
-            v_runs jsonb;
-        begin
-            if pgps_only is not null then
-                -- One event: its row and its statement.
-                select jsonb_build_array(l.pgps_row) as found, octet_length(l.pgps_row) as bytes,
-                    jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || (select pgps_internal.part_of(c) from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= pgps_only and c.lo <= pgps_only and c.type_id = %3$s order by c.hi limit 1)) as runs
-                into v_found, v_bytes, v_runs
-                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%1$s)::text as pgps_row from %2$s x
-                    where x.event_id = pgps_only and (x.event_id / 65536) %% 4 = (pgps_only / 65536) %% 4 offset 0) l;
-            else
-                -- Few: the statement of each is looked up, and neighbours of one statement are a run. See pgps_internal.runs for many.
-                with stated as (
-                    select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
-                    from unnest(pgps_shipments) o
-                    cross join lateral unnest(o.slices) s
-                    cross join lateral unnest(s.ids) w(ids)
-                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id)%1$s)::text as pgps_row from %2$s x
-                        where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
-                    left join lateral (select c as control from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = %3$s order by c.hi limit 1) c on true
-                    where s.type_id = %3$s
-                ),
-                islands as materialized (
-                    select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island
-                    from stated s
-                )
-                select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
-                    (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
-                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.event_id)
-                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n, (array_agg(i.control))[1] as control
-                            from islands i group by i.lseq, i.hi, i.island) g) as runs
-                into v_found, v_bytes, v_runs;
-            end if;
-            if v_bytes > 65536 then
-                return null;
-            end if;
-            return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', %4$s::jsonb);
-        end$body$, array_to_string(array(select ', x.' || n from unnest(v_names) n), ''), (build_small.event_type).log, v_id, v_known) end));
-    perform pgps_internal.build_take(build_small.event_type, v_names, v_known, v_settings);
-end
-$$;
-comment on function pgps_internal.build_small(pgps_internal.event_type) is
-'What small batches need of an event type: a function that reads rows as text, and one that puts them into the log; their row type';
-
 create or replace function pgps_internal.small_parts(shipments pgps_internal.shipment[]) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -327,14 +226,6 @@ its own transaction. Returns last, and how many events were taken; a last above 
 What is refused for what its events are (class 22 or 23) or because something moved (40001) is to be received once more with link_begin and
 staged. Needs pgps.link_open.
 Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in it.';
-
--- Event types made before.
-do $$
-begin
-    perform pgps_internal.build_small(t) from pgps_internal.event_type t 
-    where to_regprocedure(format('pgps_internal.sent_%s(pgps_internal.shipment[], bigint)', t.type_id)) is null;
-end
-$$;
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_take(jsonb) from public;

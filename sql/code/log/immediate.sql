@@ -274,44 +274,4 @@ end
 $$;
 comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
 
-create or replace function pgps_internal.build_entry(event_type pgps_internal.event_type) returns regclass
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_entry text := format('pgps_internal.%I', (build_entry.event_type).name || '_entry');
-begin
-    execute format('drop table if exists %s', v_entry);
-    execute format('create table %s (like %s including defaults)', v_entry, (build_entry.event_type).endpoint);
-    execute format('create rule publish as on insert to %s do instead %s', v_entry,
-        pgps_internal.publication(build_entry.event_type, v_entry::regclass));
-    execute format('alter table %s enable always rule publish', v_entry);
-    return v_entry::regclass;
-end
-$$;
-comment on function pgps_internal.build_entry(pgps_internal.event_type) is
-'Creates the entry of an immediate type: what is inserted there goes into the log, as into the endpoint of a deferred one';
-
-create or replace function pgps_internal.build_stage(event_type pgps_internal.event_type) returns regclass
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_stage text := format('pgps_internal.%I', (build_stage.event_type).name || '_stage');
-begin
-    if to_regclass(v_stage) is not null then
-        execute format('drop table %s', v_stage);
-    end if;
-    execute format('create unlogged table %s (like %s including defaults including constraints including storage)',
-        v_stage, (build_stage.event_type).endpoint);
-    execute format('create trigger pgps_2_publisher after insert on %s for each statement execute function pgps_internal.note_publisher()', v_stage);
-    execute format('create trigger pgps_3_forward after insert on %s referencing new table as staged
-        for each statement execute function pgps_internal.forward_stage(%L)', v_stage, (build_stage.event_type).name);
-    execute format('alter table %s enable always trigger pgps_2_publisher, enable always trigger pgps_3_forward', v_stage);
-    return v_stage::regclass;
-end
-$$;
-comment on function pgps_internal.build_stage(pgps_internal.event_type) is
-'Creates the stage of an immediate type: what is inserted there is forwarded at once; its rows are truncated by reclaim';
-
 revoke all on all functions in schema pgps_internal from public;

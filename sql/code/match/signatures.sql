@@ -22,106 +22,12 @@ create or replace function pgps_internal.build_signature(signature_id bigint) re
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_signature pgps_internal.signature;
-    v_type pgps_internal.event_type;
-    v_count integer;
-    v_constants text;
-    v_first text := '';
 begin
-    select g.* into v_signature from pgps_internal.signature g where g.signature_id = build_signature.signature_id;
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_signature.type_id;
-    v_count := cardinality(v_signature.parameter_types);
-    if v_signature.tier = 'safe' then
-        if v_signature.has_table then
-            v_constants := format('(select * from pgps_internal.const_%s)', v_signature.signature_id);
-        else
-            -- Read and converted once, not for each event: how many of those there are, the planner cannot know.
-            v_constants := 'pgps_constants';
-            v_first := format('pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
-                    where c.signature_id = %s and c.is_active), ',
-                (select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_signature.parameter_types[n], n), '' order by n), '')
-                    from generate_series(1, v_count) n), v_signature.signature_id);
-        end if;
-        -- It notes the deliveries itself: handing out 50,000 of them costs as much as finding them.
-        perform pgps_internal.create_function(format(
-            'pgps_internal.match_%s(pgps_batch bigint, pgps_ids int8multirange, pgps_only int8range) returns bigint[]', v_signature.signature_id),
-            format('language plpgsql volatile %s as %L', pgps_internal.environment_clause(v_signature.environment), format($body$
-            #variable_conflict use_column
-            declare
-                pgps_matched bigint[];
-                pgps_lower bigint := pg_catalog.lower(pgps_ids);
-                pgps_upper bigint := pg_catalog.upper(pgps_ids) - 1;
-                pgps_slot bigint := pgps_lower / 65536;
-                pgps_slots bigint := pgps_upper / 65536 - pgps_slot;
-            begin
-                with %6$spgps_found as (
-                    select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.event_id) as pgps_events, pg_catalog.min(%1$I.event_id) as pgps_lowest,
-                        pg_catalog.max(%1$I.event_id) as pgps_highest
-                    from %2$s as %1$I, %3$s as pgps_c
-                    where %1$I.event_id between pgps_lower and pgps_upper and %1$I.event_id <@ pgps_ids
-                        -- In the segments where they are only.
-                        and (%1$I.event_id / 65536) %% 4 in (pgps_slot %% 4, (pgps_slot + least(pgps_slots, 1)) %% 4,
-                            (pgps_slot + least(pgps_slots, 2)) %% 4, (pgps_slot + least(pgps_slots, 3)) %% 4)
-                        and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only) and pg_catalog.upper(pgps_only) - 1)
-                        and (%4$s
-                        )
-                    group by pgps_c.pgps_class
-                ),
-                pgps_noted as (
-                    insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
-                    select pgps_batch, f.pgps_class, %5$s, pg_catalog.cardinality(f.pgps_events),
-                        case when f.pgps_lowest = f.pgps_highest or f.pgps_highest - f.pgps_lowest + 1 <> pg_catalog.cardinality(f.pgps_events)
-                            then f.pgps_events end,
-                        case when f.pgps_lowest < f.pgps_highest and f.pgps_highest - f.pgps_lowest + 1 = pg_catalog.cardinality(f.pgps_events)
-                            then pg_catalog.int8multirange(pg_catalog.int8range(f.pgps_lowest, f.pgps_highest, '[]')) end
-                    from pgps_found f
-                    returning class_id
-                )
-                select pg_catalog.array_agg(n.class_id) into pgps_matched from pgps_noted n;
-                return pgps_matched;
-            end$body$, v_type.name, v_type.log, v_constants, pgps_internal.write_constants(v_signature.shape, 'pgps_c'), v_type.type_id, v_first)));
-    else
-        perform pgps_internal.build_owner_match(v_signature, v_type);
-    end if;
+    perform pgps_internal.build(pgps_internal.write_match(g), g.type_id) from pgps_internal.signature g
+    where g.signature_id = build_signature.signature_id;
 end
 $$;
 comment on function pgps_internal.build_signature(bigint) is 'Generates the matching function of a signature';
-
-create or replace function pgps_internal.build_owner_match(signature pgps_internal.signature, event_type pgps_internal.event_type) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_count integer := cardinality((build_owner_match.signature).parameter_types);
-    v_types text[] := (build_owner_match.signature).parameter_types;
-    v_name text := format('pgps_internal.match_%s', (build_owner_match.signature).signature_id);
-    v_arguments text;
-begin
-    v_arguments := format('pgps_ids bigint[], pgps_rows pgps_event.%I[], pgps_classes bigint[]%s', (build_owner_match.event_type).name,
-        (select coalesce(string_agg(format(', pgps_p%s %s[]', n, v_types[n]), '' order by n), '') from generate_series(1, v_count) n));
-    perform pgps_internal.create_function(format(
-        '%s(%s) returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)', v_name, v_arguments),
-        format('language plpgsql volatile security definer set enable_seqscan = on set enable_bitmapscan = on %s as %L',
-            pgps_internal.environment_clause((build_owner_match.signature).environment), format($body$
-            #variable_conflict use_column
-            begin
-                return query
-                select pgps_c.pgps_class, pg_catalog.array_agg(%1$I.pgps_id), pg_catalog.min(%1$I.pgps_id), pg_catalog.max(%1$I.pgps_id)
-                from rows from (pg_catalog.unnest(pgps_ids), pg_catalog.unnest(pgps_rows)) as %1$I(pgps_id, %2$s),
-                    rows from (pg_catalog.unnest(pgps_classes)%3$s) as pgps_c(pgps_class%4$s)
-                where (%5$s
-                )
-                group by pgps_c.pgps_class;
-            end$body$, (build_owner_match.event_type).name, pgps_internal.column_list((build_owner_match.event_type).endpoint),
-            (select coalesce(string_agg(format(', pg_catalog.unnest(pgps_p%s)', n), '' order by n), '') from generate_series(1, v_count) n),
-            (select coalesce(string_agg(format(', pgps_%s', n), '' order by n), '') from generate_series(1, v_count) n),
-            pgps_internal.write_constants((build_owner_match.signature).shape, 'pgps_c'))));
-    execute format('alter function %s(%s) owner to %s', v_name, v_arguments, (build_owner_match.signature).owner);
-end
-$$;
-comment on function pgps_internal.build_owner_match(pgps_internal.signature, pgps_internal.event_type) is
-'The matching function of a filter that may read tables: runs with its owner''s rights, sees the events it is given and no log';
 
 create or replace function pgps_internal.promote(signature_id bigint) returns void
 language plpgsql
@@ -158,13 +64,8 @@ create or replace function pgps_internal.drop_signature(signature_id bigint) ret
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_function regprocedure;
 begin
-    for v_function in select p.oid from pg_proc p
-        where p.pronamespace = 'pgps_internal'::regnamespace and p.proname = 'match_' || drop_signature.signature_id loop
-        execute format('drop function %s', v_function);
-    end loop;
+    perform pgps_internal.drop_piece('function', 'pgps_internal.match_' || drop_signature.signature_id);
     if to_regclass(format('pgps_internal.const_%s', drop_signature.signature_id)) is not null then
         execute format('drop table pgps_internal.const_%s', drop_signature.signature_id);
     end if;

@@ -25,19 +25,7 @@ begin
     if pgps_internal.visible_function(build_visible.type_id, build_visible.owner) is null then
         select format('pgps_internal.visible_%s_%s', v_type.type_id, coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1) into v_name
         from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
-        -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
-        execute format('create function %s(pgps_ids int8multirange) returns int8multirange
-            language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_bitmapscan = on
-            begin atomic
-                select coalesce(range_agg(int8range(l.event_id, l.event_id, ''[]'')), ''{}'')
-                from (
-                    select l.event_id from %s l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
-                    union all
-                    select k.event_id from pgps_internal.%I k where k.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
-                ) l where l.event_id <@ pgps_ids;
-            end', v_name, v_type.log, v_type.name || '_kept');
-        execute format('revoke all on function %s(int8multirange) from public', v_name);
-        execute format('alter function %s(int8multirange) owner to %s', v_name, build_visible.owner);
+        perform pgps_internal.build(pgps_internal.write_visible(v_name, pgps_internal.names_of(v_type), build_visible.owner), v_type.type_id);
     end if;
 end
 $$;

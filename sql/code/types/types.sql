@@ -142,35 +142,9 @@ create or replace function pgps_internal.build_endpoint(type_id integer) returns
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_type pgps_internal.event_type;
-    v_columns text;
-    v_values text;
-    v_returning text;
-    v_deferred text := 'current_setting(''pgps.visibility'', true) is not distinct from ''deferred''';
 begin
-    select t.* into v_type from pgps_internal.event_type t where t.type_id = build_endpoint.type_id;
-    v_columns := pgps_internal.column_list(v_type.endpoint);
-    v_values := pgps_internal.column_list(v_type.endpoint, 'new.');
-    execute format('create or replace trigger pgps_no_change before update or delete or truncate on %s
-        for each statement execute function pgps_internal.refuse_change()', v_type.endpoint);
-    execute format('alter table %s enable always trigger pgps_no_change', v_type.endpoint);
-    -- PostgreSQL cannot describe the row of a relation that has lost a column.
-    v_returning := case when not exists (select from pg_attribute a where a.attrelid = v_type.endpoint and a.attisdropped)
-        then ' returning ' || v_columns else '' end;
-    if v_type.visibility = 'deferred' then
-        execute format('create or replace rule publish as on insert to %s do instead %s%s', v_type.endpoint,
-            pgps_internal.publication(v_type, v_type.endpoint), v_returning);
-        -- Always: also what a session that applies a replica's changes inserts is an event, and must not stay in the endpoint.
-        execute format('alter table %s enable always rule publish', v_type.endpoint);
-        return;
-    end if;
-    -- What one publication asks for counts more than what the type says.
-    execute format('create or replace rule publish_deferred as on insert to %s where %s do instead insert into %s (%s) values (%s)',
-        v_type.endpoint, v_deferred, pgps_internal.build_entry(v_type), v_columns, v_values);
-    execute format('create or replace rule publish as on insert to %s do instead insert into %s (%s) select %s where not %s%s',
-        v_type.endpoint, pgps_internal.build_stage(v_type), v_columns, v_values, v_deferred, v_returning);
-    execute format('alter table %s enable always rule publish_deferred, enable always rule publish', v_type.endpoint);
+    perform pgps_internal.build(pgps_internal.write_endpoint(t, pgps_internal.names_of(t)), t.type_id) from pgps_internal.event_type t
+    where t.type_id = build_endpoint.type_id;
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is

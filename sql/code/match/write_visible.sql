@@ -1,0 +1,23 @@
+-- Generated: pgps_internal.visible_<type>_<number>, what a role may see of a log. Called by visible.sql.
+
+create or replace function pgps_internal.write_visible(name text, names jsonb, owner regrole) returns pgps_internal.piece
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+    -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
+    select 'function', write_visible.name, format('create or replace function %s', write_visible.name) || pgps_internal.render(
+        $function$(pgps_ids int8multirange) returns int8multirange
+            language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_bitmapscan = on
+            begin atomic
+                select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}')
+                from (
+                    select l.event_id from {log} l where l.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                    union all
+                    select k.event_id from {kept} k where k.event_id between lower(pgps_ids) and upper(pgps_ids) - 1
+                ) l where l.event_id <@ pgps_ids;
+            end$function$, write_visible.names), write_visible.owner, null::text
+$write$;
+comment on function pgps_internal.write_visible(text, jsonb, regrole) is
+'Writes the function, owned by a role, that reads the log under row-level security: which of these events may it see?';
+
+revoke all on all functions in schema pgps_internal from public;
