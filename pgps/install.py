@@ -34,6 +34,25 @@ _LOCK_TIMEOUT = "60s"
 _PATIENCE = 60.0
 _IN_THE_WAY = ("55P03", "40P01")
 
+# The endpoints, and the tables and views of the broker itself; whoever uses others, of one event type, uses these, too.
+_LOCK_ALL = """
+do $$
+declare
+    v_relation regclass;
+begin
+    for v_relation in
+        select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+        where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps')
+            or n.nspname = 'pgps_internal' and not exists (select from pgps_internal.event_type t
+                where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit', t.name || '_stage', t.name || '_entry'])))
+        order by n.nspname <> 'pgps_event', c.relkind = 'v', random()
+    loop
+        execute format('lock table %s in access exclusive mode', v_relation);
+    end loop;
+end
+$$
+"""
+
 # Alembic keeps the configuration of the run in module-level proxies.
 _one_alembic = threading.Lock()
 
@@ -129,6 +148,8 @@ def before_revisions(connection: psycopg.Connection) -> bool:
             hint="Use the release of pgps that installed it, or a newer one.",
         )
     connection.execute("create schema if not exists pgps_internal")
+    if now.revision is not None and now.revision < now.head:
+        _stop_others(connection)
     if now.installed:
         connection.execute(
             """
@@ -247,6 +268,26 @@ def _give_way(connection: psycopg.Connection) -> None:
         from (select current_setting('deadlock_timeout')::interval as t) t
         """
     )
+
+
+def _stop_others(connection: psycopg.Connection) -> None:
+    """Take what the revisions will want for themselves, all of it at once, before anything has changed.
+
+    Event types first: who waits there holds nothing yet. A transaction that
+    publishes several of them may be between two; then all is let go, and the
+    next attempt begins with another one.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            with connection.transaction():
+                connection.execute(_LOCK_ALL)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            if time.monotonic() > until:
+                raise
+            time.sleep(random.uniform(0.01, 0.05))  # noqa: S311
+        else:
+            return
 
 
 @contextlib.contextmanager

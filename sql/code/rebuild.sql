@@ -2,6 +2,7 @@
 -- applied to a database, it builds again what today's generators write differently from what stands there (core/generated.sql).
 -- Locks: none of what stays as it is. Functions first, then views, and last the endpoints and segments, for which publishers may have to
 -- wait: access exclusive, until the transaction ends.
+-- Writes: nothing.
 
 create or replace function pgps_internal.all_pieces() returns table (type_id integer, piece pgps_internal.piece)
 language sql stable

@@ -1,7 +1,7 @@
 -- Confirming events: what became of the transaction that raised an event (Ariel, section 3.1, link confirm event). A link is a hidden subscription to
 -- the original; its cursor moves in the transaction that raises the confirming events, so that each is raised once. Locks: share update
 -- exclusive on confirm_link, one look at a time.
--- Writes: confirm_link, confirm_open, subscription; by name: the endpoint of the confirming type (generated).
+-- Writes: confirm_link, confirm_open, subscription.
 
 create or replace function pgps_internal.do_link_confirm_event(caller name, args jsonb) returns void
 language plpgsql

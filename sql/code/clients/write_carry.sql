@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.carry_<type>, what a notification carries of a statement. Called by carried.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_carry(names jsonb) returns pgps_internal.piece
 language sql stable

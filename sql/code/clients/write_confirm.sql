@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.confirm_<link>, which raises confirming events. Called by confirm.sql.
+-- Writes: by name: the confirming event type (generated).
 
 create or replace function pgps_internal.write_confirm(link pgps_internal.confirm_link, confirming pgps_internal.event_type)
 returns pgps_internal.piece

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.push_<type>, what a note of a direct event stands for. Called by direct.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_push(names jsonb) returns pgps_internal.piece
 language sql stable

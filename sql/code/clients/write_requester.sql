@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.request_as_<number>, in which the requests of one role run. Called by requests.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_requester(name text, owner regrole) returns pgps_internal.piece
 language sql stable

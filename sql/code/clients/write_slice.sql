@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.slice_<type>, the next events between two ids. Called by occurrences.sql and direct.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_slice(names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.statement_<type>, the statement that published an event. Called by occurrences.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_statement(names jsonb) returns pgps_internal.piece
 language sql stable

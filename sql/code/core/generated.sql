@@ -1,7 +1,8 @@
 -- Generated code: functions, views and rules that PostgreSQL keeps a plan for, which are made for each event type, signature, subscription …
 -- Each is written by one function pgps_internal.write_<what>, in the room of its caller, as a template in which {words} stand for names. Beside
 -- what was built stands the digest of its text, so that an upgrade builds again what this release would write differently, and nothing else.
--- Writes: generated. Locks: those of creating and dropping what is generated.
+-- Locks: those of creating and dropping what is generated.
+-- Writes: generated.
 
 create or replace function pgps_internal.render(template text, names jsonb) returns text
 language plpgsql immutable

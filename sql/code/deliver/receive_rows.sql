@@ -2,7 +2,7 @@
 -- several subscriptions at once: those that are at the same place of the same class share the rows. What it cannot do plainly (events put
 -- back, competing consumers, policies, patterns, events that were kept aside) it leaves to pgps.receive, and gives the same rows.
 -- Locks: the turns of the subscriptions, in the order of their ids, until the transaction ends.
--- Writes: pgps._receive_rows_calls, position.
+-- Writes: position.
 
 do $$
 begin

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.callback_<subscription>_<type>, which calls a callback with the rights of its owner. Called by subscribers.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_call(subscription pgps_internal.subscription, event_type pgps_internal.event_type) returns text
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.events_<type>, events by their ids, wherever they are kept. Called by subscribers.sql for callbacks.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_events(names jsonb) returns pgps_internal.piece
 language sql stable

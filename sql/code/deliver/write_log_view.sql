@@ -1,4 +1,5 @@
 -- Generated: pgps_queue.<type>_log, the events that the broker holds. Read by streams (streams.sql) and by Spark.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_log_view(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
 language sql stable

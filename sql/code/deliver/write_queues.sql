@@ -1,4 +1,5 @@
 -- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. What they stand on is in queue_views.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_all_events(names jsonb) returns text
 language sql stable

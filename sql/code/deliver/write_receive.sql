@@ -1,4 +1,5 @@
 -- Generated: pgps_queue.<type>_receive, and what it stands on: pgps._log_<type>, the log as its readers may see it. See receive_rows.sql.
+-- Writes: pgps._receive_rows_calls.
 
 create or replace function pgps_internal.write_log_rows(names jsonb) returns pgps_internal.piece
 language sql stable

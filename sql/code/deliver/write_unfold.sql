@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.unfold_<type>, received events with what is said of them. Called by deliver.sql and direct.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_unfold(names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.cut_<type>, which events of some transactions are in some ranges of a log. Called by dispatch.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_cut(names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,6 +1,6 @@
 -- Small batches: their events travel in the answer of pgps.link_next, each as the text of a row, and are received in one statement.
 -- See docs/decisions/0034-small-batches-over-links.md. Locks: those of pgps.link_begin.
--- Writes: arrival; by name: the log of a type (generated).
+-- Writes: arrival.
 
 create or replace function pgps_internal.is_plain_text(type regtype) returns boolean
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: what lets links' sessions COPY into the segments of a log, see copy.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_segment(event_type pgps_internal.event_type, slot integer) returns pgps_internal.piece
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.sent_<type>, the rows of a small batch as text. Called by take.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
 language plpgsql stable

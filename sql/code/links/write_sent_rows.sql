@@ -1,4 +1,5 @@
 -- Generated: pgps_link.<type>_sent, the view that a link's session copies its events from. Read by copy.sql and by links' sessions.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_sent_rows(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.take_<type>, which puts the rows of a small batch into the log. Called by take.sql.
+-- Writes: by name: the log (generated).
 
 create or replace function pgps_internal.write_take(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.wire_<type>, a row as it travels in a small batch. See take.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_wire(event_type pgps_internal.event_type) returns pgps_internal.piece
 language sql stable

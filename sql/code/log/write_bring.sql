@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.bring_<type>, which publishes what was staged, on the loopback connection. Called by immediate.sql.
+-- Writes: by name: the entry of an immediate type (generated).
 
 create or replace function pgps_internal.write_bring(names jsonb) returns pgps_internal.piece
 language sql stable

@@ -1,5 +1,6 @@
 -- Generated: the rules that make an INSERT into pgps_event.<type> a publication, see publish.sql; for an immediate type the entry and the
 -- stage behind them, see immediate.sql. Locks: access exclusive on the endpoint, so an upgrade builds it last, and only if it differs.
+-- Writes: by name: the log, or the entry and the stage (generated).
 
 create or replace function pgps_internal.write_endpoint(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
 language plpgsql stable

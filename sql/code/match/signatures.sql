@@ -1,6 +1,6 @@
 -- The code that asks the filters of one shape, and where their constants are: in its arguments, or from some number on in an indexed table.
 -- Locks: those of creating and dropping functions and tables.
--- Writes: class, const, delivery, member, signature; by name: the constants of a signature.
+-- Writes: class, const, member, signature; by name: the constants of a signature.
 
 create or replace function pgps_internal.environment_clause(environment jsonb) returns text
 language sql immutable

@@ -1,6 +1,7 @@
 -- Generated: pgps_internal.match_<signature>, which asks the filters of one shape about events. Called by match.sql. Two tiers of filters:
 --   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
 --   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
+-- Writes: delivery.
 
 create or replace function pgps_internal.write_match(signature pgps_internal.signature) returns pgps_internal.piece
 language plpgsql stable

@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.rows_<type>, events as rows of their type. Called by match.sql for filters that are given the events.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_rows(names jsonb) returns pgps_internal.piece
 language sql stable

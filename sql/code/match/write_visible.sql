@@ -1,4 +1,5 @@
 -- Generated: pgps_internal.visible_<type>_<number>, what a role may see of a log. Called by visible.sql.
+-- Writes: nothing.
 
 create or replace function pgps_internal.write_visible(name text, names jsonb, owner regrole) returns pgps_internal.piece
 language sql stable

@@ -1,6 +1,7 @@
 -- All generated code of an event type: the list of its pieces, each written in the room of its caller (core/generated.sql says how). Made when
 -- something is defined; what runs per batch is static plpgsql with cached plans.
 -- Locks: those of creating and dropping what is generated.
+-- Writes: nothing.
 
 create or replace function pgps_internal.names_of(event_type pgps_internal.event_type) returns jsonb
 language sql stable

@@ -1,5 +1,5 @@
 -- Event types and their queues: create, alter, drop. Locks: the event type's relations, then catalogue rows.
--- Writes: event_type, member, queue; by name: the stage or the entry of an immediate type (rules of its endpoint).
+-- Writes: event_type, member, queue.
 
 create or replace function pgps_internal.attributes_of(endpoint regclass)
 returns table (name text, type text, not_null boolean, default_value text, collate_clause text)
