@@ -44,7 +44,8 @@ begin
         select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps')
             or n.nspname = 'pgps_internal' and not exists (select from pgps_internal.event_type t
-                where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit', t.name || '_stage', t.name || '_entry'])))
+                where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit',
+                    t.name || '_stage', t.name || '_entry'])))
         order by n.nspname <> 'pgps_event', c.relkind = 'v', random()
     loop
         execute format('lock table %s in access exclusive mode', v_relation);
