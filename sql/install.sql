@@ -122,6 +122,9 @@
 \ir code/links/resync.sql
 \ir code/links/drain.sql
 \ir code/links/failing.sql
+\ir code/links/audit.sql
+\ir code/links/audit_compare.sql
+\ir code/links/audit_report.sql
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.
 \ir code/clients/clients.sql

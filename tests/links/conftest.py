@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.fix_broker import rows
 from tests.fix_db import Connect
 from tests.fix_server import Server
 from tests.fix_worker import workers
@@ -21,8 +22,10 @@ _counter = itertools.count(1)
 
 
 @pytest.fixture
-def brokers(server: Server, connect: Connect) -> Iterator[Callable[[int], list[Broker]]]:
-    """Make brokers a, b, c … with databases of their own."""
+def brokers(
+    server: Server, connect: Connect, request: pytest.FixtureRequest
+) -> Iterator[Callable[[int], list[Broker]]]:
+    """Make brokers a, b, c … with databases of their own, in which nothing is lost in silence."""
     made: list[Broker] = []
 
     def make(count: int) -> list[Broker]:
@@ -30,10 +33,15 @@ def brokers(server: Server, connect: Connect) -> Iterator[Callable[[int], list[B
             dsn = server.clone(f"links_{letter}_{_PROCESS}_{next(_counter)}")
             admin = connect(dsn=dsn)
             admin.execute("select pgps.configure('broker', %s)", [letter])
+            # What is published is compared with what came as often as anybody looks.
+            admin.execute("select pgps.configure('link_report_interval', '0 seconds')")
             made.append(Broker(letter, dsn, admin))
         return made[-count:]
 
     yield make
+    found = [(broker.name, *row) for broker in made for row in rows(broker.admin, "select * from pgps.audit_findings")]
     for broker in made:
         broker.admin.close()
         server.drop(str(conninfo_to_dict(broker.dsn)["dbname"]))
+    # Whatever a test does to paths, links and brokers: the audit names what was lost in silence, and nothing else.
+    assert not found or request.module.__name__.endswith("test_audit"), found

@@ -279,6 +279,7 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('link_create_types', 'true', 'boolean', 'Event types that a neighbour has and this broker lacks are created here'),
     ('link_retention', '7 days', 'interval', 'How long what was published here is kept for brokers behind a neighbour that have not got it, should they take another path'),
     ('link_report_interval', '5 seconds', 'interval', 'How often a broker tells how far it, and those behind it, have got'),
+    ('audit', 'true', 'boolean', 'What came from other brokers is compared with what they say that they published; see pgps.audit()'),
     ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;
 

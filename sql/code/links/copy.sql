@@ -73,7 +73,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select bool_and(i.value ? 'upto' and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
+        select bool_and(i.value ->> 'kind' = 'audit' or i.value ? 'upto' and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
             and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before and (i.value ->> 'upto')::bigint > i.before)
         from (
             select i.value, o.origin_id, coalesce(lag((i.value ->> 'upto')::bigint) over (partition by o.origin_id order by i.n), o.horizon) as before
@@ -83,7 +83,7 @@ begin
         ) i left join pgps_internal.origin o using (origin_id)) is true;
 end
 $$;
-comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is 'True when items are data alone, and nothing of them that take_item could refuse';
+comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is 'True when items are data, and counts, alone, and nothing of them that take_item could refuse';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text
 language plpgsql

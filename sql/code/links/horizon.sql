@@ -257,6 +257,7 @@ declare
     v_had int8multirange := '{}';
     v_ids int8multirange;
     v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
+    v_tallies pgps_internal.tally[] := '{}';
 begin
     select coalesce(range_agg(r), '{}') into v_ids
     from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_rewound.item -> 'lseq';
@@ -274,6 +275,9 @@ begin
             v_type.type_id, v_type.log)
         using v_ids, (take_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known;
         v_had := v_had + v_known;
+        v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
+            from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_known) r
+            where s.value -> 'lseq' = take_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
         -- Fetched for children: everybody here has had what was for them.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
         where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id, m.class_id for no key update of m;
@@ -281,10 +285,10 @@ begin
         from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
     end loop;
     if not isempty(v_ids - v_had) then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, tallies, hops)
         values ((take_rewound.neighbour).neighbour_id, (take_rewound.item ->> 'lseq')::bigint, take_rewound.mark, (take_rewound.origin).origin_id,
             (take_rewound.origin).attachment, v_upto, pgps_internal.horizon((take_rewound.origin).origin_id), pgps_internal.count_ids(v_ids - v_had),
-            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, nullif(take_rewound.item -> 'hops', 'null'));
+            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies, nullif(take_rewound.item -> 'hops', 'null'));
     end if;
     return v_had;
 end

@@ -334,6 +334,7 @@ begin
         return;
     end if;
     insert into pgps_internal.gap (origin_id, after_batch, upto) values (v_origin.origin_id, v_after, v_upto) on conflict do nothing;
+    perform pgps_internal.excuse(v_origin.origin_id, v_upto);
     update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id and o.rewind_from < v_upto;
     if v_origin.rewind_from is not null and v_upto >= v_horizon then
         perform pgps_internal.end_rewind(v_origin);

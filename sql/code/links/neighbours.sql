@@ -181,6 +181,8 @@ begin
         raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send, receive or look.';
     end if;
     v_neighbour := pgps_internal.meet(caller, args);
+    update pgps_internal.neighbour n set is_audited = coalesce((args #>> '{peer,audits}')::boolean, false)
+    where n.neighbour_id = v_neighbour.neighbour_id and n.is_audited is distinct from coalesce((args #>> '{peer,audits}')::boolean, false);
     if v_neighbour.neighbour_id is null then
         return '{"gone": true}';
     elsif args ->> 'duty' = 'look' then

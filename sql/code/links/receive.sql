@@ -40,7 +40,8 @@ begin
     perform pgps_internal.share_receiving();
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
-            where (i.value ->> 'broker')::uuid = o.broker_id and (i.value ->> 'epoch')::integer = o.epoch)));
+                cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body' else i.value end) x(said)
+            where (x.said ->> 'broker')::uuid = o.broker_id and (x.said ->> 'epoch')::integer = o.epoch)));
     return pgps_internal.last_received((lock_batch.neighbour).neighbour_id);
 end
 $$;
@@ -204,6 +205,9 @@ declare
     v_upto bigint := (take_item.item ->> 'upto')::bigint;
     v_ids int8multirange := '{}';
     v_had int8multirange := '{}';
+    v_came bigint;
+    v_type integer;
+    v_tallies pgps_internal.tally[];
 begin
     select o.* into v_origin from pgps_internal.origin o
     where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
@@ -225,15 +229,18 @@ begin
         perform pg_notify('pgps_link', '');
     end if;
     if v_upto > v_place then
-        select coalesce(range_agg(r), '{}') into v_ids
+        select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
+            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer) then min((s.value ->> 'type_id')::integer) end
+        into v_ids, v_came, v_type
         from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
+        v_tallies := pgps_internal.tally_item(take_item.neighbour, v_origin.origin_id, take_item.item, take_item.slices, v_type, v_came);
         if v_upto <= v_horizon then
             v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices, take_item.mark);
         else
-            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, hops)
+            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, tallies, hops)
             values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment,
                 v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'),
-                nullif(take_item.item -> 'hops', 'null'));
+                nullif(v_tallies, '{}'), nullif(take_item.item -> 'hops', 'null'));
             if not isempty(v_ids) and not (v_origin.is_settled
                     and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
@@ -372,6 +379,11 @@ begin
                     and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and o.epoch = (i.value ->> ''epoch'')::integer',
                 (publish_stage.event_type).type_id)
             using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch, publish_stage.slices, v_id;
+            perform pgps_internal.excuse(o.origin_id, (i.value ->> 'upto')::bigint, (publish_stage.event_type).type_id)
+            from jsonb_array_elements(publish_stage.slices) r
+            join jsonb_array_elements(publish_stage.batch -> 'items') i on i.value -> 'lseq' = r.value -> 'lseq'
+            join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
+            where v_id <@ (r.value ->> 'ids')::int8multirange and (r.value ->> 'type_id')::integer = (publish_stage.event_type).type_id;
         end;
     end loop;
 end

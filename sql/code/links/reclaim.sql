@@ -163,6 +163,7 @@ begin
                     where x.neighbour_id = o.neighbour_id and x.origin_id = o.origin_id and x.upto is not null and x.lseq > o.lseq)
                 or o.lseq = (pgps_internal.position_of(n.subscription_id)).received_event', carry_over_links.segment);
     else
+        perform pgps_internal.carry_over_audit(carry_over_links.segment);
         execute format('insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, received_at)
             select o.neighbour_id, o.lseq, o.mark, o.origin_id, o.attachment, o.upto, o.horizon, o.received_at from %1$s o
             where not exists (select from pgps_internal.arrival x where x.neighbour_id = o.neighbour_id and x.lseq > o.lseq)

@@ -245,6 +245,7 @@ begin
         perform pgps_internal.drop_gone(v_neighbour, v_packed);
         perform pgps_internal.refresh(v_neighbour);
         perform pgps_internal.be_silent(v_neighbour, v_packed);
+        perform pgps_internal.tell_audit(v_neighbour, v_packed);
     end if;
     select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
     from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id and h.lseq > v_after order by h.lseq limit 1000) x;

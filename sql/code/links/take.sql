@@ -66,6 +66,9 @@ begin
     execute 'select pgps_internal.sent_' || v_types[1] || '($1, $2)' using small_parts.shipments, v_only into v_part;
     if v_part is null then
         return null;
+    elsif v_part -> 'rows' = 'null' then
+        -- Gone from the log behind this broker's back: the receiver misses them, and says so.
+        return '[]';
     end if;
     if v_part -> 'attributes' = 'null' then
         v_part := v_part || jsonb_build_object('attributes', pgps_internal.wire_columns(v_type.endpoint));
@@ -140,6 +143,7 @@ declare
     v_ids int8multirange := '{}';
     v_fetched int8multirange := '{}';
     v_heard boolean := false;
+    v_counts jsonb := '[]';
 begin
     -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What flows changes none.
     -- The first batch of an attachment is its answer, which is noted.
@@ -152,6 +156,8 @@ begin
     for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n) order by i.n loop
         if v_item ? 'upto' then
             v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices, take_batch.batch ->> 'mark');
+        elsif v_item ->> 'kind' = 'audit' then
+            v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
             perform pgps_internal.hear(take_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
@@ -176,6 +182,10 @@ begin
         if not v_ids <@ v_fetched then
             perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids - v_fetched, true);
         end if;
+    end if;
+    -- What is compared has to be in the log.
+    if v_counts <> '[]' then
+        perform pgps_internal.hear_audit(take_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
     -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
     if (take_batch.staged or ((v_item ->> 'events')::integer > 0 and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)

@@ -1,0 +1,187 @@
+"""The audit: what is lost, repeated or altered behind the brokers' backs is named, and what goes as it should is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.links.rig import Broker, Link, linked, open_link, received, settle
+
+Brokers = Callable[[int], list[Broker]]
+
+
+def audit(broker: Broker) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = column(broker.admin, "select to_jsonb(a) from pgps.audit() a")
+    return found
+
+
+def findings(broker: Broker) -> list[tuple[str, str, str, str, int, int]]:
+    query = "select kind, what, neighbour, origin, events_there, events_here from pgps.audit_findings order by 1, 2, 3, 4"
+    return [(*row,) for row in rows(broker.admin, query)]  # type: ignore[misc]
+
+
+@contextmanager
+def line(made: list[Broker], *, filter: str | None = None) -> Iterator[list[Link]]:  # noqa: A002
+    """Brokers in a row, the last of which gets the first one's ticks; what is counted was compared once."""
+    for broker in made:
+        call(broker.admin, "configure", "link_report_interval", "0 seconds")
+        make_type(broker.admin, "tick")
+    with linked(list(zip(made, made[1:], strict=False))) as links:
+        for link in links:
+            link.out.with_rows = link.back.with_rows = 32
+        settle(made, links)
+        call(made[-1].admin, "subscribe", "all", "tick", filter=filter, scope="global")
+        settle(made, links)
+        for n in (1, 2):
+            publish(made[0].admin, "tick", n)
+            settle(made, links)
+        yield links
+
+
+def end_to_end(broker: Broker, origin: str) -> dict[str, Any]:
+    (row,) = [row for row in audit(broker) if row["kind"] == "end" and row["origin"] == origin]
+    return row
+
+
+def test_what_arrives_as_it_was_published_is_complete(brokers: Brokers) -> None:
+    made = brokers(3)
+    with line(made) as links:
+        for n in range(3, 40, 4):
+            publish(made[0].admin, "tick", n, n + 1, n + 2)
+            made[0].settle()
+            publish(made[0].admin, "tick", n + 3)
+            settle(made, links)
+        before = end_to_end(made[2], "a")
+        publish(made[0].admin, "tick", *range(100, 250))
+        settle(made, links)
+        after = end_to_end(made[2], "a")
+        assert after["events_here"] == after["events_there"] == before["events_here"] + 150
+        assert (after["verdict"], after["digest_equal"], after["filter"]) == ("complete", True, "all")
+        hops = [row for row in audit(made[2]) if row["kind"] == "hop" and row["origin"] == "a"]
+        assert [(row["neighbour"], row["events_here"], row["verdict"]) for row in hops] == [("b", 192, "complete")]
+        assert [findings(broker) for broker in made] == [[], [], []]
+
+
+def alter_log(broker: Broker, statement: str) -> None:
+    """Do something to a log that nobody should."""
+    assert broker.admin.execute(statement.encode()).rowcount > 0, statement
+
+
+def test_an_event_deleted_at_a_broker_between_is_named_by_it_and_by_the_next(brokers: Brokers) -> None:
+    made = brokers(3)
+    a, b, c = made
+    with line(made) as links:
+        publish(a.admin, "tick", 3, 4, 5)
+        a.settle()
+        assert links[0].out.move()
+        b.settle()
+        alter_log(b, "delete from pgps_internal.tick_log where n = 4")
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [1, 2, 3, 5]
+        assert ("end", "count", "b", "a", 3, 2) in findings(c)
+        assert ("hop", "count", "b", "a", 3, 2) in findings(c)
+        found = end_to_end(c, "a")
+        assert (found["verdict"], found["digest_equal"]) == ("differs", False)
+        assert found["events_there"] == found["events_here"] + 1
+        assert "a" in found["hint"]
+
+
+def test_an_event_that_its_broker_has_lost_before_it_was_dispatched_is_named_end_to_end(brokers: Brokers) -> None:
+    """The broker between has never matched it, so that its own counts are as if it had not been."""
+    made = brokers(3)
+    a, b, c = made
+    with line(made) as links:
+        publish(a.admin, "tick", 3, 4, 5)
+        a.settle()
+        assert links[0].out.move()
+        alter_log(b, "delete from pgps_internal.tick_log where n = 4")
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [1, 2, 3, 5]
+        assert ("end", "count", "b", "a", 3, 2) in findings(c)
+
+
+def test_a_row_gone_from_the_ledger_of_what_was_received_is_named(brokers: Brokers) -> None:
+    made = brokers(3)
+    a, b, c = made
+    with line(made) as links:
+        publish(a.admin, "tick", 3)
+        a.settle()
+        links[0].out.carry(links[0].out.next(refresh=False))
+        publish(a.admin, "tick", 4)
+        a.settle()
+        links[0].out.carry(links[0].out.next(refresh=False))
+        lost = "select arrival_id from pgps_internal.arrival where ids is not null order by 1 desc limit 1 offset 1"
+        alter_log(b, f"delete from pgps_internal.arrival where arrival_id = ({lost})")
+        settle(made, links)
+        publish(a.admin, "tick", 5)
+        settle(made, links)
+        assert ("end", "count", "a", "a") in [found[:4] for found in findings(b)]
+        assert ("end", "count", "b", "a") in [found[:4] for found in findings(c)]
+
+
+def test_what_the_sender_skips_is_named(brokers: Brokers) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made) as links:
+        publish(a.admin, "tick", 3)
+        a.settle()
+        last = "select max(batch_id) from pgps_internal.delivery"
+        alter_log(a, f"delete from pgps_internal.delivery where batch_id = ({last})")
+        settle(made, links)
+        assert [n for _, n in received(b, "all")] == [1, 2]
+        assert findings(b) == [("end", "count", "a", "a", 1, 0)]
+
+
+def test_what_the_sender_leaves_out_of_an_item_is_named_under_any_filter(brokers: Brokers) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made, filter="n > 0") as links:
+        publish(a.admin, "tick", 3, 4, -1, 5)
+        a.settle()
+        batch = links[0].out.next()
+        assert [item["events"] for item in batch["items"] if item["kind"] == "data"] == [3]
+        wire = batch["types"][0]
+        wire["rows"], wire["runs"] = wire["rows"][:-1], [{**wire["runs"][0], "n": 2}]
+        links[0].out.carry(batch)
+        settle(made, links)
+        assert findings(b) == [("hop", "count", "a", "a", 3, 2)]
+        (hop,) = [row for row in audit(b) if row["kind"] == "hop"]
+        assert (hop["verdict"], hop["events_there"] - hop["events_here"], hop["filter"]) == ("differs", 1, "n > 0")
+
+
+def test_as_many_events_in_other_batches_are_not_the_same(brokers: Brokers) -> None:
+    """One lost and another one twice."""
+    made = brokers(2)
+    a, b = made
+    with line(made) as links:
+        call(b.admin, "configure", "audit", "off")
+        for n in (3, 4):
+            publish(a.admin, "tick", n)
+            settle(made, links)
+        before = "select upto from pgps_internal.arrival where ids is not null order by arrival_id desc limit 1 offset 1"
+        later = value(b.admin, f"select ({before})")
+        query = "update pgps_internal.arrival set upto = %s where arrival_id = (select max(arrival_id) from pgps_internal.arrival where ids is not null)"
+        rows(b.admin, query, [later])
+        call(b.admin, "configure", "audit", "on")
+        publish(a.admin, "tick", 5)
+        settle(made, links)
+        assert findings(b) == [("end", "places", "a", "a", 3, 3)]
+
+
+def test_an_altered_event_is_named_by_who_gets_it(brokers: Brokers) -> None:
+    made = brokers(3)
+    a, b, c = made
+    with line(made) as links:
+        publish(a.admin, "tick", 3, 4, 5)
+        a.settle()
+        links[0].out.carry(links[0].out.next(refresh=False))
+        alter_log(b, "update pgps_internal.tick_log set n = 44 where n = 4")
+        settle(made, links)
+        assert [n for _, n in received(c, "all")] == [1, 2, 3, 44, 5]
+        assert findings(c) == [("end", "contents", "b", "a", 3, 3)]
+        assert findings(b) == [("end", "contents", "a", "a", 3, 3)]
