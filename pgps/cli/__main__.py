@@ -16,6 +16,7 @@ import pgps
 from pgps.cli import (
     _errors,
     advertisements,
+    audit,
     clients,
     doctor,
     event_types,
@@ -83,7 +84,7 @@ def _register() -> None:
     app.add_typer(links.app, name="link")
     app.add_typer(clients.app, name="client")
     app.add_typer(settings.app, name="config")
-    for module in (publish, listen, sql, doctor, top, topology):
+    for module in (publish, listen, sql, doctor, audit, top, topology):
         module.register(app)
     demo = _demo()
     if demo is not None:

@@ -175,6 +175,19 @@ def gaps(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, "gaps", message, fix)
 
 
+def audit(facts: Facts) -> Iterator[Finding]:
+    """What was published elsewhere arrived as it was."""
+    for row in facts.differences:
+        missing = f"{count(row['events_there'])} published or sent there, {count(row['events_here'])} here"
+        said = {
+            "hop": f'not all that "{row["neighbour"]}" sent came',
+            "end": f'what came by way of "{row["neighbour"]}" is not what was published',
+            "here": "events that came, or were published here, are gone from the log",
+        }[row["kind"]]
+        message = f'"{row["event_type"]}" of "{row["origin"]}": {said} ({row["what"]}; {missing})'
+        yield Finding(Level.PROBLEM, "audit", message, "pgps audit; when it is known why: pgps audit --dismiss")
+
+
 def durability(facts: Facts) -> Iterator[Finding]:
     """What is promised survives a crash."""
     reliability = {row["name"]: row["reliability"] for row in facts.event_types}
@@ -292,6 +305,7 @@ CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     subscriptions,
     exceptions,
     gaps,
+    audit,
     durability,
     autovacuum,
     temporary_tables,

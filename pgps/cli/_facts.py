@@ -50,4 +50,5 @@ class Facts:
     links: list[Row] = field(default_factory=list)
     broker: Row | None = None
     gaps: list[Row] = field(default_factory=list)
+    differences: list[Row] = field(default_factory=list)
     slow_lanes: list[Row] = field(default_factory=list)

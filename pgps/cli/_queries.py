@@ -423,7 +423,16 @@ HAS_LANES = "select to_regclass('pgps.lanes') is not null as has_lanes"
 SLOW_LANES = """
     select role::text as role, lag_events, lag_seconds, last_error from pgps.lanes where state = 'slow' order by role
 """
+AUDIT = """
+    select kind, neighbour, origin, event_type, filter, events_there, events_here, digest_equal, verdict, hint
+    from pgps.audit()
+"""
 # A database of an older release is examined and shown, too, and told to be upgraded.
+HAS_AUDIT = "select to_regclass('pgps.audit_findings') is not null as has_audit"
+FINDINGS = """
+    select kind, what, neighbour, origin, event_type, events_there, events_here, last_found_at
+    from pgps.audit_findings order by last_found_at desc
+"""
 HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
 IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_identity() i"
 

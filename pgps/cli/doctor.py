@@ -71,6 +71,7 @@ def _facts(session: Session) -> Facts:
         links=links,
         broker=session.one(_queries.IDENTITY) if links else None,
         gaps=session.rows(_queries.GAPS),
+        differences=session.rows(_queries.FINDINGS) if session.one(_queries.HAS_AUDIT)["has_audit"] else [],
         slow_lanes=session.rows(_queries.SLOW_LANES) if session.one(_queries.HAS_LANES)["has_lanes"] else [],
     )
 

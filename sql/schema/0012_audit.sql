@@ -17,7 +17,7 @@ create table pgps_internal.audited (
     batch_id bigint not null,
     -- All that came before this row of the ledger is compared.
     arrival_id bigint not null default 0,
-    audited_at timestamptz not null default clock_timestamp()
+    audited_at timestamptz not null
 );
 
 -- What an origin says of its events of a type: how many, the sum over their batches, and the contents of some; and what was compared with it.
@@ -48,7 +48,7 @@ create table pgps_internal.audit_told (
     value jsonb,
     since bigint not null,
     rights text,
-    told_at timestamptz not null default clock_timestamp(),
+    told_at timestamptz not null,
     primary key (neighbour_id, origin_id, type_id)
 );
 
@@ -74,8 +74,8 @@ create table pgps_internal.audit_finding (
     there bigint not null,
     here bigint not null,
     windows integer not null default 1,
-    found_at timestamptz not null default clock_timestamp(),
-    last_found_at timestamptz not null default clock_timestamp(),
+    found_at timestamptz not null,
+    last_found_at timestamptz not null,
     unique (kind, what, neighbour, origin_id, type_id)
 );
 

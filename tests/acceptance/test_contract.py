@@ -74,6 +74,13 @@ FUNCTIONS = {
     ),
     "ack": ("subscription text, up_to bigint = NULL, consumer text = NULL", "bigint"),
     "nack": ("subscription text, event_id bigint, error text = NULL, retry_in interval = NULL", "void"),
+    "audit": (
+        "",
+        (
+            "TABLE(kind text, neighbour text, origin text, event_type text, filter text, events_there bigint, "
+            "events_here bigint, digest_equal boolean, verdict text, hint text)"
+        ),
+    ),
     "explain": ("subscription text, event_id bigint", "TABLE(step text, outcome text)"),
     "dispatch": ("max_events integer = NULL", "bigint"),
     "run_subscribers": ("", "procedure"),
@@ -138,6 +145,7 @@ VIEWS = {
     "rules": "name table_name operations event_type attributes condition run_as owner",
     "links": "name direction state lag_events last_error",
     "exceptions": "event_type event_id subscription failed_at attempts sqlstate error state payload",
+    "audit_findings": "kind what neighbour origin event_type after_batch upto_batch events_there events_here found_at",
     "workers": "pid worker service role started_at state leader",
     "activity": "event_type published matched repeats batches waiting oldest_waiting rate",
 }

@@ -53,6 +53,8 @@ LINK = {
 IDLE = {"waiting": 0, "waiting_seconds": None, "last_batch_ahead": -1.0}
 DISK = {"place": "data", "total_bytes": 100 << 30, "free_bytes": 50 << 30}
 LEFT = {"name": "Old one", "kind": "external", "depth": 10, "lag_seconds": 9.0, "dead_after": None, "is_dead": False}
+LOST = {"kind": "end", "what": "count", "neighbour": "far", "origin": "farther", "event_type": "tick",
+        "events_there": 3, "events_here": 2}  # fmt: skip
 GAP = {"subscription": "link far", "event_type": None, "gaps": 1, "event_id": 7, "error": "3 events were passed over"}
 LANE = {"role": "bob", "lag_events": 5, "lag_seconds": 9.0, "last_error": "a filter takes longer than 5 s"}
 BLOCKED = {
@@ -150,6 +152,7 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"waiting": [{**LEFT, "kind": "internal", "is_dead": True}]}, Level.WARNING, "consumers", "pgps-worker --dsn"),
         ({"gaps": [GAP]}, Level.PROBLEM, "gaps", "pgps exceptions discard --gaps --sub 'link far'"),
         ({"gaps": [{**GAP, "event_type": "tick"}]}, Level.WARNING, "gaps", "pgps exceptions discard tick 7 --sub"),
+        ({"differences": [LOST]}, Level.PROBLEM, "audit", "pgps audit"),
         ({"slow_lanes": [LANE]}, Level.WARNING, "lanes", "pgps.alter_subscription"),
         (
             {

@@ -1,16 +1,15 @@
-"""The audit: what is lost, repeated or altered behind the brokers' backs is named, and what goes as it should is not."""
+"""The audit: what is lost, repeated or altered behind the brokers' backs is named, and nothing else is."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-import psycopg
-import pytest
-
+from tests.cli.conftest import Pgps, pgps, pgps_without_database  # noqa: F401 - fixtures
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
-from tests.links.rig import Broker, Link, linked, open_link, received, settle
+from tests.links.rig import Broker, Link, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
 
@@ -21,8 +20,10 @@ def audit(broker: Broker) -> list[dict[str, Any]]:
 
 
 def findings(broker: Broker) -> list[tuple[str, str, str, str, int, int]]:
-    query = "select kind, what, neighbour, origin, events_there, events_here from pgps.audit_findings order by 1, 2, 3, 4"
-    return [(*row,) for row in rows(broker.admin, query)]  # type: ignore[misc]
+    query = (
+        "select kind, what, neighbour, origin, events_there, events_here from pgps.audit_findings order by 1, 2, 3, 4"
+    )
+    return [(*row,) for row in rows(broker.admin, query)]
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def line(made: list[Broker], *, filter: str | None = None) -> Iterator[list[Link
     for broker in made:
         call(broker.admin, "configure", "link_report_interval", "0 seconds")
         make_type(broker.admin, "tick")
-    with linked(list(zip(made, made[1:], strict=False))) as links:
+    with linked(list(itertools.pairwise(made))) as links:
         for link in links:
             link.out.with_rows = link.back.with_rows = 32
         settle(made, links)
@@ -154,6 +155,46 @@ def test_what_the_sender_leaves_out_of_an_item_is_named_under_any_filter(brokers
         assert (hop["verdict"], hop["events_there"] - hop["events_here"], hop["filter"]) == ("differs", 1, "n > 0")
 
 
+def test_whoever_looks_after_a_broker_is_told_until_it_is_dismissed(
+    brokers: Brokers,
+    pgps: Pgps,  # noqa: F811
+    role: Callable[..., str],
+) -> None:
+    made = brokers(2)
+    a, b = made
+    with line(made) as links:
+        assert pgps("audit", dsn=b.dsn).status == 0
+        publish(a.admin, "tick", 3)
+        a.settle()
+        alter_log(a, "delete from pgps_internal.tick_log where n = 3")
+        settle(made, links)
+        assert findings(b) == [("end", "count", "a", "a", 1, 0), ("hop", "count", "a", "a", 1, 0)]
+        assert findings(a) == [("here", "count", "a", "a", 1, 0)]
+        printed = pgps("audit", "--json", dsn=b.dsn)
+        assert printed.status == 1
+        assert [row["kind"] for row in printed.json if row["verdict"] == "differs"] == ["end", "hop"]
+        examined = pgps("doctor", "--json", dsn=b.dsn)
+        assert examined.status == 1
+        told = [row["message"] for row in examined.json if row["check"] == "audit"]
+        assert [("by way of" in message, "1 published" in message, "0 here" in message) for message in told] == [
+            (True, True, True),
+            (False, True, True),
+        ]
+        with b.admin.transaction(force_rollback=True):
+            rows(b.admin, f"set local role {role('nobody')}")
+            assert rows(b.admin, "select * from pgps.audit_findings") == []
+            with refused("42501", "may not read the audit"):
+                audit(b)
+        with refused("42704"):
+            call(b.admin, "dismiss_findings", 4711)
+        assert pgps("audit", "--dismiss", "--yes", dsn=b.dsn).status == 0
+        assert pgps("audit", dsn=b.dsn).status == 0
+        publish(a.admin, "tick", 4)
+        settle(made, links)
+        assert findings(b) == []
+        assert value(b.admin, "select pgps.dismiss_findings()") == 0
+
+
 def test_as_many_events_in_other_batches_are_not_the_same(brokers: Brokers) -> None:
     """One lost and another one twice."""
     made = brokers(2)
@@ -163,10 +204,14 @@ def test_as_many_events_in_other_batches_are_not_the_same(brokers: Brokers) -> N
         for n in (3, 4):
             publish(a.admin, "tick", n)
             settle(made, links)
-        before = "select upto from pgps_internal.arrival where ids is not null order by arrival_id desc limit 1 offset 1"
-        later = value(b.admin, f"select ({before})")
-        query = "update pgps_internal.arrival set upto = %s where arrival_id = (select max(arrival_id) from pgps_internal.arrival where ids is not null)"
-        rows(b.admin, query, [later])
+        # The first of the two counts as one more of the second.
+        rows(
+            b.admin,
+            "with last as (select arrival_id, upto from pgps_internal.arrival where ids is not null"
+            " order by arrival_id desc limit 2)"
+            " update pgps_internal.arrival a set upto = (select max(upto) from last)"
+            " where a.arrival_id = (select min(arrival_id) from last)",
+        )
         call(b.admin, "configure", "audit", "on")
         publish(a.admin, "tick", 5)
         settle(made, links)

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from pgps_worker.wire import Wire
 
 __all__ = [
+    "AuditFinding",
     "Batch",
     "Pending",
     "Trouble",
     "TroubleCount",
     "all_ended_and_dispatch",
+    "audit_findings",
     "begin_large",
     "blame",
     "dispatch",
@@ -107,6 +109,19 @@ class TroubleCount:
     hint: str | None
     passed_over: int
     depth: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """What did not come as an origin has published, or a neighbour has sent it; see `pgps.audit_findings`."""
+
+    kind: str
+    what: str
+    neighbour: str
+    origin: str
+    event_type: str
+    there: int
+    here: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +261,15 @@ async def slow_lanes(connection: Connection) -> list[SlowLane]:
     query: LiteralString = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"
     rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
     return [SlowLane(*row) for row in rows]
+
+
+async def audit_findings(connection: Connection) -> list[AuditFinding]:
+    """Return what the audit has found, and nobody has dismissed."""
+    query: LiteralString = (
+        "select kind, what, neighbour, origin, event_type, events_there, events_here from pgps.audit_findings"
+    )
+    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    return [AuditFinding(*row) for row in rows]
 
 
 async def now(connection: Connection) -> datetime:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.broker import SlowLane, TroubleCount
+    from pgps_worker.broker import AuditFinding, SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -84,7 +84,7 @@ def _metrics(vitals: Vitals) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             metric = f"pgps_worker_{field.name}_total"
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
-    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes)
+    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes) + _audit_metrics(vitals.findings)
     return "".join(lines) + more + _link_metrics(vitals.links)
 
 
@@ -122,6 +122,18 @@ def _lane_metrics(lanes: list[SlowLane]) -> str:
     for metric, value in _LANE_METRICS if lanes else []:
         lines.append(f"# TYPE pgps_lane_{metric} gauge\n")
         lines += [f'pgps_lane_{metric}{{role="{_label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
+    return "".join(lines)
+
+
+def _audit_metrics(findings: list[AuditFinding]) -> str:
+    # Also when there are none: an alarm needs a series that is there.
+    lines = [f"# TYPE pgps_audit_findings gauge\npgps_audit_findings {len(findings)}\n"]
+    if findings:
+        lines.append("# TYPE pgps_audit_missing_events gauge\n")
+    for one in findings:
+        labels = {"kind": one.kind, "what": one.what, "neighbour": one.neighbour, "origin": one.origin}
+        said = ",".join(f'{name}="{_label(text)}"' for name, text in {**labels, "event_type": one.event_type}.items())
+        lines.append(f"pgps_audit_missing_events{{{said}}} {one.there - one.here}\n")
     return "".join(lines)
 
 

@@ -39,6 +39,7 @@ class Reporter:
     _suspended: set[str] = field(default_factory=set)
     _dead: set[str] = field(default_factory=set)
     _slow: set[str] = field(default_factory=set)
+    _found: set[broker.AuditFinding] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -59,11 +60,21 @@ class Reporter:
         counts = await broker.trouble_counts(connection)
         self.vitals.troubles = {count.subscription: count for count in counts}
         self.vitals.slow_lanes = await broker.slow_lanes(connection)
+        self.vitals.findings = await broker.audit_findings(connection)
         if self.vitals.leading:
             self._tell_of_suspended(counts)
             self._tell_of_dead(counts)
             self._tell_of_slow(self.vitals.slow_lanes)
+            self._tell_of_findings(self.vitals.findings)
             await self._tell_of_failures(connection)
+
+    def _tell_of_findings(self, findings: list[broker.AuditFinding]) -> None:
+        for one in sorted(set(findings) - self._found, key=str):
+            log.error(
+                "events of type %s of broker %s, by way of %s: %d there, %d here (%s, %s): see pgps audit",
+                one.event_type, one.origin, one.neighbour, one.there, one.here, one.kind, one.what,
+            )  # fmt: skip
+        self._found = set(findings)
 
     def _tell_of_suspended(self, counts: list[broker.TroubleCount]) -> None:
         suspended = {count.subscription: count for count in counts if count.state == "suspended"}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgps_worker.broker import SlowLane, TroubleCount
+    from pgps_worker.broker import AuditFinding, SlowLane, TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
@@ -60,6 +60,7 @@ class Vitals:
     services: dict[str, str | None] = field(default_factory=dict)
     links: dict[str, LinkVitals] = field(default_factory=dict)
     troubles: dict[str, TroubleCount] = field(default_factory=dict)
+    findings: list[AuditFinding] = field(default_factory=list)
     slow_lanes: list[SlowLane] = field(default_factory=list)
     _beats: dict[str, tuple[float, float]] = field(default_factory=dict)
 

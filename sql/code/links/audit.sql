@@ -65,12 +65,13 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.audit_finding as f (kind, what, neighbour, origin_id, type_id, after_batch, upto, there, here)
+    insert into pgps_internal.audit_finding as f (kind, what, neighbour, origin_id, type_id, after_batch, upto, there, here, found_at, last_found_at)
     values (note_difference.kind, note_difference.what, note_difference.neighbour, note_difference.origin_id, note_difference.type_id,
-        note_difference.after_batch, note_difference.upto, note_difference.there, note_difference.here)
+        note_difference.after_batch, note_difference.upto, note_difference.there, note_difference.here,
+        pgps_internal.clock(), pgps_internal.clock())
     on conflict on constraint audit_finding_kind_what_neighbour_origin_id_type_id_key do update
     set after_batch = least(f.after_batch, excluded.after_batch), upto = greatest(f.upto, excluded.upto), there = f.there + excluded.there,
-        here = f.here + excluded.here, windows = f.windows + 1, last_found_at = clock_timestamp();
+        here = f.here + excluded.here, windows = f.windows + 1, last_found_at = pgps_internal.clock();
     raise warning 'pgps: events were lost, repeated or altered on their way; see pgps.audit()';
 end
 $$;
@@ -157,10 +158,10 @@ declare
 begin
     select a.* into v_last from pgps_internal.audited a where a.origin_id = v_origin;
     if not found then
-        insert into pgps_internal.audited (origin_id, batch_id) values (v_origin, count_own.packed);
+        insert into pgps_internal.audited (origin_id, batch_id, audited_at) values (v_origin, count_own.packed, pgps_internal.clock());
         return;
     elsif v_last.batch_id >= count_own.packed
-            or v_last.audited_at > clock_timestamp() - pgps_internal.setting('link_report_interval')::interval then
+            or v_last.audited_at > pgps_internal.clock() - pgps_internal.setting('link_report_interval')::interval then
         return;
     elsif (select min(b.batch_id) from pgps_internal.batch b) > v_last.batch_id + 1 then
         -- Nobody counted them before they were reclaimed.
@@ -186,7 +187,7 @@ begin
                     else count_own.packed end;
         end loop;
     end if;
-    update pgps_internal.audited a set batch_id = count_own.packed, audited_at = clock_timestamp() where a.origin_id = v_origin;
+    update pgps_internal.audited a set batch_id = count_own.packed, audited_at = pgps_internal.clock() where a.origin_id = v_origin;
 end
 $$;
 comment on function pgps_internal.count_own(bigint) is
@@ -246,7 +247,7 @@ begin
     if not (tell_audit.neighbour).is_audited or not pgps_internal.setting('audit')::boolean
             or not exists (select from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live)
             or exists (select from pgps_internal.audit_told t where t.neighbour_id = v_id
-                and t.told_at > clock_timestamp() - pgps_internal.setting('link_report_interval')::interval) then
+                and t.told_at > pgps_internal.clock() - pgps_internal.setting('link_report_interval')::interval) then
         return;
     end if;
     perform pgps_internal.count_own(tell_audit.packed);
@@ -254,10 +255,10 @@ begin
         select p.* from pgps_internal.points_for(tell_audit.neighbour, tell_audit.packed) p
     ),
     told as (
-        insert into pgps_internal.audit_told as t (neighbour_id, origin_id, type_id, attachment, value, since, rights)
-        select v_id, w.origin_id, w.type_id, w.attachment, w.value, w.since, w.rights from news w
+        insert into pgps_internal.audit_told as t (neighbour_id, origin_id, type_id, attachment, value, since, rights, told_at)
+        select v_id, w.origin_id, w.type_id, w.attachment, w.value, w.since, w.rights, pgps_internal.clock() from news w
         on conflict on constraint audit_told_pkey do update
-        set attachment = excluded.attachment, value = excluded.value, since = excluded.since, rights = excluded.rights, told_at = clock_timestamp()
+        set attachment = excluded.attachment, value = excluded.value, since = excluded.since, rights = excluded.rights, told_at = pgps_internal.clock()
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by w.origin_id), 'audit',

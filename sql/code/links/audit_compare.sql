@@ -61,12 +61,12 @@ begin
             case when jsonb_typeof(v_one.said) = 'object' or v_one.said is null then coalesce(v_one.said, pgps_internal.point_said(v_one.point)) end,
             v_last.batch_id, v_upto, coalesce(v_one.events, 0), coalesce(v_one.places, 0), v_one.sampled, v_one.ids, v_one.is_compared);
     end loop;
-    insert into pgps_internal.audited as a (origin_id, batch_id, arrival_id)
-    values (v_origin, v_upto, coalesce(
+    insert into pgps_internal.audited as a (origin_id, batch_id, audited_at, arrival_id)
+    values (v_origin, v_upto, pgps_internal.clock(), coalesce(
         (select min(i.arrival_id) - 1 from pgps_internal.arrival i
             where i.origin_id = v_origin and i.arrival_id > coalesce(v_last.arrival_id, 0) and i.upto > v_upto),
         (select max(i.arrival_id) from pgps_internal.arrival i where i.origin_id = v_origin), 0))
-    on conflict on constraint audited_pkey do update set batch_id = excluded.batch_id, arrival_id = excluded.arrival_id, audited_at = clock_timestamp();
+    on conflict on constraint audited_pkey do update set batch_id = excluded.batch_id, arrival_id = excluded.arrival_id, audited_at = pgps_internal.clock();
 end
 $$;
 comment on function pgps_internal.hear_audit(pgps_internal.neighbour, jsonb) is
