@@ -1,8 +1,8 @@
 -- The audit: what an origin has published, and a neighbour has sent, is compared with what came. See docs/decisions/0026-the-audit.md.
 -- Each item says how many events it has, and is counted when it is taken. Now and then an origin says how many events of each type it has
 -- published in all, and up to which of its batches; that goes from broker to broker behind the events it is about, and whoever wants every
--- event of the type compares it with what came. Locks: those of who sends, with
--- the turn of routes, and of who receives.
+-- event of the type compares it with what came. Locks: none beside those of who sends,
+-- who has the turn of routes, and of who receives.
 
 create or replace function pgps_internal.place_hash(batch_id bigint) returns numeric
 language sql immutable
@@ -40,8 +40,8 @@ as $$
 begin
     -- As they travel in small batches: the same text at every broker.
     execute format('select count(*), coalesce(bit_xor(hashtextextended(l.pgps_row collate "C", 0)), 0)
-        from unnest($1) r cross join lateral (select row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
-            where x.event_id >= lower(r) and x.event_id < upper(r) offset 0) l',
+        from unnest($1) w(pgps_ids) cross join lateral (select row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
+            where x.event_id >= lower(w.pgps_ids) and x.event_id < upper(w.pgps_ids) offset 0) l',
         (select coalesce(string_agg(format(', x.%I', c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(pgps_internal.wire_columns((contents.event_type).endpoint)) with ordinality c(value, n)), (contents.event_type).log)
     using contents.ids into contents.events, contents.digest;
