@@ -129,7 +129,12 @@ class Fleet:
         member = Member(name, dsn, psycopg.connect(dsn, autocommit=True), place, database)
         self.made.append(member)
         call(member.admin, "configure", "broker", name)
+        call(member.admin, "configure", "link_report_interval", "0 seconds")
         return member
+
+    def differences(self) -> list[tuple[object, ...]]:
+        """What the audits of the brokers have found: nothing may be lost in silence, and nothing else is to be said."""
+        return [(m.name, *row) for m in self.made for row in rows(m.admin, "select * from pgps.audit_findings")]
 
     def clear(self) -> None:
         for member in self.made:

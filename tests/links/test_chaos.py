@@ -35,6 +35,7 @@ def test_nothing_is_lost_repeated_or_out_of_order_whatever_happens(fleet: Fleet,
     story = tell(fleet, seed, Plan(brokers=4, redundant=2, steps=70))
     assert story.oracle.checked > 0
     assert story.oracle.gaps == 0
+    assert fleet.differences() == []
 
 
 @pytest.mark.timeout(600)
@@ -44,3 +45,4 @@ def test_larger_networks_with_trimmed_logs(fleet: Fleet, seed: int) -> None:
     print(f"PGPS_LINK_SEED={seed}")
     story = tell(fleet, seed, Plan(brokers=6, redundant=4, steps=200, crashes=2, trims=4))
     assert story.oracle.checked > 0
+    assert fleet.differences() == []

@@ -128,6 +128,7 @@ def test_files_put_back_are_noticed_by_both_and_nothing_is_lost_when_resumed(fle
     got = received(a, "all")
     assert [n for origin, n in got if origin == "a"] == list(range(1, 12))
     assert [n for origin, n in got if origin == "f"] == [101, *range(104, 110), *range(201, 206)]
+    assert fleet.differences() == []
 
 
 def test_a_way_that_fails_leaves_no_mark_of_being_cancelled_and_its_error_is_the_first() -> None:
