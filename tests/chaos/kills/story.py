@@ -190,7 +190,7 @@ class Story:
         query = """
             select (select coalesce(sum(a.waiting), 0) from pgps.activity a),
                 (select coalesce(sum(s.depth), 0) from pgps.subscriptions s where s.name <> 'a_own'),
-                (select count(*) from storm.got)
+                (select coalesce(sum(l.lag_batches + l.joining), 0) from pgps.lanes l), (select count(*) from storm.got)
             """
         began = moved = time.monotonic()
         before: tuple[object, ...] = ()
@@ -199,10 +199,11 @@ class Story:
             now = time.monotonic()
             if seen != before:
                 before, moved = seen, now
-            if not seen[0] and not seen[1]:
+            if not any(seen[:3]):
                 return
             if now - moved > STILL or now - began > BOUND:
-                self.outcome.problems.append(f"{seen[0]} events wait for dispatch, {seen[1]} deliveries for consumers")
+                said = f"{seen[0]} events wait for dispatch, {seen[1]} deliveries, {seen[2]} batches for lanes"
+                self.outcome.problems.append(said)
                 return
             time.sleep(0.2)
 
