@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.cli.conftest import Pgps
 from tests.fix_broker import call, rows
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 
@@ -56,7 +57,9 @@ def test_doctor_counts_what_a_crash_took(pgps: Pgps, own_database: str, connect:
     )
 
 
-def test_doctor_names_a_subscription_that_nobody_reads(pgps: Pgps, own_database: str, connect: Connect) -> None:
+def test_doctor_names_a_subscription_that_nobody_reads(
+    pgps: Pgps, own_database: str, connect: Connect, clock: Clock
+) -> None:
     admin = connect(dsn=own_database)
     call(admin, "create_event_type", "tick", "n integer")
     call(admin, "advertise", "tick")
@@ -64,8 +67,7 @@ def test_doctor_names_a_subscription_that_nobody_reads(pgps: Pgps, own_database:
     rows(admin, "insert into pgps_event.tick (n) values (1)")
     rows(admin, "select pgps.dispatch()")
     assert "consumers" not in _found(pgps, own_database)
-    rows(admin, "update pgps_internal.control set published_at = published_at - interval '2 hours'")
-    rows(admin, "update pgps_internal.batch set created_at = created_at - interval '2 hours'")
+    clock.advance("2 hours")
     level, message, fix = _found(pgps, own_database)["consumers"]
     assert (level, fix) == ("warning", "start its consumer; or pgps sub rm left")
     assert message.startswith('nobody takes the events of "left": 1 wait')
@@ -75,13 +77,14 @@ def test_doctor_names_a_subscription_that_nobody_reads(pgps: Pgps, own_database:
     assert _found(pgps, own_database)["consumers"] == (level, message, fix)
 
 
-def test_doctor_sees_a_clock_that_was_set_back(pgps: Pgps, own_database: str, connect: Connect) -> None:
+def test_doctor_sees_a_clock_that_was_set_back(pgps: Pgps, own_database: str, connect: Connect, clock: Clock) -> None:
     admin = connect(dsn=own_database)
     call(admin, "create_event_type", "tick", "n integer")
     call(admin, "advertise", "tick")
     rows(admin, "insert into pgps_event.tick (n) values (1)")
     rows(admin, "select pgps.dispatch()")
-    rows(admin, "update pgps_internal.batch set created_at = created_at + interval '1 hour'")
+    assert "clock" not in _found(pgps, own_database)
+    clock.advance("-1 hour")
     assert _found(pgps, own_database)["clock"][0] == "warning"
 
 

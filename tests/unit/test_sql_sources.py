@@ -34,3 +34,24 @@ def test_every_function_that_is_called_is_made() -> None:
         if name not in made and not name.endswith("_")
     }
     assert missing == set()
+
+
+# How long something takes is measured with the server's clock; everything else is by the broker's (core/clock.sql).
+_MEASURES = re.compile(
+    r"statement_timestamp\(\)|\bv_began\b|query_start|state_change"  # since a statement or a step began
+    r"|wake_seq"  # whether the dispatcher's process has said in the last seconds that it sleeps
+    r"|'clock_timestamp\(\)'::regprocedure|hint = "  # what expressions of users may call
+)
+
+
+def test_the_time_is_told_by_the_clock_of_the_broker_unless_it_measures() -> None:
+    others = {
+        f"{path.name}: {line.strip()}"
+        for path in _CODE
+        if path.name != "clock.sql"
+        for line in _without_comments(path.read_text()).splitlines()
+        if re.search(r"\b(clock_timestamp|now|transaction_timestamp)\(\)|\bcurrent_timestamp\b", line)
+        and not _MEASURES.search(line)
+    }
+    assert others == set()
+    assert len([path for path in _CODE if path.name == "clock.sql"]) == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_clients import Client
+from tests.fix_clock import Clock
 from tests.fix_db import Connect, wait_until
 from tests.fix_worker import RoleFactory, Workers
 
@@ -126,10 +129,10 @@ def test_a_confirming_event_comes_when_the_transaction_has_ended_also_when_its_b
 
 
 def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
-    own_database: str, connect: Connect, workers: Workers
+    own_database: str, connect: Connect, workers: Workers, clock: Clock
 ) -> None:
     admin = connect(dsn=own_database)
-    call(admin, "configure", "direct_retry_interval", "1.5 seconds")
+    call(admin, "configure", "direct_retry_interval", "1 hour")
     make_type(admin, "tick")
     client = Client(psycopg.connect(own_database, autocommit=True), "client")
     client.register("tick", "direct")
@@ -140,11 +143,18 @@ def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
     wait_until(lambda: rows(admin, standing) == [(1, "valid")])
     client = Client(connect(dsn=own_database), "client")
     client.listen()
+    clock.advance("1 hour")
     assert client.pushed(timeout=10) == [1], "what it has missed is pushed once more"
     assert rows(admin, standing) == [(0, "valid")]
     rows(admin, "select pg_terminate_backend(%s)", [client.connection.info.backend_pid])
-    call(admin, "configure", "direct_retry_interval", "0.1 seconds")
     publish(admin, "tick", 2)
+
+    def tried(times: int) -> bool:
+        return rows(admin, standing) == [(times, "valid")]
+
+    for attempt in (1, 2, 3):
+        wait_until(partial(tried, attempt))
+        clock.advance("1 hour")
     wait_until(lambda: value(admin, "select state from pgps.registrations") == "invalid")
     assert "4 tries" in value(admin, "select reason from pgps.registrations")
     client = Client(connect(dsn=own_database), "client")

@@ -273,8 +273,8 @@ async def audit_findings(connection: Connection) -> list[AuditFinding]:
 
 
 async def now(connection: Connection) -> datetime:
-    """Return the server's time."""
-    at = (await _row(connection, "select pg_catalog.clock_timestamp()"))[0]
+    """Return the broker's time."""
+    at = (await _row(connection, "select pgps._clock()"))[0]
     assert isinstance(at, datetime)
     return at
 

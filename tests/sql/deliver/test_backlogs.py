@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, numbers, publish, refused, rows, sink, sunk, take, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 _GAPS = "select event_type, event_id, error from pgps.exceptions where state = 'gap' order by 1, 2"
@@ -28,12 +29,6 @@ def alter(connection: psycopg.Connection, **changes: Any) -> None:
 
 def reclaim(connection: psycopg.Connection) -> None:
     rows(connection, "select pgps.dispatch(), pgps.reclaim()")
-
-
-def backdate(connection: psycopg.Connection) -> None:
-    """Move all that happened two hours into the past."""
-    for table, column_name in (("batch", "created_at"), ("position", "moved_at"), ("share", "leased_until")):
-        rows(connection, f"update pgps_internal.{table} set {column_name} = {column_name} - interval '2 hours'")
 
 
 def test_a_limit_is_set_changed_and_taken_away(broker: psycopg.Connection) -> None:
@@ -236,19 +231,19 @@ def test_what_was_dropped_no_longer_holds_space(broker: psycopg.Connection) -> N
 
 
 @pytest.mark.parametrize("handler", ["all", "any", "callback"])
-def test_who_takes_nothing_though_events_wait_is_dead(broker: psycopg.Connection, handler: str) -> None:
+def test_who_takes_nothing_though_events_wait_is_dead(broker: psycopg.Connection, handler: str, clock: Clock) -> None:
     if handler == "callback":
         call(broker, "subscribe", "s", "tick", execute=sink(broker, "tick"))
     else:
         call(broker, "subscribe", "s", "tick", handler=handler)
     alter(broker, dead_after="1 hour")
     is_dead = "select is_dead from pgps.subscriptions"
-    backdate(broker)
+    clock.advance("2 hours")
     assert not value(broker, is_dead), "nothing waits"
     publish(broker, "tick", *range(4))
     rows(broker, "select pgps.dispatch()")
     assert not value(broker, is_dead), "not for long"
-    backdate(broker)
+    clock.advance("2 hours")
     assert value(broker, is_dead)
     assert value(broker, "select state from pgps.subscriptions") == "dead"
     assert rows(broker, "select subscription, state, depth from pgps.trouble_counts()") == [("s", "dead", 4)]
@@ -263,7 +258,7 @@ def test_who_takes_nothing_though_events_wait_is_dead(broker: psycopg.Connection
     else:
         numbers(broker, "s", 2)
     assert not value(broker, is_dead), "it took some"
-    backdate(broker)
+    clock.advance("2 hours")
     assert value(broker, is_dead) is (handler != "callback"), "and no more since"
     alter(broker, dead_after="0")
     assert not value(broker, is_dead)

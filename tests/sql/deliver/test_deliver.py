@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, endpoint, ids, make_type, numbers, publish, refused, rows, sink, take, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 Name = Callable[..., str]
@@ -135,13 +136,15 @@ def test_a_nacked_event_comes_again_and_the_others_are_acknowledged_over_it(
     assert numbers(admin, tick) == []
 
 
-def test_a_nacked_event_waits_as_long_as_it_was_told(admin: psycopg.Connection, tick: str) -> None:
+def test_a_nacked_event_waits_as_long_as_it_was_told(admin: psycopg.Connection, tick: str, clock: Clock) -> None:
     ready(admin, tick, 1, 2)
     call(admin, "nack", tick, ids(admin, tick)[0], retry_in="1 hour")
     assert numbers(admin, tick) == [2]
     call(admin, "ack", tick)
     assert numbers(admin, tick) == []
-    rows(admin, "update pgps_internal.failure set due_at = now() where state = 'retrying'")
+    clock.advance("59 minutes")
+    assert numbers(admin, tick) == []
+    clock.advance("1 minute")
     assert numbers(admin, tick) == [1]
     with refused("22023"):
         call(admin, "nack", tick, ids(admin, tick)[0], retry_in="-1 s")
@@ -324,15 +327,17 @@ def ids_of(connection: psycopg.Connection, made: str, n: int) -> int:
 
 
 def test_a_lease_that_ran_out_goes_to_another_and_the_first_cannot_settle_it(
-    admin: psycopg.Connection, connect: Connect, name: Name
+    admin: psycopg.Connection, connect: Connect, name: Name, clock: Clock
 ) -> None:
     made = name()
     make_type(admin, made, handler="any")
     call(admin, "subscribe", made, made)
     ready(admin, made, 1)
     event = ids(admin, made)[0]
-    rows(admin, "update pgps_internal.share set leased_until = now() - interval '1 s'")
     other = connect()
+    clock.advance("59 seconds")
+    assert ids(other, made) == []
+    clock.advance("2 seconds")
     assert column(other, "select attempt from pgps.receive(%s)", [made]) == [2]
     with refused("55000", str(event)):
         call(admin, "ack", made, event)

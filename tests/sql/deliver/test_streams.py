@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 
 from tests.fix_broker import call, endpoint, make_type, numbers, publish, queue, refused, rows, take, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 
@@ -189,7 +190,7 @@ def test_a_load_publishes_the_tries_that_count_and_once(admin: psycopg.Connectio
 
 
 def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
-    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str]
+    connect: Connect, admin: psycopg.Connection, name: Callable[..., str], role: Callable[..., str], clock: Clock
 ) -> None:
     t, load, other = name(), name("load"), role("other")
     make_type(admin, t)
@@ -209,7 +210,10 @@ def test_a_load_belongs_to_who_began_it_and_is_dropped_when_it_is_old(
         call(admin, "begin_load", "nothing", load)
     with refused("22023"):
         rows(admin, "select pgps.claim(%s, null, 1)", [t])
-    rows(admin, "update pgps_internal.load set created_at = created_at - interval '2 days' where name = %s", [load])
+    clock.advance("23 hours")
+    rows(admin, "select pgps_internal.reclaim_loads()")
+    assert value(admin, "select to_regclass(%s) is not null", [table])
+    clock.advance("2 hours")
     rows(admin, "select pgps_internal.reclaim_loads()")
     assert value(admin, "select to_regclass(%s) is null", [table])
     left = call(admin, "begin_load", t, load)
