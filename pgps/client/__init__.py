@@ -7,13 +7,13 @@ have the same methods.
 from pgps.client._async.client import AsyncClient
 from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.occurrence import AsyncOccurrence, AsyncReply
-from pgps.client._async.reading import AsyncBatch
+from pgps.client._async.receiving import AsyncBatch
 from pgps.client._async.subscription import AsyncSubscription
 from pgps.client._names import Registration, State
 from pgps.client._sync.client import Client
 from pgps.client._sync.identity import Identity
 from pgps.client._sync.occurrence import Occurrence, Reply
-from pgps.client._sync.reading import Batch
+from pgps.client._sync.receiving import Batch
 from pgps.client._sync.subscription import Subscription
 from pgps.client.events import Event, Handling, class_source, event_class, event_type
 

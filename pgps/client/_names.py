@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgps.client.events import loads
+from pgps.errors import BadArgument
 
-__all__ = ["GROUP", "Registration", "State", "bare", "carried", "covers", "precision"]
+__all__ = ["GROUP", "Registration", "Registrations", "State", "bare", "carried", "covers", "precision"]
 
 GROUP = 1000
 """Tuples and rows are fetched in groups of this size."""
@@ -135,3 +136,19 @@ class Registration:
         self.in_hand = event_id
         if self.attempts >= self.max_attempts:
             self.error = error
+
+
+class Registrations(dict[str, Registration]):
+    """What a client is registered for in this session, by the names it gave."""
+
+    def named(self, event_name: str) -> Registration:
+        """Return the registration for a name. Raises BadArgument."""
+        found = self.get(event_name)
+        if found is None:
+            raise BadArgument(f'this session has not registered for "{event_name}"', hint="Register for it first.")
+        return found
+
+    def direct(self, event_type: str) -> Registration | None:
+        """Return the most particular registration that gets events of a type directly."""
+        found = (one for one in self.values() if one.mode == "direct" and covers(one.event_name, event_type))
+        return max(found, key=lambda one: precision(one.event_name), default=None)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
 
 from pgps import config
-from pgps.client import _calls, _names, _wire
-from pgps.client._async import runtime
-from pgps.client._async.feed import AsyncFeed
-from pgps.client._async.hub import AsyncHub
+from pgps.client import _calls, _wire
+from pgps.client._async.core import AsyncCore
 from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.publisher import AsyncPublisher
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._async.session import AnyConnection, fetch
 from pgps.client._async.subscription import AsyncSubscription
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client.events import name_of
-from pgps.errors import ClientClosed, WrongState
+from pgps.errors import WrongState
 
 __all__ = ["AsyncClient"]
 
@@ -66,30 +62,42 @@ class AsyncClient:
             if direct is None
             else target(direct, {}, name=name, reconnect_timeout=reconnect_timeout, prepare_threshold=prepare_threshold)
         )
-        self._target = target(
+        own = target(
             config.load(dsn=conninfo).dsn,
             parameters,
             name=name,
             reconnect_timeout=reconnect_timeout,
             prepare_threshold=prepare_threshold,
         )
-        self.name = name
-        self.poll = poll
-        self.grace = grace
-        self.reconnect_timeout = reconnect_timeout
-        self._session = AsyncSession(self._target)
-        self._consumer = f"{(name or 'pgps-client')[:30]}/{uuid.uuid4()}"
-        self._consumers = itertools.count(1)
-        self._feed = AsyncFeed(self._session, self._consumer)
-        self._hub = AsyncHub(waiting or self._target)
-        self._idle: list[AnyConnection] = []
+        self._core = AsyncCore(own, waiting or own, name=name, poll=poll, grace=grace)
         self._subscriptions: list[AsyncSubscription[Any]] = []
-        self._shapes: dict[str, _wire.Shape] = {}
-        self._publisher = AsyncPublisher(
-            self._session, producer, self._shape, lambda event_type: self._shapes.pop(event_type, None)
-        )
+        self._publisher = AsyncPublisher(self._core, producer)
         self._identity: AsyncIdentity | None = None
-        self.is_closed = False
+
+    @property
+    def name(self) -> str | None:
+        """What it is called in pg_stat_activity."""
+        return self._core.name
+
+    @property
+    def poll(self) -> float:
+        """How often a subscription looks, in seconds."""
+        return self._core.poll
+
+    @property
+    def grace(self) -> float:
+        """How long the end of the client waits for handlers, in seconds."""
+        return self._core.grace
+
+    @property
+    def reconnect_timeout(self) -> float | None:
+        """How long a call waits for a server that is away, in seconds."""
+        return self._core.reconnect_timeout
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._core.is_closed
 
     async def __aenter__(self) -> AsyncClient:
         await self.connect()
@@ -100,7 +108,7 @@ class AsyncClient:
 
     async def connect(self) -> None:
         """Connect now, without trying again: a wrong password or host shows at once."""
-        await self._session.open()
+        await self._core.session.open()
 
     async def close(self, *, done: bool = True) -> None:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
@@ -108,11 +116,7 @@ class AsyncClient:
             await self._identity.close()
         for subscription in list(self._subscriptions):
             await subscription.close(done=done)
-        self.is_closed = True
-        await self._hub.close()
-        await self._session.close()
-        while self._idle:
-            await runtime.close_connection(self._idle.pop())
+        await self._core.close()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Publishing
@@ -120,11 +124,11 @@ class AsyncClient:
 
     async def advertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
         """Announce that this role publishes an event type."""
-        await self._do(_calls.ADVERTISE, [name_of(event_type)], connection)
+        await self._core.do(_calls.ADVERTISE, [name_of(event_type)], connection)
 
     async def unadvertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
         """Take that back."""
-        await self._do(_calls.UNADVERTISE, [name_of(event_type)], connection)
+        await self._core.do(_calls.UNADVERTISE, [name_of(event_type)], connection)
 
     async def publish(
         self,
@@ -183,11 +187,11 @@ class AsyncClient:
         """
         cls = event_type if isinstance(event_type, type) else payload
         named = None if event_type is None else name_of(event_type)
-        return AsyncSubscription(self, _calls.define(name, named, cls, options))
+        return AsyncSubscription(self._core, _calls.define(name, named, cls, options), self._subscriptions)
 
     async def unsubscribe(self, name: str, *, connection: AnyConnection | None = None) -> None:
         """Drop a subscription, with what waits for it."""
-        await self._do(_calls.UNSUBSCRIBE, [name], connection)
+        await self._core.do(_calls.UNSUBSCRIBE, [name], connection)
 
     def identify(self, name: str, *, take_over: bool = False, max_local: int = 10_000) -> AsyncIdentity:
         """Be a client that is known by name; enter the result with `async with`, or `connect` it.
@@ -199,7 +203,9 @@ class AsyncClient:
         """
         if self._identity is not None:
             raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
-        self._identity = AsyncIdentity(self, name, take_over=take_over, max_local=max_local)
+        self._identity = AsyncIdentity(
+            self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
+        )
         return self._identity
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ class AsyncClient:
             # What is prepared is one statement; without parameters it may be a script.
             return await fetch(connection, query, params, prepare=None if params else False)
 
-        return await self._session.run(work, again=False)
+        return await self._core.session.run(work, again=False)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AnyConnection]:
@@ -222,58 +228,12 @@ class AsyncClient:
         What the client does with `connection=` in there is part of it. Errors of
         the block's own statements are psycopg's.
         """
-        connection = await self._take_connection()
-        try:
-            async with connection.transaction():
-                yield connection
-        finally:
-            if connection.closed or connection.broken or self.is_closed:
-                await runtime.close_connection(connection)
-            else:
-                self._idle.append(connection)
+        async with self._core.transaction() as connection:
+            yield connection
 
     async def shape(self, event_type: str | type) -> _wire.Shape:
         """Return the attributes of an event type as they are now."""
-        self._shapes.pop(name_of(event_type), None)
-        return await self._session.run(lambda link: self._shape(name_of(event_type), link))
+        return await self._core.shape_now(name_of(event_type))
 
-    async def _take_connection(self) -> AnyConnection:
-        if self.is_closed:
-            raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
-        while self._idle:
-            connection = self._idle.pop()
-            if _wire.is_alive(connection):
-                return connection
-            await runtime.close_connection(connection)
-
-        return await self._session.open_another()
-
-    async def _use(self, name: str, session: int) -> None:
-        """Have what is published from now on raised by a named client."""
-        self._session.greeting = (_names.USE, [name, session])
-        await self._session.rows(*self._session.greeting)
-        while self._idle:
-            await runtime.close_connection(self._idle.pop())
-
-    def _another_consumer(self) -> str:
-        return f"{self._consumer}/{next(self._consumers)}"
-
-    def _left(self) -> None:
+    def _not_identified(self) -> None:
         self._identity = None
-        self._session.greeting = None
-
-    async def _shape(self, event_type: str, connection: AnyConnection) -> _wire.Shape:
-        found = self._shapes.get(event_type)
-        if found is None:
-            rows = await fetch(connection, _wire.SHAPE, [event_type])
-            if not rows:
-                rows = await fetch(connection, _wire.SHAPE, [_wire.folded(event_type)])
-            found = self._shapes[event_type] = _wire.shape_of(event_type, rows)
-        return found
-
-    async def _do(self, query: str, params: list[Any], connection: AnyConnection | None) -> None:
-        if connection is None:
-            await self._session.rows(query, params)
-            return
-        with _wire.mapped():
-            await fetch(connection, query, params)

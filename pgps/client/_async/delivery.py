@@ -6,16 +6,15 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgps.client import _names
 from pgps.client._async import runtime
+from pgps.client._async.event_queue import AsyncEventQueue
 from pgps.client._async.occurrence import AsyncOccurrence
+from pgps.client._async.seat import AsyncSeat
+from pgps.client._names import Registration, Registrations
 from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken
-
-if TYPE_CHECKING:
-    from pgps.client._async.identity import AsyncIdentity
-    from pgps.client._names import Registration
 
 __all__ = ["AsyncDelivery"]
 
@@ -28,11 +27,17 @@ _CARRIED = 1000
 
 
 class AsyncDelivery:
-    """The tasks of an identity: one for direct events, one for queued ones."""
+    """The tasks beside a named client: one for direct events, one for queued ones.
 
-    def __init__(self, identity: AsyncIdentity, max_local: int) -> None:
+    `local` holds the direct occurrences that nobody handles, for whoever polls.
+    """
+
+    def __init__(self, seat: AsyncSeat, queue: AsyncEventQueue, registrations: Registrations, max_local: int) -> None:
         self.dropped = 0
-        self._identity = identity
+        self.local: deque[AsyncOccurrence] = deque()
+        self._seat = seat
+        self._events = queue
+        self._registrations = registrations
         self._max_local = max_local
         self._notes: deque[str] = deque()
         self._arrived = runtime.Signal()
@@ -43,7 +48,7 @@ class AsyncDelivery:
     def start(self) -> None:
         """Begin."""
         if not self._tasks:
-            name = self._identity.name
+            name = self._seat.name
             self._tasks = [
                 runtime.Task(self._follow_notes, f"pgps-{name}-direct"),
                 runtime.Task(self._follow_queues, f"pgps-{name}-queued"),
@@ -53,7 +58,7 @@ class AsyncDelivery:
         """End; a handler that runs is waited for."""
         self.wake()
         for task in self._tasks:
-            await task.stop(grace=self._identity._client.grace)
+            await task.stop(grace=self._seat.core.grace)
 
     def wake(self) -> None:
         """Look what there is."""
@@ -71,32 +76,32 @@ class AsyncDelivery:
             else:
                 self.dropped += 1
         self._arrived.set()
-        self._identity._signal.set()
+        self._seat.signal.set()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Direct
     # -----------------------------------------------------------------------------------------------------------------
 
     async def _follow_notes(self) -> None:
-        identity = self._identity
-        while not identity._closed:
+        seat = self._seat
+        while not seat.is_closed:
             if not await self._arrived.wait(_LOOK):
                 self._look_again = True  # rights that came later than a type are told by nobody
             self._arrived.clear()
             with self._surviving():
                 if self._look_again:
                     self._look_again = False
-                    for channel in (await identity._rows(_names.CHANNELS, {}))[0][0]:
+                    for channel in (await seat.rows(_names.CHANNELS, {}))[0][0]:
                         if channel.startswith("pgps_direct_"):
-                            await identity._listen(channel, self.heard)
-                while self._notes and not identity._closed:
-                    if len(identity._local) >= self._max_local:
+                            await seat.listen(channel, self.heard)
+                while self._notes and not seat.is_closed:
+                    if len(self.local) >= self._max_local:
                         await runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
                         continue
                     carried = _names.carried(self._notes[0])
                     if carried is not None:
                         self._notes.popleft()
-                        await self._hand_out(AsyncOccurrence.carried(identity, carried))
+                        await self._hand_out(AsyncOccurrence.carried(seat, carried))
                         continue
                     async for occurrence in self._pushed(self._take_notes()):
                         await self._hand_out(occurrence)
@@ -108,12 +113,12 @@ class AsyncDelivery:
         return notes
 
     async def _hand_out(self, occurrence: AsyncOccurrence) -> None:
-        registration = self._identity._direct(occurrence.event_type)
+        registration = self._registrations.direct(occurrence.event_type)
         if registration is not None:
             occurrence.event_name = registration.event_name
         if registration is None or registration.handler is None:
-            self._identity._local.append(occurrence)
-            self._identity._signal.set()
+            self.local.append(occurrence)
+            self._seat.signal.set()
             return
         try:
             await runtime.call(registration.handler, occurrence)
@@ -132,7 +137,7 @@ class AsyncDelivery:
             is_whole = len(rows) < _names.GROUP
             for (note, _), part in parts.items():
                 goes_on = part[-1] is rows[-1] and not is_whole
-                yield AsyncOccurrence.pushed(self._identity, part, notes[note - 1] if goes_on else None)
+                yield AsyncOccurrence.pushed(self._seat, part, notes[note - 1] if goes_on else None)
             if is_whole:
                 return
             # The rest of the last one is fetched by whoever walks it.
@@ -153,40 +158,40 @@ class AsyncDelivery:
                 return after
 
     async def _fetch(self, notes: list[str], after: int) -> list[Any]:
-        return await self._identity._rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
+        return await self._seat.rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
 
     # -----------------------------------------------------------------------------------------------------------------
     # Queued
     # -----------------------------------------------------------------------------------------------------------------
 
     async def _follow_queues(self) -> None:
-        identity = self._identity
-        while not identity._closed:
+        seat = self._seat
+        while not seat.is_closed:
             await self._queued.wait(_LOOK)
             self._queued.clear()
             with self._surviving():
-                for registration in list(identity._registrations.values()):
-                    while registration.is_handled and not identity._closed:
+                for registration in list(self._registrations.values()):
+                    while registration.is_handled and not seat.is_closed:
                         if not await self._handle(registration):
                             break
 
     async def _handle(self, registration: Registration) -> bool:
         """Handle the next occurrence, or the one that is in hand; False when there is none."""
-        identity, handler = self._identity, registration.handler
+        handler = registration.handler
         if registration.in_hand is None:
-            occurrence = await identity.receive_event(registration.event_name)
+            occurrence = await self._events.receive(registration.event_name)
         else:
-            occurrence = await identity.re_receive_event()
+            occurrence = await self._events.receive_again()
         if occurrence is None or handler is None:
             return False
         try:
             if registration.transactional:
-                async with identity._client.transaction() as connection:
+                async with self._seat.core.transaction() as connection:
                     await runtime.call(handler, occurrence, connection)
-                    await identity.commit_event(connection=connection)
+                    await self._events.commit(connection=connection)
             else:
                 await runtime.call(handler, occurrence)
-                await identity.commit_event()
+                await self._events.commit()
         except (ConnectionLost, SessionTaken):
             registration.in_hand = occurrence.event_id
             raise
@@ -205,9 +210,9 @@ class AsyncDelivery:
         try:
             yield
         except ClientClosed:
-            self._identity._closed = True
+            self._seat.is_closed = True
         except ConnectionLost as lost:
-            _log.info("client %s: %s", self._identity.name, lost.message)
+            _log.info("client %s: %s", self._seat.name, lost.message)
             self.wake()
         except PgpsError as error:
-            self._identity._end(error)
+            self._seat.end(error)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._async.core import AsyncCore
+from pgps.client._async.session import AnyConnection, fetch
 
 __all__ = ["AsyncPublisher"]
 
@@ -19,17 +20,9 @@ Record: TypeAlias = Mapping[str, Any]
 class AsyncPublisher:
     """Publishes for a client."""
 
-    def __init__(
-        self,
-        session: AsyncSession,
-        producer: str | None,
-        shape: Callable[[str, AnyConnection], Awaitable[_wire.Shape]],
-        forget: Callable[[str], object],
-    ) -> None:
-        self._session = session
+    def __init__(self, core: AsyncCore, producer: str | None) -> None:
+        self._core = core
         self._producer = producer
-        self._shape = shape
-        self._forget = forget
         self._numbers: dict[str, range] = {}
 
     async def publish(
@@ -45,11 +38,11 @@ class AsyncPublisher:
                 first = await self._number(event_type, len(records), connection)
                 return await self._send(connection, event_type, records, manner, first)
         if self._producer is None:
-            return await self._session.run(
+            return await self._core.session.run(
                 lambda link: self._send(link, event_type, records, manner, None), again=False
             )
-        first = await self._session.run(lambda link: self._number(event_type, len(records), link))
-        return await self._session.run(lambda link: self._send(link, event_type, records, manner, first))
+        first = await self._core.session.run(lambda link: self._number(event_type, len(records), link))
+        return await self._core.session.run(lambda link: self._send(link, event_type, records, manner, first))
 
     async def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
         """Take numbers that follow upon each other: what is remembered of them is a range."""
@@ -72,13 +65,13 @@ class AsyncPublisher:
     ) -> int | None:
         names = None if any(manner.values()) else _wire.same_keys(records)
         if names is not None:
-            shape = await self._shape(event_type, connection)
+            shape = await self._core.shape(event_type, connection)
             known = shape.insertable(names, many=len(records) > 1)
             if known is not None:
                 try:
                     return await self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
-                    self._forget(event_type)  # its attributes are others now
+                    self._core.forget_shape(event_type)  # its attributes are others now
                     raise
         return await self._call(connection, event_type, records, manner, first)
 

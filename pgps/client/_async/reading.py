@@ -1,44 +1,26 @@
-"""What a subscription reads: rows and JSON as events, batches that belong to a transaction."""
+"""What a subscription reads: rows and JSON as events."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pgps.client import _calls
+from pgps.client._async.core import AsyncCore
 from pgps.client._async.feed import AsyncFeed, received
 from pgps.client._async.session import AnyConnection, fetch
 from pgps.client._wire import mapped, uncollected
 from pgps.client.events import Event, Reader, RowReader, loads
 
-if TYPE_CHECKING:
-    from pgps.client._async.client import AsyncClient
-    from pgps.client._async.subscription import AsyncSubscription
-
-__all__ = ["AsyncBatch", "AsyncReading"]
+__all__ = ["AsyncReading"]
 
 T = TypeVar("T")
-
-
-class AsyncBatch(list[Event[T]]):
-    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
-
-    def __init__(self, subscription: AsyncSubscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
-        super().__init__(events)
-        self.subscription = subscription
-        self.connection = connection
-
-    async def nack(
-        self, event: Event[T] | list[Event[T]], error: str | None = None, *, retry_in: float | None = None
-    ) -> None:
-        """Put one of the events, or several, back, as part of the transaction."""
-        await self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
 
 
 class AsyncReading(Generic[T]):
     """Receives for one subscription, and makes events of what comes."""
 
-    def __init__(self, client: AsyncClient, feed: AsyncFeed, name: str, event_type: str, cls: type | None) -> None:
-        self._client = client
+    def __init__(self, core: AsyncCore, feed: AsyncFeed, name: str, event_type: str, cls: type | None) -> None:
+        self._core = core
         self._feed = feed
         self._name = name
         self._event_type = event_type
@@ -56,7 +38,7 @@ class AsyncReading(Generic[T]):
             with mapped():
                 found = await received(connection, self._event_type, [self._name], max_events, self._feed.consumer)
         if self._rows is None or self._rows.names != found.names:
-            shape = None if self._cls is None else await self._client.shape(self._event_type)
+            shape = None if self._cls is None else await self._core.shape_now(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
         with uncollected():
             return self._rows.events(found.rows)
@@ -81,8 +63,8 @@ class AsyncReading(Generic[T]):
             reader = self._readers.get(event_type)
             if reader is None or reader.keys != payload.keys():
                 # The first of its type, or the type is another one now.
-                self._client._shapes.pop(event_type, None)
-                shape = await self._client._shape(event_type, connection)
+                self._core.forget_shape(event_type)
+                shape = await self._core.shape(event_type, connection)
                 reader = self._readers[event_type] = Reader(shape, self._cls)
             events.append(Event(event_id, event_type, reader(payload), *rest))
         return events

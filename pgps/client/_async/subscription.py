@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pgps.client import _calls
 from pgps.client._async import runtime
-from pgps.client._async.feed import AsyncFeed
+from pgps.client._async.core import AsyncCore
 from pgps.client._async.handling import AsyncHandler
-from pgps.client._async.hub import POLL_DEAF
-from pgps.client._async.reading import AsyncBatch, AsyncReading
-from pgps.client._async.session import AnyConnection, AsyncSession, fetch
+from pgps.client._async.receiving import AsyncBatch, AsyncReceiver
+from pgps.client._async.session import AnyConnection
 from pgps.client._wire import folded, mapped
 from pgps.client.events import Event, Handling
 from pgps.errors import AlreadyExists, ClientClosed, ConnectionLost, PgpsError, TryAgain, UnknownName
 
 if TYPE_CHECKING:
-    from pgps.client._async.client import AsyncClient
     from pgps.client._calls import Definition
 
 __all__ = ["AsyncBatch", "AsyncSubscription"]
@@ -39,22 +37,26 @@ class AsyncSubscription(Generic[T]):
     a slow consumer holds `prefetch` events, the rest waits at the broker.
     """
 
-    def __init__(self, client: AsyncClient, definition: Definition) -> None:
+    def __init__(self, core: AsyncCore, definition: Definition, open_ones: list[AsyncSubscription[Any]]) -> None:
+        """Describe it; `open_ones` are the subscriptions that the client closes when it is closed itself."""
         self.name = definition.name
-        self.prefetch = definition.prefetch
         self.error: PgpsError | None = None
-        self._client = client
+        self._core = core
         self._definition = definition
-        self._poll = client.poll if definition.poll is None else definition.poll
-        self._signal = runtime.Signal()
-        self._feed = client._feed
+        self._open_ones = open_ones
+        self._receiver: AsyncReceiver[T] = AsyncReceiver(
+            core, definition.name, prefetch=definition.prefetch, poll=definition.poll
+        )
         self._channel = ""
         self._local: list[Event[T]] = []
         self._next = 0
         self._is_open = False
-        self._stopping = False
         self._task: runtime.Task | None = None
-        self._reading: AsyncReading[T] | None = None
+
+    @property
+    def prefetch(self) -> int:
+        """How many events are held here at most."""
+        return self._receiver.prefetch
 
     async def __aenter__(self) -> AsyncSubscription[T]:
         await self.open()
@@ -87,8 +89,7 @@ class AsyncSubscription(Generic[T]):
         """
         if self._is_open:
             return
-        if self._client.is_closed:
-            raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
+        self._core.require_open()
         row = await self._find()
         if row is None:
             await self._create()
@@ -99,46 +100,37 @@ class AsyncSubscription(Generic[T]):
             )
         self._definition.check(row)
         self._channel = row.channel
-        if row.handler == "any":
-            # What it was given is its own; another subscription of this client of the same name would acknowledge it.
-            self._feed = AsyncFeed(AsyncSession(self._client._target), self._client._another_consumer())
-        cls = self._definition.payload_class
-        self._reading = AsyncReading(self._client, self._feed, self.name, row.event_type, cls)
-        await self._client._hub.listen(self._channel, self._heard)
+        self._receiver.begin(row.event_type, self._definition.payload_class, is_shared=row.handler == "any")
+        await self._core.hub.listen(self._channel, self._receiver.heard)
         self._is_open = True
-        self._client._subscriptions.append(self)
+        self._open_ones.append(self)
 
     async def close(self, *, done: bool = True) -> None:
         """Stop; acknowledge what was iterated over, with `done` the last event, too."""
         if not self._is_open:
             return
         self._is_open = False
-        self._stopping = True
-        self._signal.set()
-        self._client._subscriptions.remove(self)
+        self._receiver.stop()
+        self._open_ones.remove(self)
         if self._task is not None:
-            await self._task.stop(grace=self._client.grace)
+            await self._task.stop(grace=self._core.grace)
         with contextlib.suppress(PgpsError):
             await self._settle(done=done)
-        await self._client._hub.forget(self._channel, self._heard)
-        if self._feed is not self._client._feed:
-            await self._feed.session.close()
+        await self._core.hub.forget(self._channel, self._receiver.heard)
+        await self._receiver.end()
         if self._definition.temporary:
             with contextlib.suppress(UnknownName):
-                await self._client.unsubscribe(self.name)
+                await self._core.session.rows(_calls.UNSUBSCRIBE, [self.name])
 
     async def _find(self) -> _calls.Found | None:
-        rows = await self._client._session.rows(_calls.FIND, {"subscription": folded(self.name)})
+        rows = await self._core.session.rows(_calls.FIND, {"subscription": folded(self.name)})
         return _calls.Found(*rows[0]) if rows else None
 
     async def _create(self) -> None:
         if self._definition.event_type is None:
             return
         with contextlib.suppress(AlreadyExists):  # by another client, or by an attempt whose answer was lost
-            await self._client._session.rows(_calls.SUBSCRIBE, self._definition.arguments())
-
-    def _heard(self, _payload: str | None) -> None:
-        self._signal.set()
+            await self._core.session.rows(_calls.SUBSCRIBE, self._definition.arguments())
 
     # -----------------------------------------------------------------------------------------------------------------
     # Receiving
@@ -155,30 +147,15 @@ class AsyncSubscription(Generic[T]):
         """
         await self.open()
         if connection is not None:
-            return await self._take_events(connection, max_events or self.prefetch)
-        return await self._receive(max_events, timeout, acks=False)
-
-    async def _receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._signal.clear()
-            events = await self._take_events(None, max_events or self.prefetch, acks=acks)
-            if events or not await self._wait(deadline):
-                return events
-            acks = False
+            return await self._receiver.take(connection, max_events)
+        return await self._receiver.receive(max_events, timeout, acks=False)
 
     async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
         """Acknowledge what was received, all or up to an event; return how many events.
 
         With `connection` in its transaction: with the application's own writes in there, consumption is exactly once.
         """
-        if up_to is None and connection is None:
-            return await self._feed.ack(self.name)
-        event_id = up_to.event_id if isinstance(up_to, Event) else up_to
-        params = {"subscription": self.name, "up_to": event_id, "consumer": self._feed.consumer}
-        if connection is not None:
-            return int(await self._one(connection, _calls.ACK, params))
-        return int((await self._feed.session.rows(_calls.ACK, params))[0][0])
+        return await self._receiver.ack(up_to, connection=connection)
 
     async def nack(
         self,
@@ -192,18 +169,7 @@ class AsyncSubscription(Generic[T]):
 
         The others can be acknowledged over it.
         """
-        given = event if isinstance(event, list) else [event]
-        params = {
-            "subscription": self.name,
-            "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
-            "error": error,
-            "retry_in": retry_in,
-            "consumer": self._feed.consumer,
-        }
-        if connection is not None:
-            await self._one(connection, _calls.NACK, params)
-        else:
-            await self._feed.session.rows(_calls.NACK, params, again=False)
+        await self._receiver.nack(event, error, retry_in=retry_in, connection=connection)
 
     async def batches(
         self, max_events: int | None = None, *, timeout: float | None = None
@@ -239,19 +205,8 @@ class AsyncSubscription(Generic[T]):
         The batch is empty when nothing came within `timeout` seconds; None waits for ever.
         """
         await self.open()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._signal.clear()
-            async with self._client.transaction() as connection:
-                events = await self._take_events(connection, max_events or self.prefetch)
-                if events:
-                    yield AsyncBatch(self, connection, events)
-                    await self.ack(connection=connection)
-                    return
-            if not await self._wait(deadline):
-                break
-        async with self._client.transaction() as connection:
-            yield AsyncBatch(self, connection, [])
+        async with self._receiver.transaction(max_events, timeout=timeout) as batch:
+            yield batch
 
     # -----------------------------------------------------------------------------------------------------------------
     # Handlers
@@ -266,7 +221,7 @@ class AsyncSubscription(Generic[T]):
         handler that raises puts its event back (see `nack`), the others go on.
         """
         await self.open()
-        handling = AsyncHandler(self, handler, how or Handling())
+        handling = AsyncHandler(self._receiver, handler, how or Handling())
         try:
             await self._run(handling, timeout)
         finally:
@@ -274,13 +229,13 @@ class AsyncSubscription(Generic[T]):
 
     async def _run(self, handling: AsyncHandler[T], timeout: float | None) -> None:
         answered = time.monotonic()
-        while not self._stopping:
+        while not self._receiver.is_stopping:
             try:
                 with mapped():
                     count = await handling.turn(timeout)
             except (ConnectionLost, TryAgain) as lost:
                 # What was in hand comes again.
-                patience = self._client.reconnect_timeout
+                patience = self._core.reconnect_timeout
                 if patience is not None and time.monotonic() - answered > patience:
                     raise
                 _log.info("subscription %s: %s", self.name, lost.message)
@@ -320,7 +275,7 @@ class AsyncSubscription(Generic[T]):
             self._local, self._next = [], 0
         else:
             await self._settle(done=True)
-        self._local = await self._receive(max_events, timeout, acks=whole)
+        self._local = await self._receiver.receive(max_events, timeout, acks=whole)
 
     async def _settle(self, *, done: bool) -> None:
         """Acknowledge what was iterated over."""
@@ -329,24 +284,3 @@ class AsyncSubscription(Generic[T]):
         if finished > 0:
             whole = finished == len(local)
             await self.ack(None if whole else local[finished - 1])
-
-    async def _wait(self, deadline: float | None) -> bool:
-        """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
-        poll = min(self._poll, POLL_DEAF) if self._client._hub.is_deaf else self._poll
-        remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
-        if remaining <= 0 or self._stopping:
-            return False
-        await self._signal.wait(remaining)
-        return not self._stopping
-
-    async def _take_events(
-        self, connection: AnyConnection | None, max_events: int, *, acks: bool = False
-    ) -> list[Event[T]]:
-        if self._reading is None:
-            raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
-        return await self._reading.take(connection, max_events, acks=acks)
-
-    @staticmethod
-    async def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:
-        with mapped():
-            return (await fetch(connection, query, params))[0][0]

@@ -4,27 +4,23 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
 
 from pgps import config
-from pgps.client import _calls, _names, _wire
+from pgps.client import _calls, _wire
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
-from pgps.client._sync import runtime
-from pgps.client._sync.feed import Feed
-from pgps.client._sync.hub import Hub
+from pgps.client._sync.core import Core
 from pgps.client._sync.identity import Identity
 from pgps.client._sync.publisher import Publisher
-from pgps.client._sync.session import AnyConnection, Session, fetch
+from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._sync.subscription import Subscription
 from pgps.client.events import name_of
-from pgps.errors import ClientClosed, WrongState
+from pgps.errors import WrongState
 
 __all__ = ["Client"]
 
@@ -67,30 +63,42 @@ class Client:
             if direct is None
             else target(direct, {}, name=name, reconnect_timeout=reconnect_timeout, prepare_threshold=prepare_threshold)
         )
-        self._target = target(
+        own = target(
             config.load(dsn=conninfo).dsn,
             parameters,
             name=name,
             reconnect_timeout=reconnect_timeout,
             prepare_threshold=prepare_threshold,
         )
-        self.name = name
-        self.poll = poll
-        self.grace = grace
-        self.reconnect_timeout = reconnect_timeout
-        self._session = Session(self._target)
-        self._consumer = f"{(name or 'pgps-client')[:30]}/{uuid.uuid4()}"
-        self._consumers = itertools.count(1)
-        self._feed = Feed(self._session, self._consumer)
-        self._hub = Hub(waiting or self._target)
-        self._idle: list[AnyConnection] = []
+        self._core = Core(own, waiting or own, name=name, poll=poll, grace=grace)
         self._subscriptions: list[Subscription[Any]] = []
-        self._shapes: dict[str, _wire.Shape] = {}
-        self._publisher = Publisher(
-            self._session, producer, self._shape, lambda event_type: self._shapes.pop(event_type, None)
-        )
+        self._publisher = Publisher(self._core, producer)
         self._identity: Identity | None = None
-        self.is_closed = False
+
+    @property
+    def name(self) -> str | None:
+        """What it is called in pg_stat_activity."""
+        return self._core.name
+
+    @property
+    def poll(self) -> float:
+        """How often a subscription looks, in seconds."""
+        return self._core.poll
+
+    @property
+    def grace(self) -> float:
+        """How long the end of the client waits for handlers, in seconds."""
+        return self._core.grace
+
+    @property
+    def reconnect_timeout(self) -> float | None:
+        """How long a call waits for a server that is away, in seconds."""
+        return self._core.reconnect_timeout
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._core.is_closed
 
     def __enter__(self) -> Client:
         self.connect()
@@ -101,7 +109,7 @@ class Client:
 
     def connect(self) -> None:
         """Connect now, without trying again: a wrong password or host shows at once."""
-        self._session.open()
+        self._core.session.open()
 
     def close(self, *, done: bool = True) -> None:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
@@ -109,11 +117,7 @@ class Client:
             self._identity.close()
         for subscription in list(self._subscriptions):
             subscription.close(done=done)
-        self.is_closed = True
-        self._hub.close()
-        self._session.close()
-        while self._idle:
-            runtime.close_connection(self._idle.pop())
+        self._core.close()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Publishing
@@ -121,11 +125,11 @@ class Client:
 
     def advertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
         """Announce that this role publishes an event type."""
-        self._do(_calls.ADVERTISE, [name_of(event_type)], connection)
+        self._core.do(_calls.ADVERTISE, [name_of(event_type)], connection)
 
     def unadvertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
         """Take that back."""
-        self._do(_calls.UNADVERTISE, [name_of(event_type)], connection)
+        self._core.do(_calls.UNADVERTISE, [name_of(event_type)], connection)
 
     def publish(
         self,
@@ -184,11 +188,11 @@ class Client:
         """
         cls = event_type if isinstance(event_type, type) else payload
         named = None if event_type is None else name_of(event_type)
-        return Subscription(self, _calls.define(name, named, cls, options))
+        return Subscription(self._core, _calls.define(name, named, cls, options), self._subscriptions)
 
     def unsubscribe(self, name: str, *, connection: AnyConnection | None = None) -> None:
         """Drop a subscription, with what waits for it."""
-        self._do(_calls.UNSUBSCRIBE, [name], connection)
+        self._core.do(_calls.UNSUBSCRIBE, [name], connection)
 
     def identify(self, name: str, *, take_over: bool = False, max_local: int = 10_000) -> Identity:
         """Be a client that is known by name; enter the result with `with`, or `connect` it.
@@ -200,7 +204,9 @@ class Client:
         """
         if self._identity is not None:
             raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
-        self._identity = Identity(self, name, take_over=take_over, max_local=max_local)
+        self._identity = Identity(
+            self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
+        )
         return self._identity
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ class Client:
             # What is prepared is one statement; without parameters it may be a script.
             return fetch(connection, query, params, prepare=None if params else False)
 
-        return self._session.run(work, again=False)
+        return self._core.session.run(work, again=False)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[AnyConnection]:
@@ -223,58 +229,12 @@ class Client:
         What the client does with `connection=` in there is part of it. Errors of
         the block's own statements are psycopg's.
         """
-        connection = self._take_connection()
-        try:
-            with connection.transaction():
-                yield connection
-        finally:
-            if connection.closed or connection.broken or self.is_closed:
-                runtime.close_connection(connection)
-            else:
-                self._idle.append(connection)
+        with self._core.transaction() as connection:
+            yield connection
 
     def shape(self, event_type: str | type) -> _wire.Shape:
         """Return the attributes of an event type as they are now."""
-        self._shapes.pop(name_of(event_type), None)
-        return self._session.run(lambda link: self._shape(name_of(event_type), link))
+        return self._core.shape_now(name_of(event_type))
 
-    def _take_connection(self) -> AnyConnection:
-        if self.is_closed:
-            raise ClientClosed("the client is closed", hint="Use it inside its `with` block.")
-        while self._idle:
-            connection = self._idle.pop()
-            if _wire.is_alive(connection):
-                return connection
-            runtime.close_connection(connection)
-
-        return self._session.open_another()
-
-    def _use(self, name: str, session: int) -> None:
-        """Have what is published from now on raised by a named client."""
-        self._session.greeting = (_names.USE, [name, session])
-        self._session.rows(*self._session.greeting)
-        while self._idle:
-            runtime.close_connection(self._idle.pop())
-
-    def _another_consumer(self) -> str:
-        return f"{self._consumer}/{next(self._consumers)}"
-
-    def _left(self) -> None:
+    def _not_identified(self) -> None:
         self._identity = None
-        self._session.greeting = None
-
-    def _shape(self, event_type: str, connection: AnyConnection) -> _wire.Shape:
-        found = self._shapes.get(event_type)
-        if found is None:
-            rows = fetch(connection, _wire.SHAPE, [event_type])
-            if not rows:
-                rows = fetch(connection, _wire.SHAPE, [_wire.folded(event_type)])
-            found = self._shapes[event_type] = _wire.shape_of(event_type, rows)
-        return found
-
-    def _do(self, query: str, params: list[Any], connection: AnyConnection | None) -> None:
-        if connection is None:
-            self._session.rows(query, params)
-            return
-        with _wire.mapped():
-            fetch(connection, query, params)

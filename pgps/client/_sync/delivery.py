@@ -7,16 +7,15 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgps.client import _names
+from pgps.client._names import Registration, Registrations
 from pgps.client._sync import runtime
+from pgps.client._sync.event_queue import EventQueue
 from pgps.client._sync.occurrence import Occurrence
+from pgps.client._sync.seat import Seat
 from pgps.errors import ClientClosed, ConnectionLost, PgpsError, SessionTaken
-
-if TYPE_CHECKING:
-    from pgps.client._names import Registration
-    from pgps.client._sync.identity import Identity
 
 __all__ = ["Delivery"]
 
@@ -29,11 +28,17 @@ _CARRIED = 1000
 
 
 class Delivery:
-    """The tasks of an identity: one for direct events, one for queued ones."""
+    """The tasks beside a named client: one for direct events, one for queued ones.
 
-    def __init__(self, identity: Identity, max_local: int) -> None:
+    `local` holds the direct occurrences that nobody handles, for whoever polls.
+    """
+
+    def __init__(self, seat: Seat, queue: EventQueue, registrations: Registrations, max_local: int) -> None:
         self.dropped = 0
-        self._identity = identity
+        self.local: deque[Occurrence] = deque()
+        self._seat = seat
+        self._events = queue
+        self._registrations = registrations
         self._max_local = max_local
         self._notes: deque[str] = deque()
         self._arrived = runtime.Signal()
@@ -44,7 +49,7 @@ class Delivery:
     def start(self) -> None:
         """Begin."""
         if not self._tasks:
-            name = self._identity.name
+            name = self._seat.name
             self._tasks = [
                 runtime.Task(self._follow_notes, f"pgps-{name}-direct"),
                 runtime.Task(self._follow_queues, f"pgps-{name}-queued"),
@@ -54,7 +59,7 @@ class Delivery:
         """End; a handler that runs is waited for."""
         self.wake()
         for task in self._tasks:
-            task.stop(grace=self._identity._client.grace)
+            task.stop(grace=self._seat.core.grace)
 
     def wake(self) -> None:
         """Look what there is."""
@@ -72,32 +77,32 @@ class Delivery:
             else:
                 self.dropped += 1
         self._arrived.set()
-        self._identity._signal.set()
+        self._seat.signal.set()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Direct
     # -----------------------------------------------------------------------------------------------------------------
 
     def _follow_notes(self) -> None:
-        identity = self._identity
-        while not identity._closed:
+        seat = self._seat
+        while not seat.is_closed:
             if not self._arrived.wait(_LOOK):
                 self._look_again = True  # rights that came later than a type are told by nobody
             self._arrived.clear()
             with self._surviving():
                 if self._look_again:
                     self._look_again = False
-                    for channel in (identity._rows(_names.CHANNELS, {}))[0][0]:
+                    for channel in (seat.rows(_names.CHANNELS, {}))[0][0]:
                         if channel.startswith("pgps_direct_"):
-                            identity._listen(channel, self.heard)
-                while self._notes and not identity._closed:
-                    if len(identity._local) >= self._max_local:
+                            seat.listen(channel, self.heard)
+                while self._notes and not seat.is_closed:
+                    if len(self.local) >= self._max_local:
                         runtime.sleep(0.05)  # who polls is slow: the notes wait, and are short
                         continue
                     carried = _names.carried(self._notes[0])
                     if carried is not None:
                         self._notes.popleft()
-                        self._hand_out(Occurrence.carried(identity, carried))
+                        self._hand_out(Occurrence.carried(seat, carried))
                         continue
                     for occurrence in self._pushed(self._take_notes()):
                         self._hand_out(occurrence)
@@ -109,12 +114,12 @@ class Delivery:
         return notes
 
     def _hand_out(self, occurrence: Occurrence) -> None:
-        registration = self._identity._direct(occurrence.event_type)
+        registration = self._registrations.direct(occurrence.event_type)
         if registration is not None:
             occurrence.event_name = registration.event_name
         if registration is None or registration.handler is None:
-            self._identity._local.append(occurrence)
-            self._identity._signal.set()
+            self.local.append(occurrence)
+            self._seat.signal.set()
             return
         try:
             runtime.call(registration.handler, occurrence)
@@ -133,7 +138,7 @@ class Delivery:
             is_whole = len(rows) < _names.GROUP
             for (note, _), part in parts.items():
                 goes_on = part[-1] is rows[-1] and not is_whole
-                yield Occurrence.pushed(self._identity, part, notes[note - 1] if goes_on else None)
+                yield Occurrence.pushed(self._seat, part, notes[note - 1] if goes_on else None)
             if is_whole:
                 return
             # The rest of the last one is fetched by whoever walks it.
@@ -154,40 +159,40 @@ class Delivery:
                 return after
 
     def _fetch(self, notes: list[str], after: int) -> list[Any]:
-        return self._identity._rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
+        return self._seat.rows(_names.FETCH_DIRECT, {"notes": notes, "after": after, "max": _names.GROUP})
 
     # -----------------------------------------------------------------------------------------------------------------
     # Queued
     # -----------------------------------------------------------------------------------------------------------------
 
     def _follow_queues(self) -> None:
-        identity = self._identity
-        while not identity._closed:
+        seat = self._seat
+        while not seat.is_closed:
             self._queued.wait(_LOOK)
             self._queued.clear()
             with self._surviving():
-                for registration in list(identity._registrations.values()):
-                    while registration.is_handled and not identity._closed:
+                for registration in list(self._registrations.values()):
+                    while registration.is_handled and not seat.is_closed:
                         if not self._handle(registration):
                             break
 
     def _handle(self, registration: Registration) -> bool:
         """Handle the next occurrence, or the one that is in hand; False when there is none."""
-        identity, handler = self._identity, registration.handler
+        handler = registration.handler
         if registration.in_hand is None:
-            occurrence = identity.receive_event(registration.event_name)
+            occurrence = self._events.receive(registration.event_name)
         else:
-            occurrence = identity.re_receive_event()
+            occurrence = self._events.receive_again()
         if occurrence is None or handler is None:
             return False
         try:
             if registration.transactional:
-                with identity._client.transaction() as connection:
+                with self._seat.core.transaction() as connection:
                     runtime.call(handler, occurrence, connection)
-                    identity.commit_event(connection=connection)
+                    self._events.commit(connection=connection)
             else:
                 runtime.call(handler, occurrence)
-                identity.commit_event()
+                self._events.commit()
         except (ConnectionLost, SessionTaken):
             registration.in_hand = occurrence.event_id
             raise
@@ -206,9 +211,9 @@ class Delivery:
         try:
             yield
         except ClientClosed:
-            self._identity._closed = True
+            self._seat.is_closed = True
         except ConnectionLost as lost:
-            _log.info("client %s: %s", self._identity.name, lost.message)
+            _log.info("client %s: %s", self._seat.name, lost.message)
             self.wake()
         except PgpsError as error:
-            self._identity._end(error)
+            self._seat.end(error)

@@ -6,14 +6,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pgps.client._sync import runtime
+from pgps.client._sync.receiving import Receiver
 from pgps.client._sync.session import AnyConnection
 from pgps.client.events import Event, Handling
-
-if TYPE_CHECKING:
-    from pgps.client._sync.subscription import Subscription
 
 __all__ = ["Handler"]
 
@@ -40,8 +38,8 @@ def of_application() -> Iterator[None]:
 class Handler(Generic[T]):
     """A handler at work on a subscription."""
 
-    def __init__(self, subscription: Subscription[T], handler: Callable[..., Any], how: Handling) -> None:
-        self._subscription = subscription
+    def __init__(self, receiver: Receiver[T], handler: Callable[..., Any], how: Handling) -> None:
+        self._receiver = receiver
         self._handler = handler
         self._how = how
         self._owes = False
@@ -51,7 +49,7 @@ class Handler(Generic[T]):
         if self._how.transactional:
             return self._handle_in_transaction(timeout)
         owes, self._owes = self._owes, False
-        events = self._subscription._receive(self._how.max_events, timeout, acks=owes)
+        events = self._receiver.receive(self._how.max_events, timeout, acks=owes)
         self._handle(events)
         return len(events)
 
@@ -59,7 +57,7 @@ class Handler(Generic[T]):
         """Acknowledge what has been handled since the last receive."""
         if self._owes:
             self._owes = False
-            self._subscription.ack()
+            self._receiver.ack()
 
     def _handle(self, events: list[Event[T]]) -> None:
         """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
@@ -84,23 +82,23 @@ class Handler(Generic[T]):
         if done == len(parts):
             self._owes = done > 0  # acknowledged with the next receive
         elif done:
-            self._subscription.ack(events[done - 1])
+            self._receiver.ack(events[done - 1])
 
     def _is_stopping(self) -> bool:
-        return self._subscription._stopping
+        return self._receiver.is_stopping
 
     def _handle_in_transaction(self, timeout: float | None) -> int:
         """Handle a batch in one transaction; if that fails, again with a savepoint for each event."""
         how = self._how
         try:
-            with self._subscription.transaction(how.max_events, timeout=timeout) as batch:
+            with self._receiver.transaction(how.max_events, timeout=timeout) as batch:
                 for part in [batch] if how.batch and batch else [[event] for event in batch]:
                     with of_application():
                         self._call(part, batch.connection)
                 return len(batch)
         except FailedError:
             pass
-        with self._subscription.transaction(how.max_events, timeout=0.0) as batch:
+        with self._receiver.transaction(how.max_events, timeout=0.0) as batch:
             for event in batch:
                 try:
                     with batch.connection.transaction(), of_application():
@@ -111,10 +109,10 @@ class Handler(Generic[T]):
 
     def _call(self, part: list[Event[T]], connection: AnyConnection | None) -> None:
         what: Any = part if self._how.batch else part[0]
-        with runtime.limited(self._how.timeout, f"the handler of subscription {self._subscription.name}"):
+        with runtime.limited(self._how.timeout, f"the handler of subscription {self._receiver.name}"):
             runtime.call(self._handler, *([what] if connection is None else [what, connection]))
 
     def _put_back(self, events: list[Event[T]], error: Exception, connection: AnyConnection | None) -> None:
-        _log.warning("subscription %s: the handler failed with %s", self._subscription.name, type(error).__name__)
+        _log.warning("subscription %s: the handler failed with %s", self._receiver.name, type(error).__name__)
         told = f"{type(error).__name__}: {error}"
-        self._subscription.nack(events, told, retry_in=self._how.retry_in, connection=connection)
+        self._receiver.nack(events, told, retry_in=self._how.retry_in, connection=connection)

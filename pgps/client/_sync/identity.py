@@ -5,23 +5,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgps.client import _names
-from pgps.client._names import Registration, State
-from pgps.client._sync import runtime
+from pgps.client._names import Registration, Registrations, State
+from pgps.client._sync.core import Core
 from pgps.client._sync.delivery import Delivery
+from pgps.client._sync.event_queue import EventQueue
 from pgps.client._sync.hub import Heard
 from pgps.client._sync.occurrence import Occurrence, Reply
-from pgps.client._sync.session import AnyConnection, fetch, is_pooled
-from pgps.client._wire import mapped
-from pgps.client.events import Reader
-from pgps.errors import BadArgument, ClientClosed, ConnectionLost, PgpsError, SessionTaken, WrongState
-
-if TYPE_CHECKING:
-    from pgps.client._sync.client import Client
+from pgps.client._sync.seat import Seat
+from pgps.client._sync.session import AnyConnection
+from pgps.errors import BadArgument, ClientClosed, PgpsError
 
 __all__ = ["Identity"]
 
@@ -37,25 +33,15 @@ class Identity:
     except registrations in mode `direct`, which are for whoever is there.
     """
 
-    def __init__(self, client: Client, name: str, *, take_over: bool, max_local: int) -> None:
+    def __init__(self, core: Core, name: str, *, take_over: bool, max_local: int, on_close: Callable[[], None]) -> None:
         self.name = name
-        self.state = State()
-        self.error: PgpsError | None = None
-        self._client = client
-        self._take_over = take_over
-        self._max_local = max_local
-        self._session: int | None = None
-        self._registrations: dict[str, Registration] = {}
-        self._channels: dict[str, Heard] = {}
-        self._local: deque[Occurrence] = deque()
-        self._signal = runtime.Signal()
-        self._delivery = Delivery(self, max_local)
-        self._closed = False
+        self._on_close = on_close
+        self._seat = Seat(core, name, take_over=take_over, when_ended=self._wake)
+        self._events = EventQueue(self._seat)
+        self._registrations = Registrations()
+        self._delivery = Delivery(self._seat, self._events, self._registrations, max_local)
         self._looked = 0.0
-        self._last_event: int | None = None
         self._last_reply: int | None = None
-        self._save: Callable[[], bytes | None] | None = None
-        self._readers: dict[str, Reader] = {}
 
     def __enter__(self) -> Identity:
         self.connect()
@@ -74,21 +60,26 @@ class Identity:
         Raises WrongState when the name is connected elsewhere, NotPermitted
         when it is another role's.
         """
-        if self._session is None:
-            if self._client._session.run(is_pooled):
-                raise WrongState(
-                    f'client "{self.name}" needs a session of its own, and there is a pooler between',
-                    hint="Connect to the server itself.",
-                    sqlstate="55000",
-                )
-            self._client._hub.attach(self._connected)
-            self._listen(self.state.channel, self._delivery.heard)
+        if not self._seat.is_taken:
+            self._seat.take()
+            self._events.last, self._last_reply = self.state.last_received_event, self.state.last_received_request
+            self._seat.listen(self.state.channel, self._delivery.heard)
         return self.state
+
+    @property
+    def state(self) -> State:
+        """Where the last session stood."""
+        return self._seat.state
+
+    @property
+    def error(self) -> PgpsError | None:
+        """What ended it: another program is this client, or it was dropped."""
+        return self._seat.error
 
     @property
     def is_connected(self) -> bool:
         """Whether this program is the client, as far as it knows: no more, once another has taken over."""
-        return self._session is not None and not self._closed and self.error is None
+        return self._seat.is_taken and not self._seat.is_closed and self.error is None
 
     @property
     def dropped(self) -> int:
@@ -97,52 +88,21 @@ class Identity:
 
     def disconnect(self) -> None:
         """End the session cleanly: WrongState while an event or a reply is pending, or a request has no reply."""
-        self._rows(_names.DISCONNECT, {})
+        self._seat.rows(_names.DISCONNECT, {})
         self.close()
 
     def close(self) -> None:
         """Stop handlers and leave; the next session finds everything as it is now."""
-        if self._closed:
+        if self._seat.is_closed:
             return
-        self._closed = True
-        self._signal.set()
+        self._seat.is_closed = True
+        self._seat.signal.set()
         self._delivery.stop()
-        for channel, heard in self._channels.items():
-            self._client._hub.forget(channel, heard)
-        self._client._hub.detach(self._connected)
-        self._client._left()
+        self._seat.leave()
+        self._on_close()
 
-    def _connected(self, connection: AnyConnection) -> None:
-        """Begin a session on a connection that listens, and again when there is a new one."""
-        params = {"client": self.name, "take_over": self._take_over and self._session is None, "resume": self._session}
-        try:
-            with mapped():
-                state = State(*(fetch(connection, _names.CONNECT, params))[0])
-        except ConnectionLost:
-            raise
-        except PgpsError as error:
-            if self._session is None:
-                raise
-            return self._end(error)
-        if self._session is None:
-            self.state = state
-            self._last_event, self._last_reply = state.last_received_event, state.last_received_request
-        self._session = state.session
-        self._client._use(self.name, state.session)
-        return None
-
-    def _listen(self, channel: str, heard: Heard) -> None:
-        if channel not in self._channels:
-            self._client._hub.listen(channel, heard)
-            self._channels[channel] = heard
-
-    def _end(self, error: PgpsError) -> None:
-        """Be no more, since another program is this client, or it is dropped."""
-        self.error = error
-        self._closed = True
+    def _wake(self) -> None:
         self._delivery.wake()
-        self._signal.set()
-        _log.error("client %s ends: %s", self.name, error.message)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Registrations
@@ -166,11 +126,11 @@ class Identity:
         """
         style = "handler" if handler is not None else "polling"
         params = {"event_name": event_name, "mode": mode, "style": style}
-        _, subscription, channels = (self._rows(_names.REGISTER, params))[0]
+        _, subscription, channels = (self._seat.rows(_names.REGISTER, params))[0]
         made = Registration(event_name, mode, subscription, handler, transactional)
         self._registrations[event_name] = made
         for channel in channels:
-            self._listen(channel, self._delivery.heard if mode == "direct" else self._queued(made))
+            self._seat.listen(channel, self._delivery.heard if mode == "direct" else self._queued(made))
         self._delivery.wake()
         return made
 
@@ -178,49 +138,34 @@ class Identity:
         def heard(_payload: str | None) -> None:
             registration.ready = True
             self._delivery.wake()
-            self._signal.set()
+            self._seat.signal.set()
 
         return heard
 
     def unregister(self, event_name: str) -> None:
         """End a registration, with what waits for it. Raises UnknownName."""
-        self._rows(_names.UNREGISTER, {"event_name": event_name})
+        self._seat.rows(_names.UNREGISTER, {"event_name": event_name})
         self._registrations.pop(event_name, None)
 
     def set_handler(self, event_name: str, handler: Callable[..., Any], *, transactional: bool = False) -> None:
         """Have a registration's events handled from now on, instead of polled."""
-        self._registered(event_name).handler = handler
-        self._registered(event_name).transactional = transactional
-        self._registered(event_name).error = None
+        self._registrations.named(event_name).handler = handler
+        self._registrations.named(event_name).transactional = transactional
+        self._registrations.named(event_name).error = None
         self._delivery.wake()
 
     def unset_handler(self, event_name: str) -> None:
         """Have a registration's events polled from now on."""
-        self._registered(event_name).handler = None
+        self._registrations.named(event_name).handler = None
 
     def set_event_state(self, save: Callable[[], bytes | None] | None) -> None:
         """Say what to store as the event checkpoint whenever one is received or completed."""
-        self._save = save
+        self._events.save = save
 
     def start(self) -> Identity:
         """Begin with events: direct ones before this are ignored, handlers are called from now on."""
         self._delivery.start()
         return self
-
-    def _direct(self, event_type: str) -> Registration | None:
-        """Return the most particular registration of this session that gets events of a type directly."""
-        found = (
-            one
-            for one in self._registrations.values()
-            if one.mode == "direct" and _names.covers(one.event_name, event_type)
-        )
-        return max(found, key=lambda one: _names.precision(one.event_name), default=None)
-
-    def _registered(self, event_name: str) -> Registration:
-        found = self._registrations.get(event_name)
-        if found is None:
-            raise BadArgument(f'this session has not registered for "{event_name}"', hint="Register for it first.")
-        return found
 
     # -----------------------------------------------------------------------------------------------------------------
     # Polling
@@ -232,23 +177,23 @@ class Identity:
         Answered from what has arrived here: the server is asked only when it
         has said that something is queued. `timeout` None waits for ever.
         """
-        if event_name is not None and self._registered(event_name).handler is not None:
+        if event_name is not None and self._registrations.named(event_name).handler is not None:
             raise BadArgument(f'"{event_name}" has a handler', hint="Unset it to poll.")
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
-            self._signal.clear()
+        while not self._seat.is_closed:
+            self._seat.signal.clear()
             found = self._take_local(event_name) or self._take_queued(event_name)
             remaining = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
             if found is not None or remaining <= 0:
                 return found
-            self._raise_error()
-            self._signal.wait(remaining)
+            self._seat.raise_error()
+            self._seat.signal.wait(remaining)
         raise ClientClosed("the client is closed", hint="Connect again.")
 
     def _take_local(self, event_name: str | None) -> Occurrence | None:
-        for occurrence in self._local:
+        for occurrence in self._delivery.local:
             if event_name in (None, occurrence.event_name):
-                self._local.remove(occurrence)
+                self._delivery.local.remove(occurrence)
                 return occurrence
         return None
 
@@ -273,15 +218,11 @@ class Identity:
 
     def receive_event(self, event_name: str | None = None, *, checkpoint: bytes | None = None) -> Occurrence | None:
         """Return the next queued occurrence, None when there is none; complete the one before, save the checkpoint."""
-        params = {"event_name": event_name, "checkpoint": self._checkpoint(checkpoint)}
-        rows = self._received(_names.RECEIVE_EVENT, params, _names.RE_RECEIVE_EVENT, self._last_event)
-        self._last_event = rows[0][0] if rows else self._last_event
-        return Occurrence(self, rows[0]) if rows else None
+        return self._events.receive(event_name, checkpoint)
 
     def re_receive_event(self) -> Occurrence | None:
         """Return the occurrence received last, in this session or the one before."""
-        rows = self._rows(_names.RE_RECEIVE_EVENT, {})
-        return Occurrence(self, rows[0]) if rows else None
+        return self._events.receive_again()
 
     def commit_event(self, *, checkpoint: bytes | None = None, connection: AnyConnection | None = None) -> int | None:
         """Complete the occurrence received last and save the checkpoint, in one; return its id.
@@ -289,12 +230,7 @@ class Identity:
         With `connection` in its transaction: with the application's own
         writes there, processing is exactly once.
         """
-        rows = self._rows(_names.COMMIT_EVENT, {"checkpoint": self._checkpoint(checkpoint)}, connection)
-        value: int | None = rows[0][0]
-        return value
-
-    def _checkpoint(self, given: bytes | None) -> bytes | None:
-        return given if given is not None or self._save is None else self._save()
+        return self._events.commit(checkpoint, connection)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Requests and replies
@@ -314,7 +250,7 @@ class Identity:
         sent again after a lost connection: compare `state.last_sent_request`.
         """
         params = {"request": request, "id": request_id}
-        rows = self._rows(_names.SEND, params, connection, again=request_id is not None)
+        rows = self._seat.rows(_names.SEND, params, connection, again=request_id is not None)
         return int(rows[0][0])
 
     def cancel(self, request_id: int) -> bool:
@@ -322,77 +258,30 @@ class Identity:
 
         Raises UnknownName.
         """
-        rows = self._rows(_names.CANCEL, {"id": request_id})
+        rows = self._seat.rows(_names.CANCEL, {"id": request_id})
         return bool(rows[0][0])
 
     def receive_reply(self, *, checkpoint: bytes | None = None, timeout: float | None = 0.0) -> Reply | None:
         """Return the next reply, None when none came in `timeout` seconds; completes the one before."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._closed:
-            self._signal.clear()
+        while not self._seat.is_closed:
+            self._seat.signal.clear()
             params = {"checkpoint": checkpoint}
-            rows = self._received(_names.RECEIVE_REPLY, params, _names.RE_RECEIVE_REPLY, self._last_reply)
+            rows = self._seat.received(_names.RECEIVE_REPLY, params, _names.RE_RECEIVE_REPLY, self._last_reply)
             self._last_reply = rows[0][0] if rows else self._last_reply
             remaining = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
             if rows or remaining <= 0:
-                return Reply(self, rows[0]) if rows else None
-            self._raise_error()
-            self._signal.wait(min(remaining, self._client.poll))
+                return Reply(self._seat, rows[0]) if rows else None
+            self._seat.raise_error()
+            self._seat.signal.wait(min(remaining, self._seat.core.poll))
         raise ClientClosed("the client is closed", hint="Connect again.")
 
     def re_receive_reply(self) -> Reply | None:
         """Return the reply received last, in this session or the one before."""
-        rows = self._rows(_names.RE_RECEIVE_REPLY, {})
-        return Reply(self, rows[0]) if rows else None
+        rows = self._seat.rows(_names.RE_RECEIVE_REPLY, {})
+        return Reply(self._seat, rows[0]) if rows else None
 
     def commit_receive(self, *, checkpoint: bytes | None = None, connection: AnyConnection | None = None) -> int | None:
         """Complete the reply received last and save the checkpoint, in one; return its request's id."""
-        value: int | None = (self._rows(_names.COMMIT_RECEIVE, {"checkpoint": checkpoint}, connection))[0][0]
-        return value
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Calls
-    # -----------------------------------------------------------------------------------------------------------------
-
-    def _raise_error(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    def _rows(
-        self, query: str, params: dict[str, Any], connection: AnyConnection | None = None, *, again: bool = True
-    ) -> list[Any]:
-        while True:
-            self._raise_error()
-            session = self._session
-            full = params | {"client": self.name, "session": session}
-            try:
-                if connection is None:
-                    return self._client._session.rows(query, full, again=again)
-                with mapped():
-                    return fetch(connection, query, full)
-            except SessionTaken as taken:
-                # A connection lost is greeted with the next number: not somebody else's.
-                self._client._hub.settled()
-                if connection is not None or self._session == session:
-                    if self._session == session:
-                        self._end(taken)
-                    raise
-
-    def _is_completed(self, query: str, number: int) -> bool:
-        return bool((self._rows(query, {"id": number, "channel": self.state.channel}))[0][0])
-
-    def _received(self, query: str, params: dict[str, Any], again: str, last: int | None) -> list[Any]:
-        """Receive; if the answer is lost, see what it was: to receive once more would complete what nobody has seen."""
-        try:
-            return self._rows(query, params, again=False)
-        except ConnectionLost:
-            rows = self._rows(again, {})
-            return rows if rows and rows[0][0] != last else self._rows(query, params, again=False)
-
-    def _native(self, event_type: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Return a payload with values as psycopg gives them."""
-        reader = self._readers.get(event_type)
-        if reader is None or reader.keys != payload.keys():
-            reader = self._readers[event_type] = Reader(self._client.shape(event_type), None)
-        value: dict[str, Any] = reader(payload)
+        value: int | None = (self._seat.rows(_names.COMMIT_RECEIVE, {"checkpoint": checkpoint}, connection))[0][0]
         return value

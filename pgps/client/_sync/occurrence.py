@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pgps.client import _names
+from pgps.client._sync.seat import Seat
 from pgps.client.events import loads
 from pgps.errors import RequestFailed
-
-if TYPE_CHECKING:
-    from pgps.client._sync.identity import Identity
 
 __all__ = ["Occurrence", "Reply"]
 
@@ -25,8 +23,8 @@ class Occurrence:
     Those of a queued occurrence can be walked until another one is received.
     """
 
-    def __init__(self, identity: Identity, row: tuple[Any, ...]) -> None:
-        self._identity = identity
+    def __init__(self, seat: Seat, row: tuple[Any, ...]) -> None:
+        self._seat = seat
         self.event_id: int = row[0]
         self.last_event_id: int | None = row[1]
         self.event_type: str = row[2]
@@ -46,12 +44,12 @@ class Occurrence:
         return f"<{type(self).__name__} {self.event_type} {self.event_id}>"
 
     @classmethod
-    def pushed(cls, identity: Identity, rows: list[tuple[Any, ...]], note: str | None) -> Occurrence:
+    def pushed(cls, seat: Seat, rows: list[tuple[Any, ...]], note: str | None) -> Occurrence:
         """Make a direct one from rows of pgps.fetch_direct; with a note there are more."""
         _, _, _, event_type, event_name, published_at, publisher, xid, origin, raiser, event_id = rows[0]
         last, count = (rows[-1][1], len(rows)) if note is None else (None, None)
         made = cls(
-            identity,
+            seat,
             (event_id, last, event_type, event_name, published_at, publisher, xid, origin, raiser, 1, count),
         )
         made.is_queued = False
@@ -60,12 +58,12 @@ class Occurrence:
         return made
 
     @classmethod
-    def carried(cls, identity: Identity, statement: list[Any]) -> Occurrence:
+    def carried(cls, seat: Seat, statement: list[Any]) -> Occurrence:
         """Make a direct one from what came with its note."""
         event_type, published_at, publisher, xid, origin, raiser, tuples = statement
         at = dt.datetime.fromisoformat(published_at)
         first, last, count = tuples[0][0], tuples[-1][0], len(tuples)
-        made = cls(identity, (first, last, event_type, event_type, at, publisher, xid, origin, raiser, 1, count))
+        made = cls(seat, (first, last, event_type, event_type, at, publisher, xid, origin, raiser, 1, count))
         made.is_queued = False
         made._first = tuples
         return made
@@ -76,7 +74,7 @@ class Occurrence:
 
     def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_event`, or since another was received. A direct one never is."""
-        return self.is_queued and self._identity._is_completed(_names.EVENT_COMPLETED, self.event_id)
+        return self.is_queued and self._seat.is_completed(_names.EVENT_COMPLETED, self.event_id)
 
     def first(self) -> dict[str, Any]:
         """Return the first tuple."""
@@ -88,30 +86,30 @@ class Occurrence:
         """Iterate over the tuples in lists of at most `size`, fetched one after the other."""
         after = 0
         if self._first:
-            held = [self._identity._native(self.event_type, payload) for _, payload in self._first]
+            held = [self._seat.native(self.event_type, payload) for _, payload in self._first]
             for start in range(0, len(held), size):
                 yield held[start : start + size]
             after = self._first[-1][0]
         while self.is_queued or self._note is not None:
             rows = self._more(after, size)
             if rows:
-                yield [self._identity._native(self.event_type, loads(text)) for _, text in rows]
+                yield [self._seat.native(self.event_type, loads(text)) for _, text in rows]
                 after = rows[-1][0]
             if len(rows) < size:
                 return
 
     def _more(self, after: int, size: int) -> list[tuple[int, str]]:
         if self.is_queued:
-            return self._identity._rows(_names.TUPLES, {"after": after, "max": size})
-        rows = self._identity._rows(_names.FETCH_DIRECT, {"notes": [self._note], "after": after, "max": size})
+            return self._seat.rows(_names.TUPLES, {"after": after, "max": size})
+        rows = self._seat.rows(_names.FETCH_DIRECT, {"notes": [self._note], "after": after, "max": size})
         return [(row[1], row[2]) for row in rows if row[-1] == self.event_id]
 
 
 class Reply:
     """What became of a request: its rows, or its error."""
 
-    def __init__(self, identity: Identity, row: tuple[Any, ...]) -> None:
-        self._identity = identity
+    def __init__(self, seat: Seat, row: tuple[Any, ...]) -> None:
+        self._seat = seat
         self.request_id: int = row[0]
         self.status: str = row[1]
         self.columns: list[str] = row[2] or []
@@ -136,7 +134,7 @@ class Reply:
         self.raise_error()
         after = 0
         while True:
-            rows = self._identity._rows(_names.REPLY_ROWS, {"after": after, "max": size})
+            rows = self._seat.rows(_names.REPLY_ROWS, {"after": after, "max": size})
             if rows:
                 yield [loads(text) for _, text in rows]
                 after = rows[-1][0]
@@ -145,7 +143,7 @@ class Reply:
 
     def is_completed(self) -> bool:
         """Tell whether it was completed: by `commit_receive`, or since another one was received."""
-        return self._identity._is_completed(_names.REPLY_COMPLETED, self.request_id)
+        return self._seat.is_completed(_names.REPLY_COMPLETED, self.request_id)
 
     def raise_error(self) -> None:
         """Raise RequestFailed unless the request succeeded."""

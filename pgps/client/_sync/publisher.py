@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from pgps.client import _calls, _wire
-from pgps.client._sync.session import AnyConnection, Session, fetch
+from pgps.client._sync.core import Core
+from pgps.client._sync.session import AnyConnection, fetch
 
 __all__ = ["Publisher"]
 
@@ -20,17 +21,9 @@ Record: TypeAlias = Mapping[str, Any]
 class Publisher:
     """Publishes for a client."""
 
-    def __init__(
-        self,
-        session: Session,
-        producer: str | None,
-        shape: Callable[[str, AnyConnection], _wire.Shape],
-        forget: Callable[[str], object],
-    ) -> None:
-        self._session = session
+    def __init__(self, core: Core, producer: str | None) -> None:
+        self._core = core
         self._producer = producer
-        self._shape = shape
-        self._forget = forget
         self._numbers: dict[str, range] = {}
 
     def publish(
@@ -46,9 +39,9 @@ class Publisher:
                 first = self._number(event_type, len(records), connection)
                 return self._send(connection, event_type, records, manner, first)
         if self._producer is None:
-            return self._session.run(lambda link: self._send(link, event_type, records, manner, None), again=False)
-        first = self._session.run(lambda link: self._number(event_type, len(records), link))
-        return self._session.run(lambda link: self._send(link, event_type, records, manner, first))
+            return self._core.session.run(lambda link: self._send(link, event_type, records, manner, None), again=False)
+        first = self._core.session.run(lambda link: self._number(event_type, len(records), link))
+        return self._core.session.run(lambda link: self._send(link, event_type, records, manner, first))
 
     def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
         """Take numbers that follow upon each other: what is remembered of them is a range."""
@@ -71,13 +64,13 @@ class Publisher:
     ) -> int | None:
         names = None if any(manner.values()) else _wire.same_keys(records)
         if names is not None:
-            shape = self._shape(event_type, connection)
+            shape = self._core.shape(event_type, connection)
             known = shape.insertable(names, many=len(records) > 1)
             if known is not None:
                 try:
                     return self._insert(connection, shape, known, records, first)
                 except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
-                    self._forget(event_type)  # its attributes are others now
+                    self._core.forget_shape(event_type)  # its attributes are others now
                     raise
         return self._call(connection, event_type, records, manner, first)
 

@@ -1,45 +1,27 @@
 # Made by tools/unasync_client.py from pgps/client/_async/reading.py: change that, then `make generate`.
-"""What a subscription reads: rows and JSON as events, batches that belong to a transaction."""
+"""What a subscription reads: rows and JSON as events."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pgps.client import _calls
+from pgps.client._sync.core import Core
 from pgps.client._sync.feed import Feed, received
 from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._wire import mapped, uncollected
 from pgps.client.events import Event, Reader, RowReader, loads
 
-if TYPE_CHECKING:
-    from pgps.client._sync.client import Client
-    from pgps.client._sync.subscription import Subscription
-
-__all__ = ["Batch", "Reading"]
+__all__ = ["Reading"]
 
 T = TypeVar("T")
-
-
-class Batch(list[Event[T]]):
-    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
-
-    def __init__(self, subscription: Subscription[T], connection: AnyConnection, events: list[Event[T]]) -> None:
-        super().__init__(events)
-        self.subscription = subscription
-        self.connection = connection
-
-    def nack(
-        self, event: Event[T] | list[Event[T]], error: str | None = None, *, retry_in: float | None = None
-    ) -> None:
-        """Put one of the events, or several, back, as part of the transaction."""
-        self.subscription.nack(event, error, retry_in=retry_in, connection=self.connection)
 
 
 class Reading(Generic[T]):
     """Receives for one subscription, and makes events of what comes."""
 
-    def __init__(self, client: Client, feed: Feed, name: str, event_type: str, cls: type | None) -> None:
-        self._client = client
+    def __init__(self, core: Core, feed: Feed, name: str, event_type: str, cls: type | None) -> None:
+        self._core = core
         self._feed = feed
         self._name = name
         self._event_type = event_type
@@ -57,7 +39,7 @@ class Reading(Generic[T]):
             with mapped():
                 found = received(connection, self._event_type, [self._name], max_events, self._feed.consumer)
         if self._rows is None or self._rows.names != found.names:
-            shape = None if self._cls is None else self._client.shape(self._event_type)
+            shape = None if self._cls is None else self._core.shape_now(self._event_type)
             self._rows = RowReader(self._event_type, found.names, self._cls, shape)
         with uncollected():
             return self._rows.events(found.rows)
@@ -80,8 +62,8 @@ class Reading(Generic[T]):
             reader = self._readers.get(event_type)
             if reader is None or reader.keys != payload.keys():
                 # The first of its type, or the type is another one now.
-                self._client._shapes.pop(event_type, None)
-                shape = self._client._shape(event_type, connection)
+                self._core.forget_shape(event_type)
+                shape = self._core.shape(event_type, connection)
                 reader = self._readers[event_type] = Reader(shape, self._cls)
             events.append(Event(event_id, event_type, reader(payload), *rest))
         return events

@@ -144,14 +144,14 @@ async def test_the_lost_answer_of_a_receive_is_asked_for_again_and_not_passed_ov
             publish(admin, kind, n)
         dispatch(admin)
         assert await payloads(await me.receive_event()) == [1]
-        rows_of = client._session.rows
+        rows_of = client._core.session.rows
 
         async def answered_and_lost(*args: Any, **named: Any) -> list[Any]:
-            client._session.rows = rows_of  # type: ignore[method-assign]
+            client._core.session.rows = rows_of  # type: ignore[method-assign]
             await rows_of(*args, **named)
             raise errors.ConnectionLost("the answer was lost")
 
-        client._session.rows = answered_and_lost  # type: ignore[method-assign]
+        client._core.session.rows = answered_and_lost  # type: ignore[method-assign]
         assert await payloads(await me.receive_event()) == [2]
         assert await payloads(await me.receive_event()) == [3]
     call(admin, "drop_client", who)
@@ -212,7 +212,7 @@ async def test_a_prefix_and_the_clause_raiser(
         later = name(f"{prefix}_c")
         with admin.transaction():  # with its rights: who hears of it looks at once
             make_type(admin, later)
-        await until(lambda: len(me._channels) == 4)
+        await until(lambda: len(me._seat._channels) == 4)
         publish(admin, later, 3)
         assert await payloads(await me.get_event(timeout=5.0)) == [3]
     for who in (one, two):

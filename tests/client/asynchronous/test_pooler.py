@@ -26,7 +26,7 @@ async def test_two_clients_share_the_work_and_a_server_process(
     made = name()
     make_type(admin, made)
     async with AsyncClient(pooler.dsn, name="a") as first, AsyncClient(pooler.dsn, name="b") as second:
-        assert await first._session.run(is_pooled)
+        assert await first._core.session.run(is_pooled)
         mine = first.subscribe(made, made, handler="any", temporary=True)
         other = second.subscribe(made)
         async with mine, other:

@@ -108,7 +108,7 @@ def test_closing_lets_a_handler_finish_and_keeps_the_rest(dsn: str, admin: psyco
 
         def handle(event: Event[dict[str, int]]) -> None:
             seen.append(event.payload["n"])
-            subscription._stopping = True  # as close() says while a handler runs
+            subscription._receiver.is_stopping = True  # as close() says while a handler runs
 
         subscription.start(handle)
         publish(admin, kind, 1, 2, 3)

@@ -25,7 +25,7 @@ def test_two_clients_share_the_work_and_a_server_process(pooler: Pooler, admin: 
     made = name()
     make_type(admin, made)
     with Client(pooler.dsn, name="a") as first, Client(pooler.dsn, name="b") as second:
-        assert first._session.run(is_pooled)
+        assert first._core.session.run(is_pooled)
         mine = first.subscribe(made, made, handler="any", temporary=True)
         other = second.subscribe(made)
         with mine, other:

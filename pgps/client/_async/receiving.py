@@ -1,0 +1,159 @@
+"""Taking the events of one subscription, acknowledging them, putting them back; batches of a transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from pgps.client import _calls
+from pgps.client._async import runtime
+from pgps.client._async.core import AsyncCore
+from pgps.client._async.hub import POLL_DEAF
+from pgps.client._async.reading import AsyncReading
+from pgps.client._async.session import AnyConnection, fetch
+from pgps.client._wire import mapped
+from pgps.client.events import Event
+from pgps.errors import ClientClosed
+
+__all__ = ["AsyncBatch", "AsyncReceiver"]
+
+T = TypeVar("T")
+
+
+class AsyncReceiver(Generic[T]):
+    """What a subscription and its handler receive with; the public face of each call is AsyncSubscription's.
+
+    `begin` says what is read when the subscription has been found, `stop` ends
+    every wait, `end` gives the connection back.
+    """
+
+    def __init__(self, core: AsyncCore, name: str, *, prefetch: int, poll: float | None) -> None:
+        self.name = name
+        self.prefetch = prefetch
+        self.is_stopping = False
+        self._core = core
+        self._poll = core.poll if poll is None else poll
+        self._feed = core.feed
+        self._signal = runtime.Signal()
+        self._reading: AsyncReading[T] | None = None
+
+    def begin(self, event_type: str, cls: type | None, *, is_shared: bool) -> None:
+        """Read events of a type from now on, as objects of a class."""
+        if is_shared:
+            # What it was given is its own; another subscription of this client of the same name would acknowledge it.
+            self._feed = self._core.another_feed()
+        self._reading = AsyncReading(self._core, self._feed, self.name, event_type, cls)
+
+    def stop(self) -> None:
+        """End every wait."""
+        self.is_stopping = True
+        self._signal.set()
+
+    async def end(self) -> None:
+        """Give the connection back."""
+        if self._feed is not self._core.feed:
+            await self._feed.session.close()
+
+    def heard(self, _payload: str | None) -> None:
+        """Look again, since there is something, or may be."""
+        self._signal.set()
+
+    async def receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
+        """Return the next events, [] when none came within `timeout` seconds; acknowledge those before when `acks`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._signal.clear()
+            events = await self.take(None, max_events, acks=acks)
+            if events or not await self._wait(deadline):
+                return events
+            acks = False
+
+    async def take(
+        self, connection: AnyConnection | None, max_events: int | None = None, *, acks: bool = False
+    ) -> list[Event[T]]:
+        """Return what there is, without waiting."""
+        if self._reading is None:
+            raise ClientClosed("the subscription is not open", hint="Enter it with `with`.")
+        return await self._reading.take(connection, max_events or self.prefetch, acks=acks)
+
+    async def ack(self, up_to: Event[T] | int | None = None, *, connection: AnyConnection | None = None) -> int:
+        """Acknowledge; see AsyncSubscription.ack."""
+        if up_to is None and connection is None:
+            return await self._feed.ack(self.name)
+        event_id = up_to.event_id if isinstance(up_to, Event) else up_to
+        params = {"subscription": self.name, "up_to": event_id, "consumer": self._feed.consumer}
+        if connection is not None:
+            return int(await self._one(connection, _calls.ACK, params))
+        return int((await self._feed.session.rows(_calls.ACK, params))[0][0])
+
+    async def nack(
+        self,
+        event: Event[T] | int | list[Event[T]],
+        error: str | None = None,
+        *,
+        retry_in: float | None = None,
+        connection: AnyConnection | None = None,
+    ) -> None:
+        """Put back; see AsyncSubscription.nack."""
+        given = event if isinstance(event, list) else [event]
+        params = {
+            "subscription": self.name,
+            "event_ids": [one.event_id if isinstance(one, Event) else one for one in given],
+            "error": error,
+            "retry_in": retry_in,
+            "consumer": self._feed.consumer,
+        }
+        if connection is not None:
+            await self._one(connection, _calls.NACK, params)
+        else:
+            await self._feed.session.rows(_calls.NACK, params, again=False)
+
+    @contextlib.asynccontextmanager
+    async def transaction(
+        self, max_events: int | None = None, *, timeout: float | None = None
+    ) -> AsyncIterator[AsyncBatch[T]]:
+        """Receive and acknowledge in one transaction; see AsyncSubscription.transaction."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._signal.clear()
+            async with self._core.transaction() as connection:
+                events = await self.take(connection, max_events)
+                if events:
+                    yield AsyncBatch(self, connection, events)
+                    await self.ack(connection=connection)
+                    return
+            if not await self._wait(deadline):
+                break
+        async with self._core.transaction() as connection:
+            yield AsyncBatch(self, connection, [])
+
+    async def _wait(self, deadline: float | None) -> bool:
+        """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
+        poll = min(self._poll, POLL_DEAF) if self._core.hub.is_deaf else self._poll
+        remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
+        if remaining <= 0 or self.is_stopping:
+            return False
+        await self._signal.wait(remaining)
+        return not self.is_stopping
+
+    @staticmethod
+    async def _one(connection: AnyConnection, query: str, params: dict[str, Any]) -> Any:
+        with mapped():
+            return (await fetch(connection, query, params))[0][0]
+
+
+class AsyncBatch(list[Event[T]]):
+    """Events that were received in one transaction of `connection`, which acknowledges them when it commits."""
+
+    def __init__(self, receiver: AsyncReceiver[T], connection: AnyConnection, events: list[Event[T]]) -> None:
+        super().__init__(events)
+        self.connection = connection
+        self._receiver = receiver
+
+    async def nack(
+        self, event: Event[T] | list[Event[T]], error: str | None = None, *, retry_in: float | None = None
+    ) -> None:
+        """Put one of the events, or several, back, as part of the transaction."""
+        await self._receiver.nack(event, error, retry_in=retry_in, connection=self.connection)
