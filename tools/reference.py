@@ -68,10 +68,26 @@ GROUPS = {
 # What workers call, and administrators, too.
 OF_PEOPLE = {"dispatch", "run_subscribers", "run_lanes", "reclaim", "troubles", "trouble_counts", "end_lane"}
 
+# Each channel that the sources notify: how it is called, what it says and to whom, and what it carries, if it does.
 CHANNELS = {
-    "pgps_": "`pgps_<subscription id>`: something waits for an external subscription; see `pgps.subscriptions.channel`",
-    "pgps_internal": "`pgps_internal`: something waits for internal subscriptions; for workers",
-    "pgps_dispatch": "`pgps_dispatch`: something was committed while the dispatcher slept; for workers",
+    "pgps_": ("pgps_<subscription id>", "something waits for an external subscription (`pgps.subscriptions.channel`)", ""),
+    "pgps_client_": (
+        "pgps_client_<client id>",
+        "direct events for a client, or a word to it; see `pgps.client_channels`",
+        "a note of direct events (`pgps.fetch_direct`), the events themselves where they are few and small,"
+        " `registrations` or `reply`",
+    ),
+    "pgps_direct_": (
+        "pgps_direct_<event type id>",
+        "direct events of a type, for all clients registered for it; see `pgps.client_channels`",
+        "a note of direct events (`pgps.fetch_direct`), or the events themselves where they are few and small",
+    ),
+    "pgps_internal": ("pgps_internal", "something waits for internal subscriptions; for workers", ""),
+    "pgps_dispatch": ("pgps_dispatch", "something was committed while the dispatcher slept; for workers", ""),
+    "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes of their own have something to do; for workers", ""),
+    "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
+    "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
+    "pgps_link": ("pgps_link", "there is something to tell other brokers; for workers", ""),
 }
 
 MEANINGS = {
@@ -182,13 +198,39 @@ def settings(connection: psycopg.Connection) -> Iterator[str]:
 
 
 def channels() -> Iterator[str]:
-    """Yield the channels of NOTIFY; their payload is empty."""
-    code = "".join(path.read_text() for path in (SQL / name for name in code_scripts()))
-    missing = [name for name in CHANNELS if f"'{name}'" not in code and f"notify {name};" not in code]
-    if missing:
-        raise SystemExit(f"tools/reference.py: sql/code does not notify {missing}")
-    yield "## Channels\n\nA notification carries no data."
-    yield "\n".join(f"- {description}" for description in CHANNELS.values())
+    """Yield the channels of NOTIFY; names, and whether a notification carries anything, are checked by the sources."""
+    found = notified("".join((SQL / name).read_text() for name in code_scripts()))
+    told = {name: bool(carries) for name, (_, _, carries) in CHANNELS.items()}
+    if found != told:
+        raise SystemExit(f"tools/reference.py: CHANNELS says {told}, the sources notify {found}")
+    yield "## Channels\n\nWhat a notification says is a hint: whoever listens looks for itself, and once when it begins."
+    lines = [f"| `{name}` | {says} | {carries or 'nothing'} |" for name, says, carries in CHANNELS.values()]
+    yield "\n".join(["| channel | says | carries |", "|---|---|---|", *lines])
+
+
+def notified(code: str) -> dict[str, bool]:
+    """Return the channels that code notifies, by the part of the name that is fixed, and whether with a payload."""
+    found: dict[str, bool] = {}
+    for call in re.finditer(r"pg_notify\(", code):
+        channel, payload = _arguments(code[call.end() :])
+        for name in re.findall(r"'(pgps_[a-z_]*)(?:%1\$s)?'", channel):
+            found[name] = found.get(name, False) or payload != "''"
+    return found
+
+
+def _arguments(text: str) -> list[str]:
+    """Return the arguments of a call, given what follows upon its bracket."""
+    arguments, depth, quoted = [""], 0, False
+    for character in text:
+        quoted ^= character == "'"
+        if not quoted and character == ")" and depth == 0:
+            break
+        depth += 0 if quoted else (character == "(") - (character == ")")
+        if character == "," and depth == 0 and not quoted:
+            arguments.append("")
+        else:
+            arguments[-1] += character
+    return [argument.strip() for argument in arguments]
 
 
 def errors(connection: psycopg.Connection) -> Iterator[str]:

@@ -190,8 +190,8 @@ def activity() -> Query:
     """Return the counters of each event type."""
     return SQL("""
     select event_type, published, matched, repeats, batches, last_batch_at, waiting, oldest_waiting, rate,
-           extract(epoch from pgps._clock() - oldest_waiting)::float8 as waiting_seconds,
-           extract(epoch from last_batch_at - pgps._clock())::float8 as last_batch_ahead
+           extract(epoch from clock_timestamp() - oldest_waiting)::float8 as waiting_seconds,
+           extract(epoch from last_batch_at - clock_timestamp())::float8 as last_batch_ahead
     from pgps.activity order by event_type""")
 
 
@@ -401,7 +401,7 @@ SUMMARY = """
            (select count(*) from pgps.subscriptions) as subscriptions,
            (select count(distinct worker) from pgps.workers) as workers,
            (select coalesce(sum(waiting), 0)::bigint from pgps.activity) as waiting,
-           (select extract(epoch from pgps._clock() - min(oldest_waiting))::float8 from pgps.activity)
+           (select extract(epoch from clock_timestamp() - min(oldest_waiting))::float8 from pgps.activity)
                as lag_seconds,
            (select coalesce(sum(depth), 0)::bigint from pgps.subscriptions) as depth,
            (select count(*) from pgps.exceptions) as exceptions
@@ -437,7 +437,7 @@ HAS_LINKS = "select to_regclass('pgps.link_details') is not null as has_links"
 IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_identity() i"
 
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
-MOMENT = "select current_database() as database, pgps._clock() as now"
+MOMENT = "select current_database() as database, clock_timestamp() as now"
 
 SESSION = "set jit = off; set datestyle = iso; set default_transaction_isolation = 'read committed'"
 

@@ -28,7 +28,7 @@ from pgps_spark.copying import copied_apart, copied_in
 from pgps_spark.errors import database_errors, unwrapped
 from pgps_spark.progress import progress as shown_progress
 from pgps_spark.rejects import Rejects, find_rejects, rejects_job, rejects_load
-from pgps_spark.sessions import is_connect
+from pgps_spark.remote import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from pgps.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["driver_jar", "is_connect", "java_version", "register", "require_java", "require_spark", "session"]
+__all__ = ["driver_jar", "java_version", "register", "require_java", "require_spark", "session"]
 
 OLDEST_JAVA = 17
 _JARS = ("/usr/share/java", "/usr/share/pgsql", "/usr/local/share/java", "/opt/java")
@@ -131,11 +131,6 @@ def _use_this_python() -> None:
 def _submitted() -> bool:
     """Say whether spark-submit has started the JVM, with jars and master as it was told."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def is_connect(thing: object) -> bool:
-    """Say whether a session or a DataFrame is one of Spark Connect, whose JVM is elsewhere."""
-    return type(thing).__module__.startswith("pyspark.sql.connect.")
 
 
 def register(spark: SparkSession) -> None:

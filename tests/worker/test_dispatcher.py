@@ -27,6 +27,18 @@ def test_what_was_committed_before_the_worker_came_is_delivered(
     wait_until(lambda: ticks.seen("all") == [1, 2, 3])
 
 
+def test_its_batches_are_as_large_as_the_setting_says(own_database: str, ticks: Ticks, workers: Workers) -> None:
+    ticks.connection.execute("select pgps.configure('max_batch_events', '50')")
+    ticks.subscribe("all")
+    for first in range(0, 400, 10):
+        ticks.publish(*range(first, first + 10))
+    workers(own_database)
+    ticks.wait_for("all", 399)
+    events = ticks.connection.execute("select events from pgps_internal.batch_type").fetchall()
+    assert sum(number for (number,) in events) == 400
+    assert max(number for (number,) in events) <= 50
+
+
 def test_what_rolls_back_is_not_delivered(own_database: str, ticks: Ticks, connect: Connect, workers: Workers) -> None:
     ticks.subscribe("all")
     workers(own_database)

@@ -53,8 +53,7 @@ DISPATCH_CHANNEL = "pgps_dispatch"
 INTERNAL_CHANNEL = "pgps_internal"
 
 # With a number, a call is one batch; without one it would go on in one transaction while events come.
-_BATCH: LiteralString = "max_events => 10000"
-_DISPATCH: LiteralString = "pgps.dispatch_batch(" + _BATCH + "), pg_catalog.current_setting('pgps.woken', true)"
+_DISPATCH: LiteralString = "pgps.dispatch_batch(), pg_catalog.current_setting('pgps.woken', true)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def begin_large(wire: Wire, timeout: float) -> int:
     """Begin the transaction in which a large one is dispatched in parts; return how many events the largest has."""
     wire.command("begin")
     limit_statements(wire, timeout)
-    return int(wire.row("select pgps.dispatch_large(" + _BATCH + ")")[0])
+    return int(wire.row("select pgps.dispatch_large()")[0])
 
 
 def dispatch_next_part(wire: Wire) -> Batch | None:

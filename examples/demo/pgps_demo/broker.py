@@ -70,7 +70,7 @@ class Broker:
         with self.cluster.connect() as connection:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
         install.install(self.dsn())
-        scene.build(self)
+        scene.build(self.dsn)
 
     def start_worker(self) -> None:
         """Start `pgps-worker` as a process of its own, under a role that is no superuser."""

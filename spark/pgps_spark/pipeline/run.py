@@ -9,7 +9,7 @@ from pgps_spark.errors import unwrapped
 from pgps_spark.pipeline import analyse, archive, ingest, report
 from pgps_spark.pipeline.config import Analyse, Archive, Ingest, Job, Report
 from pgps_spark.queries import to_end
-from pgps_spark.sessions import is_connect
+from pgps_spark.remote import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -101,20 +101,22 @@ end
 $$;
 comment on function pgps_internal.dispatch_large_part(bigint) is 'Matches one part of a large transaction as a batch of its own; returns how many events';
 
-create or replace function pgps.dispatch_batch(max_events integer) returns bigint
+create or replace function pgps.dispatch_batch(max_events integer = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    v_most integer := coalesce(dispatch_batch.max_events, pgps_internal.setting('max_batch_events')::integer);
     v_last pgps_internal.batch;
     v_window pgps_internal.cut;
     v_part pgps_internal.part;
     v_events bigint := 0;
     v_large bigint;
 begin
-    if dispatch_batch.max_events is null or dispatch_batch.max_events <= 0 then
-        raise exception 'invalid max_events %', dispatch_batch.max_events using errcode = '22023', hint = 'Give a positive number.';
+    if v_most <= 0 then
+        raise exception 'invalid max_events %', v_most using errcode = '22023',
+            hint = 'Give a positive number, or null for the setting max_batch_events.';
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
@@ -126,11 +128,11 @@ begin
     while v_events = 0 loop
         v_last := pgps_internal.last_batch();
         v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
-            then pgps_internal.next_window(v_last, dispatch_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
+            then pgps_internal.next_window(v_last, v_most) else pgps_internal.begin_epoch(v_last) end;
         exit when (v_window.batch).batch_id is null;
         foreach v_part in array v_window.parts loop
-            if upper(v_part.ranges) - lower(v_part.ranges) > dispatch_batch.max_events then
-                v_large := pgps_internal.size_if_large(v_window, dispatch_batch.max_events);
+            if upper(v_part.ranges) - lower(v_part.ranges) > v_most then
+                v_large := pgps_internal.size_if_large(v_window, v_most);
                 if v_large > 0 then
                     return -v_large;
                 end if;
@@ -149,23 +151,26 @@ begin
 end
 $$;
 comment on function pgps.dispatch_batch(integer) is
-'For a worker: as pgps.dispatch(max_events), without the lanes (pgps.run_lanes), and of a transaction too large for one statement it returns the number of events, negative, and
-leaves it to be dispatched with pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 also when null, 42501.';
+'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting max_batch_events. Of a
+transaction too large for one statement it returns the number of events, negative, and leaves it to be dispatched with
+pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not positive, 42501.';
 
-create or replace function pgps.dispatch_large(max_events integer) returns bigint
+create or replace function pgps.dispatch_large(max_events integer = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
+    v_most integer := coalesce(dispatch_large.max_events, pgps_internal.setting('max_batch_events')::integer);
     v_window pgps_internal.cut;
 begin
-    if dispatch_large.max_events is null or dispatch_large.max_events <= 0 then
-        raise exception 'invalid max_events %', dispatch_large.max_events using errcode = '22023', hint = 'Give a positive number.';
+    if v_most <= 0 then
+        raise exception 'invalid max_events %', v_most using errcode = '22023',
+            hint = 'Give a positive number, or null for the setting max_batch_events.';
     end if;
     perform pgps_internal.require_read_committed();
     lock table only pgps_internal.batch in share row exclusive mode;
-    v_window := pgps_internal.cut_window(dispatch_large.max_events);
+    v_window := pgps_internal.cut_window(v_most);
     if (v_window.batch).batch_id is null then
         return 0;
     end if;
@@ -176,7 +181,8 @@ comment on function pgps.dispatch_large(integer) is
 'For a worker: begins to dispatch what pgps.dispatch_batch(max_events) found too large; returns how many events the largest part has, 0 = nothing
 waits any more. In the same transaction pgps.dispatch_next_part() matches part after part until it returns null: the parts become visible together
 when the transaction commits, and none of them takes longer than a batch. Other dispatchers wait for it. Needs pgps_worker or pgps_admin.
-Errors: 22023 also when null, 42501.';
+null: as in dispatch_batch.
+Errors: 22023 not positive, 42501.';
 
 create or replace function pgps.dispatch_next_part() returns bigint
 language plpgsql security definer

@@ -97,6 +97,7 @@ def test_a_worker_dispatches_it_part_by_part_and_nobody_sees_it_before_the_last(
     publish(broker, "tick", *range(400))
     assert call(broker, "dispatch_batch", 100) == -400
     assert call(broker, "dispatch_batch", 100) == -400, "nothing was done"
+    assert call(broker, "dispatch_batch") == -400, "the setting max_batch_events, when nothing is said"
     worker = opened(autocommit=False)
     assert call(worker, "dispatch_large", 100) <= _PART
     parts = list(iter(lambda: call(worker, "dispatch_next_part"), None))
@@ -114,7 +115,7 @@ def test_a_worker_dispatches_it_part_by_part_and_nobody_sees_it_before_the_last(
         assert call(broker, "dispatch_large", 100) == 0
         assert call(broker, "dispatch_next_part") is None
     for function in ("dispatch_batch", "dispatch_large"):
-        for wrong in (0, None):
+        for wrong in (0, -1):
             with refused("22023", "max_events"):
                 rows(broker, f"select pgps.{function}(%s)", [wrong])
 
