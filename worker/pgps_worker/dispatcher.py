@@ -7,6 +7,7 @@ import random
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from psycopg import errors
@@ -15,6 +16,7 @@ from pgps_worker import broker
 from pgps_worker.bell import hang
 from pgps_worker.connection import connect
 from pgps_worker.large import dispatch_large
+from pgps_worker.modes import Modes
 from pgps_worker.pace import ALL_ENDED_POLLS, CONFIRM, RUNG_POLLS, SAFETY, Pace, Round, confirm
 from pgps_worker.wire import Wire
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals
 
-__all__ = ["Dispatcher"]
+__all__ = ["LEADING", "Dispatcher", "Leading"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,33 @@ _STANDBY_POLL = (0.7, 1.0)
 # A batch that is lost in a crash of the server is cut again, and what was built on it was lost with it: the
 # flush of any later durable commit covers it. Waiting for the disk here would only be latency.
 _SETTINGS = {"synchronous_commit": "off"}
+
+
+class Leading(Enum):
+    """The dispatcher that leads is always in one of these modes, until it is interrupted or has lost the lead.
+
+    In which mode the leader is, publishers read in pgps_internal.wake_seq (sql/code/dispatch/wake.sql). Between the
+    commit of an event and its dispatch there is always one of: a look that is still to come, or a NOTIFY.
+    """
+
+    AWAKE = "It looks again and again; publishers are spared the NOTIFY."
+    FALLING_ASLEEP = "Publishers notify from now on; it looks until all have ended that were committing without."
+    ASLEEP = "It waits to be told, and looks now and then, should a notification be lost."
+
+
+# From each mode to the ones that follow, and what leads there.
+LEADING = {
+    # Also when it is interrupted: whoever leads next must be told.
+    Leading.AWAKE: {
+        Leading.FALLING_ASLEEP: "nothing has come for a while, or it is to stop",
+        Leading.ASLEEP: "another session leads now, and publishers are not told anything; soon it gives up",
+    },
+    Leading.FALLING_ASLEEP: {
+        Leading.ASLEEP: "all have ended that ran when it began to, or it has waited for half a minute",
+        Leading.AWAKE: "somebody rang who has not committed yet, or events come as fast as before",
+    },
+    Leading.ASLEEP: {Leading.AWAKE: "publishers notify too often, or somebody rang who has not committed yet"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +154,18 @@ class _Leader:
         if self._patience > self._timeout:
             broker.limit_session(self._wire, self._patience)
         self._keep_leading(patience=0)
-        while not self._wire.interrupted:
-            self._keep_leading()
-            # Awake first: who commits now may have seen the last leader awake, and will not tell.
-            if not self._awake():
-                self._asleep()
+        turns = {
+            Leading.AWAKE: self._awake,
+            Leading.FALLING_ASLEEP: self._fall_asleep,
+            Leading.ASLEEP: self._asleep,
+        }
+        # Awake first: who commits now may have seen the last leader awake, and will not tell.
+        modes = Modes(Leading.AWAKE, LEADING)
+        while modes.now is Leading.FALLING_ASLEEP or not self._wire.interrupted:
+            modes.to(turns[modes.now]())
 
-    def _awake(self) -> bool:
-        """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while; True: once more."""
+    def _awake(self) -> Leading:
+        """Look again and again, sparing publishers the NOTIFY, until nothing has come for a while."""
         awake = False
         while not self._wire.interrupted:
             began = time.monotonic()
@@ -145,13 +178,10 @@ class _Leader:
                 break
             self._keep_leading()
             self._wire.pause(self._pace.linger())
-        return awake and self._fall_asleep()
+        return Leading.FALLING_ASLEEP if awake else Leading.ASLEEP
 
-    def _fall_asleep(self) -> bool:
-        """Have publishers wake the leader again, and look until none is left that was committing without.
-
-        True when it is to be awake at once: rung meanwhile, since others have taken it to be awake, or busy again.
-        """
+    def _fall_asleep(self) -> Leading:
+        """Have publishers wake the leader again, and look until none is left that was committing without."""
         began = time.monotonic()
         running, batch = broker.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
@@ -162,26 +192,28 @@ class _Leader:
             if ended or self._wire.interrupted:
                 break
             if self._pace.is_busy(now):
-                return True
+                return Leading.AWAKE
             self._keep_leading()
             if self._wire.notified(poll) and self._bell:
-                return True
-        return False
+                # Others that came meanwhile have taken it to be awake.
+                return Leading.AWAKE
+        return Leading.ASLEEP
 
-    def _asleep(self) -> None:
+    def _asleep(self) -> Leading:
         """Wait for publishers to notify, until they do it too often; or for the bell."""
         timeout = CONFIRM
         while not self._wire.interrupted:
             told = self._wire.notified(timeout)
             if self._bell and (told or (timeout == SAFETY and broker.is_told_awake(self._wire))):
                 # Whoever rang has not committed yet, and others that came meanwhile have not rung.
-                return
+                return Leading.AWAKE
             self._keep_leading()
             began = time.monotonic()
             batch = broker.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
-                return
+                return Leading.AWAKE
             timeout = confirm(batch.events)
+        return Leading.ASLEEP
 
     def _keep_leading(self, patience: float = SAFETY) -> None:
         """Say every second that this session leads, and make sure of it."""

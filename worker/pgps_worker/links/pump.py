@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -17,13 +18,14 @@ import psycopg
 from pgps_worker.links import calls, copy
 from pgps_worker.links.buffer import Buffer
 from pgps_worker.links.together import together
+from pgps_worker.modes import Modes
 
 if TYPE_CHECKING:
     from pgps_worker.connection import Connection
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import Vitals, WayVitals
 
-__all__ = ["HEARTBEAT", "Pump", "Size"]
+__all__ = ["CARRYING", "HEARTBEAT", "Carrying", "Pump", "Size"]
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,35 @@ class _End:
     of_all: bool = False
 
 
+class Carrying(Enum):
+    """One way of a link is always in one of these modes, from when it is opened until it breaks or is drained.
+
+    The task that reads is ahead of the one that writes. In the modes that begin again both end: what was read ahead is
+    thrown away, and both start behind the last batch that the target has.
+    """
+
+    STRAIGHT = "Batches go as they were read, each into the log by one COPY or one call."
+    AGAIN = "The target had more than was known here: to begin again behind that."
+    REFUSED = "The target has refused an event of the batch: to begin again, and go the long way."
+    LONG_WAY = "The next batch goes through a stage, where the events that are refused are taken out one by one."
+
+
+# From each mode to the ones that follow, and what leads there.
+CARRYING = {
+    Carrying.STRAIGHT: {
+        Carrying.AGAIN: "the target has received up to another batch than the one before",
+        Carrying.REFUSED: "an event breaks a constraint there, or cannot be read",
+    },
+    Carrying.AGAIN: {Carrying.STRAIGHT: "both tasks have ended"},
+    Carrying.REFUSED: {Carrying.LONG_WAY: "both tasks have ended"},
+    Carrying.LONG_WAY: {
+        Carrying.STRAIGHT: "the batch is there",
+        Carrying.AGAIN: "the batch was there already",
+    },
+}
+_BEGIN_AGAIN = {Carrying.AGAIN: Carrying.STRAIGHT, Carrying.REFUSED: Carrying.LONG_WAY}
+
+
 @dataclass(slots=True)
 class Pump:
     """One way of a link: what `source` has goes to `target`, behind the number `last`."""
@@ -77,8 +108,7 @@ class Pump:
     drained: bool = False
     other_way: Pump | None = None
     _buffer: Buffer[calls.Batch | bytes | _End] = field(default_factory=Buffer)
-    _again: bool = False
-    _staged: bool = False
+    _modes: Modes[Carrying] = field(default_factory=lambda: Modes(Carrying.STRAIGHT, CARRYING))
 
     async def run(self) -> None:
         """Carry until asked to stop, or the link is drained.
@@ -87,8 +117,16 @@ class Pump:
         """
         await self.source.execute(f'listen "{self.channel}"; listen {calls.LINK_CHANNEL}'.encode())
         while not self.stop.requested and not self._is_over():
-            self._again = False
+            self._modes.to(_BEGIN_AGAIN.get(self._modes.now, self._modes.now))
             await together({f"{self.channel}-read": self._read(), f"{self.channel}-write": self._write()})
+
+    @property
+    def _begins_again(self) -> bool:
+        return self._modes.now in _BEGIN_AGAIN
+
+    @property
+    def _is_staged(self) -> bool:
+        return self._modes.now is Carrying.LONG_WAY
 
     async def compare(self) -> None:
         """Let the source compare what the target has received with what it sent; nothing is carried.
@@ -101,7 +139,7 @@ class Pump:
         """Read what the source has for the target, and ahead of what is written while there is more than one batch."""
         after, confirmed = self.last, self.last
         refresh, beat = True, time.monotonic()
-        while not self.stop.requested and not self._again:
+        while not self.stop.requested and not self._begins_again:
             asked = self.size.events
             confirmed = self.last
             batch = await calls.next_batch(
@@ -111,7 +149,7 @@ class Pump:
                 confirmed=confirmed,
                 refresh=refresh,
                 mark=self.mark,
-                with_rows=0 if self._staged else _SMALL,
+                with_rows=0 if self._is_staged else _SMALL,
             )
             self.mark = None
             self.drained = batch.drained
@@ -133,7 +171,7 @@ class Pump:
 
     async def _pause(self, batch: calls.Batch, confirmed: int) -> bool:
         """Wait while there is nothing to ask for; return whether there may be more to tell than events."""
-        if self._again:
+        if self._begins_again:
             return False
         if batch.is_empty and confirmed == self.last:
             told = await self._wait(HEARTBEAT)
@@ -155,7 +193,7 @@ class Pump:
     async def _write(self) -> None:
         """Write batch after batch; behind one that has to be received in another way, let the rest go."""
         while isinstance(batch := await self._next(), calls.Batch):
-            if not self._again:
+            if not self._begins_again:
                 await self.carry(batch)
             await self._buffer.done()
         await self._buffer.done()
@@ -179,32 +217,36 @@ class Pump:
         """Receive one batch, in one transaction."""
         began = time.monotonic()
         try:
-            if batch.is_small and not self._staged:
+            if batch.is_small and not self._is_staged:
                 last = await calls.take(self.target, batch)
                 if last is not None:
-                    self.last, self._again = last, True
+                    self._begin_again(last)
                     return
                 self._note(batch, began)
                 return
-            begun = await calls.begin(self.target, batch, staged=self._staged)
+            begun = await calls.begin(self.target, batch, staged=self._is_staged)
             if begun.last > batch.after:
                 await self.target.rollback()
-                self.last, self._again = begun.last, True
+                self._begin_again(begun.last)
                 return
             for statement in begun.copies:
                 await self._write_events(statement)
             await calls.apply(self.target)
         except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.SerializationFailure) as error:
             await self.target.rollback()
-            if self._staged:
+            if self._is_staged:
                 raise
             log.info("batch %s goes the long way: %s", batch.upto, error)
-            self._staged = self._again = True
+            self._modes.to(Carrying.REFUSED)
             return
         self._note(batch, began)
 
+    def _begin_again(self, last: int) -> None:
+        self.last = last
+        self._modes.to(Carrying.AGAIN)
+
     def _note(self, batch: calls.Batch, began: float) -> None:
-        self._staged = False
+        self._modes.to(Carrying.STRAIGHT)
         self.last = batch.upto
         self.vitals.events_carried += batch.events
         self.carried.events += batch.events

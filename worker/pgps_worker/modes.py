@@ -1,0 +1,33 @@
+"""Loops that are always in one of a few modes, and the table of ways from each to the next, which they keep to."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Modes"]
+
+M = TypeVar("M", bound=Enum)
+
+
+class Modes(Generic[M]):
+    """The mode that a loop is in.
+
+    `ways` has for each mode the ones that may follow, and what leads there: the
+    documentation of the loop, which `to` holds it to.
+    """
+
+    def __init__(self, first: M, ways: Mapping[M, Mapping[M, str]]) -> None:
+        self.now = first
+        self._ways = ways
+
+    def to(self, following: M) -> None:
+        """Go over to another mode, or stay. Raises ValueError when there is no such way."""
+        if following is self.now:
+            return
+        if following not in self._ways[self.now]:
+            raise ValueError(f"{self.now.name} is not followed by {following.name}")
+        self.now = following
