@@ -123,7 +123,7 @@ def test_a_leader_that_is_interrupted_awake_has_publishers_notify_the_next_one(
 
     def interrupted(wire: Any) -> tuple[bool, Batch]:
         scene.interrupted = True
-        return cast("tuple[bool, Batch]", stay_awake(wire))
+        return stay_awake(wire)
 
     monkeypatch.setattr(broker, "stay_awake_and_dispatch", interrupted)
     scene.lead()
