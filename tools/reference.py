@@ -70,21 +70,24 @@ OF_PEOPLE = {"dispatch", "run_subscribers", "run_lanes", "reclaim", "troubles", 
 
 # Each channel that the sources notify: how it is called, what it says and to whom, and what it carries, if it does.
 CHANNELS = {
-    "pgps_": ("pgps_<subscription id>", "something waits for an external subscription (`pgps.subscriptions.channel`)", ""),
+    "pgps_": (
+        "pgps_<subscription id>",
+        "something waits for an external subscription (`pgps.subscriptions.channel`)",
+        "",
+    ),
     "pgps_client_": (
         "pgps_client_<client id>",
         "direct events for a client, or a word to it; see `pgps.client_channels`",
-        "a note of direct events (`pgps.fetch_direct`), the events themselves where they are few and small,"
-        " `registrations` or `reply`",
+        "a note of direct events (`pgps.fetch_direct`), few and small events themselves, `registrations`, or `reply`",
     ),
     "pgps_direct_": (
         "pgps_direct_<event type id>",
         "direct events of a type, for all clients registered for it; see `pgps.client_channels`",
-        "a note of direct events (`pgps.fetch_direct`), or the events themselves where they are few and small",
+        "a note of direct events (`pgps.fetch_direct`), or few and small events themselves",
     ),
     "pgps_internal": ("pgps_internal", "something waits for internal subscriptions; for workers", ""),
     "pgps_dispatch": ("pgps_dispatch", "something was committed while the dispatcher slept; for workers", ""),
-    "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes of their own have something to do; for workers", ""),
+    "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes have something to do; for workers", ""),
     "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
     "pgps_link": ("pgps_link", "there is something to tell other brokers; for workers", ""),
@@ -203,7 +206,7 @@ def channels() -> Iterator[str]:
     told = {name: bool(carries) for name, (_, _, carries) in CHANNELS.items()}
     if found != told:
         raise SystemExit(f"tools/reference.py: CHANNELS says {told}, the sources notify {found}")
-    yield "## Channels\n\nWhat a notification says is a hint: whoever listens looks for itself, and once when it begins."
+    yield "## Channels\n\nA notification is a hint: whoever listens looks for itself, and once when it begins."
     lines = [f"| `{name}` | {says} | {carries or 'nothing'} |" for name, says, carries in CHANNELS.values()]
     yield "\n".join(["| channel | says | carries |", "|---|---|---|", *lines])
 
@@ -212,7 +215,9 @@ def notified(code: str) -> dict[str, bool]:
     """Return the channels that code notifies, by the part of the name that is fixed, and whether with a payload."""
     found: dict[str, bool] = {}
     for call in re.finditer(r"pg_notify\(", code):
-        channel, payload = _arguments(code[call.end() :])
+        text = code[call.end() :]
+        # Inside a text that is itself in quotes they are doubled.
+        channel, payload = _arguments(text.replace("''", "'") if text.startswith("''pgps") else text)
         for name in re.findall(r"'(pgps_[a-z_]*)(?:%1\$s)?'", channel):
             found[name] = found.get(name, False) or payload != "''"
     return found
