@@ -16,11 +16,11 @@ from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.string import TextLoader
 
-from pgps import config
-from pgps.cli import _queries
+from pgps import _catalogue, config
+from pgps._catalogue import Query
+from pgps.cli import _statements
 from pgps.cli._errors import WrongUsage
 from pgps.cli._output import Output, RawJson
-from pgps.cli._queries import Query
 from pgps.errors import InstallError, UnknownName, from_database
 
 __all__ = ["Options", "Row", "Session"]
@@ -82,7 +82,7 @@ class Session:
             connection.adapters.register_loader(name, loader)
         # The views are wide and their rows few: compiling them took 2 s where running them took 10 ms. A database may
         # have its way to write times, and another isolation level, in which no position can be moved.
-        connection.execute(_queries.SESSION)
+        connection.execute(_statements.SESSION)
         return connection
 
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
@@ -123,7 +123,7 @@ class Session:
         """Raise InstallError when the reason is that there is no pgps here."""
         # The connection itself may be in the transaction that has just failed.
         with self.connect() as connection:
-            facts = connection.execute(_queries.INSTALLED).fetchone()
+            facts = connection.execute(_catalogue.INSTALLED).fetchone()
         if facts and not facts["installed"]:
             raise InstallError(
                 f'pgps is not installed in database "{facts["database"]}"',

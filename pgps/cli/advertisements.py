@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pgps.cli import _queries
+from pgps.cli import _statements
 from pgps.cli._command import Session, command
 from pgps.cli.event_types import Name
 
@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
 
 def advertise(session: Session, name: Name) -> None:
     """Announce that you publish this type; needed before publishing."""
-    session.change([_queries.call("advertise", event_type=name)], done=f'event type "{name}" advertised')
+    session.change([_statements.call("advertise", event_type=name)], done=f'event type "{name}" advertised')
 
 
 def unadvertise(session: Session, name: Name) -> None:
     """Withdraw your announcement."""
-    statement = _queries.call("unadvertise", event_type=name)
+    statement = _statements.call("unadvertise", event_type=name)
     session.change([statement], done=f'event type "{name}" no longer advertised')

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command
 from pgps.cli._format import count
 from pgps.cli._output import Column
@@ -53,9 +54,9 @@ def audit(
     """
     if dismiss:
         session.confirm("End the alarm? Nobody is told of these findings any more.", yes=yes)
-        session.change([_queries.call("dismiss_findings")], done=lambda n: f"{n} findings dismissed")
+        session.change([_statements.call("dismiss_findings")], done=lambda n: f"{n} findings dismissed")
         return
-    found = session.rows(_queries.AUDIT)
+    found = session.rows(_catalogue.AUDIT)
     session.out.rows(_COLUMNS, found, nothing="nothing has come from other brokers")
     if any(row["verdict"] == "differs" for row in found):
         raise typer.Exit(1)

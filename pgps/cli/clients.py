@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._format import ago, argument, count
 from pgps.cli._output import Column
@@ -74,15 +75,15 @@ REQUESTS = [
 @command(app, "ls")
 def ls(session: Session) -> None:
     """List the clients you may see."""
-    session.out.rows(COLUMNS, session.rows(_queries.clients()), nothing="no clients")
+    session.out.rows(COLUMNS, session.rows(_catalogue.clients()), nothing="no clients")
 
 
 @command(app, "show")
 def show(session: Session, name: Name) -> None:
     """Show one client: where it stands, what it is registered for, which requests it has sent."""
-    row = session.named(_queries.clients(name), "client", name, hint="pgps client ls")
-    registrations = session.rows(_queries.registrations(name))
-    requests = session.rows(_queries.requests(name))
+    row = session.named(_catalogue.clients(name), "client", name, hint="pgps client ls")
+    registrations = session.rows(_catalogue.registrations(name))
+    requests = session.rows(_catalogue.requests(name))
     if session.out.json:
         session.out.record(row | {"registrations": registrations, "requests": requests})
         return
@@ -102,7 +103,7 @@ def show(session: Session, name: Name) -> None:
 def rm(session: Session, name: Name, yes: Yes = False) -> None:
     """Drop a client with its registrations, what waits for it, its requests and checkpoints."""
     session.confirm(f'Drop client "{name}" with its registrations, queues and checkpoints?', yes=yes)
-    session.change([_queries.call("drop_client", client=name)], done=f'client "{name}" dropped')
+    session.change([_statements.call("drop_client", client=name)], done=f'client "{name}" dropped')
 
 
 @command(app, "class")
@@ -115,7 +116,7 @@ def source(
     Example: pgps client class quote > quote.py
     """
     with Client(session.dsn()) as client:
-        written = [class_source(client.shape(_queries.folded(name))) for name in event_types]
+        written = [class_source(client.shape(_catalogue.folded(name))) for name in event_types]
     if session.out.json:
         session.out.record(dict(zip(event_types, written, strict=True)))
     else:

@@ -7,7 +7,8 @@ import json
 import psycopg
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._checks import CHECKS
 from pgps.cli._command import Session, command
 from pgps.cli._facts import Facts, Level
@@ -48,40 +49,40 @@ def doctor(session: Session) -> None:
 def _facts(session: Session) -> Facts:
     """Gather what the checks look at; what pgps alone knows only when it is installed."""
     # A short timeout of this role or database is among what is to be found.
-    session.rows(_queries.NO_TIMEOUT)
-    server = session.one(_queries.SERVER)
-    transactions, timeouts = session.rows(_queries.TRANSACTIONS), session.rows(_queries.TIMEOUTS)
+    session.rows(_statements.NO_TIMEOUT)
+    server = session.one(_catalogue.SERVER)
+    transactions, timeouts = session.rows(_catalogue.TRANSACTIONS), session.rows(_catalogue.TIMEOUTS)
     if not server["installed"]:
         return Facts(server=server, transactions=transactions, timeouts=timeouts)
     links = _links(session)
     return Facts(
         server=server,
         installation=installed_here(session),
-        activity=session.rows(_queries.activity()),
-        event_types=session.rows(_queries.event_types()),
-        queues=session.rows(_queries.queues()),
-        stopped=session.rows(_queries.STOPPED),
-        workers=session.rows(_queries.workers()),
+        activity=session.rows(_catalogue.activity()),
+        event_types=session.rows(_catalogue.event_types()),
+        queues=session.rows(_catalogue.queues()),
+        stopped=session.rows(_catalogue.STOPPED),
+        workers=session.rows(_catalogue.workers()),
         transactions=transactions,
         timeouts=timeouts,
-        waiting=session.rows(_queries.WAITING),
+        waiting=session.rows(_catalogue.WAITING),
         health=_health(session),
         plpython_error=_plpython_error(session),
-        without_temp=session.rows(_queries.TEMP_PRIVILEGE),
+        without_temp=session.rows(_catalogue.TEMP_PRIVILEGE),
         links=links,
-        broker=session.one(_queries.IDENTITY) if links else None,
-        gaps=session.rows(_queries.GAPS),
-        differences=session.rows(_queries.FINDINGS) if session.one(_queries.HAS_AUDIT)["has_audit"] else [],
-        slow_lanes=session.rows(_queries.SLOW_LANES) if session.one(_queries.HAS_LANES)["has_lanes"] else [],
+        broker=session.one(_catalogue.IDENTITY) if links else None,
+        gaps=session.rows(_catalogue.GAPS),
+        differences=session.rows(_catalogue.FINDINGS) if session.one(_catalogue.HAS_AUDIT)["has_audit"] else [],
+        slow_lanes=session.rows(_catalogue.SLOW_LANES) if session.one(_catalogue.HAS_LANES)["has_lanes"] else [],
     )
 
 
 def _health(session: Session) -> dict[str, list[Row]]:
     """Return what the server is asked on behalf of administrators; nothing for others, and before `pgps upgrade`."""
-    if not session.one(_queries.HAS_HEALTH)["has_health"]:
+    if not session.one(_catalogue.HAS_HEALTH)["has_health"]:
         return {}
     try:
-        found: dict[str, list[Row]] = json.loads(session.one(_queries.HEALTH)["health"])
+        found: dict[str, list[Row]] = json.loads(session.one(_catalogue.HEALTH)["health"])
     except psycopg.Error:
         # Not permitted; or PL/Python is lost, which is told by itself.
         return {}
@@ -91,7 +92,7 @@ def _health(session: Session) -> dict[str, list[Row]]:
 def _plpython_error(session: Session) -> str:
     """Return why PL/Python cannot be run; "" when it can."""
     try:
-        session.rows(_queries.PROBE)
+        session.rows(_statements.PROBE)
     except psycopg.Error as error:
         return "" if error.sqlstate in (None, "42883", "42501") else str(error)
     return ""
@@ -99,7 +100,7 @@ def _plpython_error(session: Session) -> str:
 
 def _links(session: Session) -> list[Row]:
     """Return the links with their details; none for who may not see them, or before `pgps upgrade` has made them."""
-    if not session.one(_queries.HAS_LINKS)["has_links"]:
+    if not session.one(_catalogue.HAS_LINKS)["has_links"]:
         return []
-    details = {(row["name"], row["neighbour"]): row for row in session.rows(_queries.link_details())}
-    return [{**row, **details[row["name"], row["neighbour"]]} for row in session.rows(_queries.links())]
+    details = {(row["name"], row["neighbour"]): row for row in session.rows(_catalogue.link_details())}
+    return [{**row, **details[row["name"], row["neighbour"]]} for row in session.rows(_catalogue.links())]

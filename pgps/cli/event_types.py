@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, clip, count, plain, size, yes_no
@@ -93,7 +94,7 @@ def ls(
     pattern: Annotated[str, typer.Argument(help="Which: a name, with * for anything.")] = "*",
 ) -> None:
     """List the event types you may see."""
-    rows = [row for row in session.rows(_queries.event_types()) if fnmatch.fnmatchcase(row["name"], pattern)]
+    rows = [row for row in session.rows(_catalogue.event_types()) if fnmatch.fnmatchcase(row["name"], pattern)]
     session.out.rows(COLUMNS, rows, nothing="no event types")
 
 
@@ -105,13 +106,13 @@ def show(session: Session, name: Name) -> None:
 
 def show_type(session: Session, name: str) -> None:
     """Write everything about one event type."""
-    row = session.named(_queries.event_types(name), "event type", name, hint="pgps type ls")
+    row = session.named(_catalogue.event_types(name), "event type", name, hint="pgps type ls")
     parts: dict[str, list[Row]] = {
-        "queues": session.rows(_queries.queues(event_type=name)),
-        "advertisements": session.rows(_queries.advertisements(name)),
-        "privileges": session.rows(_queries.privileges(name)),
-        "policies": session.rows(_queries.policies(name)),
-        "subscriptions": session.rows(_queries.subscriptions(event_type=name)),
+        "queues": session.rows(_catalogue.queues(event_type=name)),
+        "advertisements": session.rows(_catalogue.advertisements(name)),
+        "privileges": session.rows(_catalogue.privileges(name)),
+        "policies": session.rows(_catalogue.policies(name)),
+        "subscriptions": session.rows(_catalogue.subscriptions(event_type=name)),
     }
     if session.out.json:
         # The type's own `subscriptions` is a count; here the list takes its place.
@@ -169,7 +170,7 @@ def create(
 
     Example: pgps type create quote "symbol text not null, price numeric check (price > 0)" --advertise
     """
-    made = _queries.call(
+    made = _statements.call(
         "create_event_type",
         name=name,
         attributes=attributes,
@@ -179,7 +180,7 @@ def create(
         auditable=auditable or None,
         handler=handler,
     )
-    statements = [made, _queries.call("advertise", event_type=name)] if advertise else [made]
+    statements = [made, _statements.call("advertise", event_type=name)] if advertise else [made]
     session.change(statements, done=f'event type "{name}" created')
 
 
@@ -193,7 +194,7 @@ def alter(
     """Change an event type; events in its queues survive."""
     if add is None and drop is None:
         raise WrongUsage("Say what to change: --add or --drop.")
-    statement = _queries.call("alter_event_type", name=name, add_attribute=add, drop_attribute=drop)
+    statement = _statements.call("alter_event_type", name=name, add_attribute=add, drop_attribute=drop)
     session.change([statement], done=f'event type "{name}" changed')
 
 
@@ -209,7 +210,7 @@ def drop(
     """Drop an event type; refused while it is in use, unless --cascade."""
     if cascade:
         session.confirm(f'Drop "{name}" with its subscriptions and undelivered events?', yes=yes)
-    dropped = _queries.call("drop_event_type", name=name, cascade=cascade or None)
+    dropped = _statements.call("drop_event_type", name=name, cascade=cascade or None)
     session.change([dropped], done=f'event type "{name}" dropped')
 
 
@@ -223,14 +224,14 @@ def grant(session: Session, name: Name, privileges: Privileges, role: Role) -> N
 
     Example: pgps type grant quote subscribe --role trader
     """
-    statement = _queries.grant("grant", [p.value for p in privileges], name, role)
+    statement = _statements.grant("grant", [p.value for p in privileges], name, role)
     session.change([statement], done=f'granted {_and(privileges)} on "{name}" to "{role}"')
 
 
 @command(app, "revoke", changes=True)
 def revoke(session: Session, name: Name, privileges: Privileges, role: Role) -> None:
     """Take back the right to publish or subscribe."""
-    statement = _queries.grant("revoke", [p.value for p in privileges], name, role)
+    statement = _statements.grant("revoke", [p.value for p in privileges], name, role)
     session.change([statement], done=f'revoked {_and(privileges)} on "{name}" from "{role}"')
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import psycopg
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, argument, clip, count
@@ -43,7 +44,7 @@ def ls(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = 100,
 ) -> None:
     """List what failed."""
-    rows = session.rows(_queries.exceptions(event_type=event_type, subscription=sub, limit=limit))
+    rows = session.rows(_catalogue.exceptions(event_type=event_type, subscription=sub, limit=limit))
     session.out.rows(COLUMNS, rows, nothing="no exceptions")
     if len(rows) == limit:
         session.out.say(f"the oldest {limit}; more with --limit")
@@ -52,13 +53,13 @@ def ls(
 @command(app, "show")
 def show(session: Session, event_type: TypeName, event_id: Annotated[int, typer.Argument(metavar="EVENT")]) -> None:
     """Show one failed event: the whole error, and the event."""
-    rows = session.rows(_queries.exceptions(event_type=event_type, event_id=event_id))
+    rows = session.rows(_catalogue.exceptions(event_type=event_type, event_id=event_id))
     if any(row["payload"] is None for row in rows):
         view = rows[0]["event_type"] + "_exception"
         event: list[Row] = []
         # An administrator may see what failed, and need not see the events.
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            event = session.rows(_queries.failed_event(view, event_id))
+            event = session.rows(_catalogue.failed_event(view, event_id))
         rows = [{**row, "payload": row["payload"] or (event[0]["event"] if event else None)} for row in rows]
     details = [
         *(column for column in COLUMNS if column.key != "error"),
@@ -81,7 +82,7 @@ def retry(session: Session, event_type: TypeName, event_id: EventId = None, sub:
 
     Example: pgps exceptions retry glucose --sub "link hospital"
     """
-    statement = _queries.call("retry_exception", event_type=event_type, event_id=event_id, subscription=sub)
+    statement = _statements.call("retry_exception", event_type=event_type, event_id=event_id, subscription=sub)
     session.change([statement], done=lambda n: f"{n} failed deliveries put back")
 
 
@@ -108,7 +109,7 @@ def discard(
         of = f' of subscription "{sub}"' if sub else ""
         session.confirm(f'Discard all failed events of "{event_type}"{of}?', yes=yes)
     if event_type is None:
-        statement = _queries.acknowledge_gaps(sub)
+        statement = _statements.acknowledge_gaps(sub)
     else:
-        statement = _queries.call("discard_exception", event_type=event_type, event_id=event_id, subscription=sub)
+        statement = _statements.call("discard_exception", event_type=event_type, event_id=event_id, subscription=sub)
     session.change([statement], done=lambda n: f"{n} {'gaps acknowledged' if gaps else 'failed deliveries discarded'}")

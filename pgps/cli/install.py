@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pgps import _scripts
+from pgps import _catalogue, _scripts
 from pgps import install as installer
-from pgps.cli import _queries
 from pgps.cli._command import Session, Yes, command
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import count, duration, yes_no
@@ -89,7 +88,7 @@ def status(session: Session) -> None:
     A role that is not an administrator sees neither the revision nor what is
     not its own.
     """
-    facts: Row = session.one(_queries.STATUS)
+    facts: Row = session.one(_catalogue.STATUS)
     state = installed_here(session) if facts["installed"] else None
     facts |= {
         "revision": state.revision if state else None,
@@ -97,9 +96,11 @@ def status(session: Session) -> None:
         "up_to_date": state.up_to_date if state else None,
     }
     if facts["installed"]:
-        facts |= session.one(_queries.SUMMARY)
+        facts |= session.one(_catalogue.SUMMARY)
         # Brokers that stand alone are not told of links.
-        links = session.one(_queries.LINKS_SUMMARY) if session.one(_queries.HAS_LINKS)["has_links"] else {"links": 0}
+        links = (
+            session.one(_catalogue.LINKS_SUMMARY) if session.one(_catalogue.HAS_LINKS)["has_links"] else {"links": 0}
+        )
         facts |= links if links["links"] else {}
     session.out.record(facts, columns=[column for column in _STATUS if column.key in facts])
     if not facts["installed"]:

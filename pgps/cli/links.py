@@ -14,7 +14,8 @@ import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, argument, clip, count, duration, rate, yes_no
@@ -131,8 +132,8 @@ def add(
     masked = mask(conninfo)
     arguments = {"direction": direction.value if direction is not Direction.BOTH else None, "role": role}
     session.change(
-        [_queries.call("create_link", name=name, conninfo=conninfo, **arguments)],
-        shown=[_queries.call("create_link", name=name, conninfo=masked, **arguments)],
+        [_statements.call("create_link", name=name, conninfo=conninfo, **arguments)],
+        shown=[_statements.call("create_link", name=name, conninfo=masked, **arguments)],
         done=f'link "{name}" defined; a running worker connects it: pgps link show {argument(name)}',
     )
     if masked != conninfo:
@@ -153,14 +154,14 @@ def mask(conninfo: str) -> str:
 @command(app, "ls")
 def ls(session: Session) -> None:
     """List the links: those defined here, and those of brokers that connect from the other side."""
-    session.out.rows(COLUMNS, session.rows(_queries.links()), nothing="no links: pgps link add LINK CONNINFO")
+    session.out.rows(COLUMNS, session.rows(_catalogue.links()), nothing="no links: pgps link add LINK CONNINFO")
 
 
 @command(app, "show")
 def show(session: Session, name: Name) -> None:
     """Show one link: state, last error and what to do, how far behind, how much has crossed."""
-    row = dict(session.named(_queries.links(name), "link", name, hint="pgps link ls"))
-    row |= next(each for each in session.rows(_queries.link_details()) if _same(each, row))
+    row = dict(session.named(_catalogue.links(name), "link", name, hint="pgps link ls"))
+    row |= next(each for each in session.rows(_catalogue.link_details()) if _same(each, row))
     if session.out.json:
         session.out.record(row)
         return
@@ -188,7 +189,7 @@ def remedies(row: Row) -> list[str]:
 @command(app, "pause", changes=True)
 def pause(session: Session, name: Name) -> None:
     """Disconnect a link; what should cross waits, and is kept."""
-    session.change([_queries.call("alter_link", name=name, enabled=False)], done=f'link "{name}" paused')
+    session.change([_statements.call("alter_link", name=name, enabled=False)], done=f'link "{name}" paused')
 
 
 @command(app, "resume", changes=True)
@@ -213,9 +214,9 @@ def resume(
     if life is not None:
         text = "in a new epoch" if life is Life.RESTORED else "as a broker of its own"
         done = f"links of this broker go on {text}"
-        session.change([_queries.call("resume_links", **{'"as"': life.value})], done=done)
+        session.change([_statements.call("resume_links", **{'"as"': life.value})], done=done)
     else:
-        session.change([_queries.call("alter_link", name=name, enabled=True)], done=f'link "{name}" resumed')
+        session.change([_statements.call("alter_link", name=name, enabled=True)], done=f'link "{name}" resumed')
 
 
 @command(app, "rm", changes=True)
@@ -236,10 +237,10 @@ def rm(
     """
     question = f'Drop link "{name}"' + (" and what waits for the neighbour?" if cascade else "?")
     session.confirm(question, yes=yes)
-    statement = _queries.call("drop_link", name=name, cascade=cascade or None)
+    statement = _statements.call("drop_link", name=name, cascade=cascade or None)
     patience = (math.inf if timeout is None else timeout) if wait and not session.options.dry_run else 0.0
     session.change([statement], done=lambda _: _dropped(session, name, patience))
-    if wait and timeout is not None and not session.options.dry_run and session.rows(_queries.links(name)):
+    if wait and timeout is not None and not session.options.dry_run and session.rows(_catalogue.links(name)):
         raise typer.Exit(1)
 
 
@@ -247,7 +248,7 @@ def _dropped(session: Session, name: str, patience: float) -> str:
     """Wait while a link is being drained, and return what has become of it."""
     began = time.monotonic()
     with _bar(session, name) as show:
-        while rows := session.rows(_queries.links(name)):
+        while rows := session.rows(_catalogue.links(name)):
             show(rows[0])
             if session.options.dry_run or time.monotonic() - began >= patience:
                 return f'link "{name}" is being drained: pgps link show {argument(name)}'
@@ -284,4 +285,4 @@ def _bar(session: Session, name: str) -> Iterator[Callable[[Row], None]]:
 @command(app, "resync", changes=True)
 def resync(session: Session, name: Name) -> None:
     """Tell the neighbour everything anew, and compare event types with it again; no event is lost or repeated."""
-    session.change([_queries.call("resync_link", name=name)], done=f'link "{name}" is told everything anew')
+    session.change([_statements.call("resync_link", name=name)], done=f'link "{name}" is told everything anew')

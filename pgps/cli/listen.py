@@ -13,7 +13,8 @@ import psycopg
 import typer
 from rich.text import Text
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, command
 from pgps.cli._direct import listen_directly
 from pgps.cli._format import plain, printable
@@ -104,7 +105,7 @@ def listen(
     if direct:
         listen_directly(session, name, max_events=max_events, timeout=timeout)
         return
-    row = session.named(_queries.subscriptions(name), "subscription", name, hint="pgps sub ls")
+    row = session.named(_catalogue.subscriptions(name), "subscription", name, hint="pgps sub ls")
     if row["kind"] == "internal":
         raise WrongState(
             f'subscription "{name}" runs {row["execute"]}; nobody can receive from it',
@@ -116,7 +117,7 @@ def listen(
         return
     signals = _Signals()
     with signals.handled(), contextlib.suppress(_LeaveError):
-        session.connection.execute(_queries.listen(row["channel"]))
+        session.connection.execute(_statements.listen(row["channel"]))
         if max_events is None and session.out.stderr.is_terminal:
             session.out.say(f'listening on "{name}"; Ctrl-C leaves')
         _follow(session, signals, name, max_events=max_events, batch=batch, poll=poll, timeout=timeout)
@@ -156,12 +157,12 @@ def _take(session: Session, name: str, wanted: int) -> int:
         if events:
             _print(session, events)
             session.out.flush()  # before the acknowledgement, or a broken pipe would lose them
-            session.rows(_queries.ACK, {"subscription": name})
+            session.rows(_statements.ACK, {"subscription": name})
     return len(events)
 
 
 def _receive(session: Session, name: str, wanted: int) -> list[Row]:
-    return session.rows(_queries.RECEIVE, {"subscription": name, "max_events": wanted})
+    return session.rows(_statements.RECEIVE, {"subscription": name, "max_events": wanted})
 
 
 def _wait(connection: psycopg.Connection[Any], timeout: float) -> None:

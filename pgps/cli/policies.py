@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, command, group
 from pgps.cli._format import clip
 from pgps.cli._output import Column
@@ -28,7 +29,7 @@ def ls(session: Session, name: Annotated[str | None, typer.Argument(metavar="[TY
         Column("role"),
         Column("using_expression", "using", format=clip),
     ]
-    session.out.rows(columns, session.rows(_queries.policies(name)), nothing="no policies: every event for all")
+    session.out.rows(columns, session.rows(_catalogue.policies(name)), nothing="no policies: every event for all")
 
 
 @command(app, "add", changes=True)
@@ -43,12 +44,12 @@ def add(
 
     Example: pgps type policy add quote emea trader "region = 'EMEA'"
     """
-    statement = _queries.call("create_policy", event_type=name, name=policy, role=role, using_expression=using)
+    statement = _statements.call("create_policy", event_type=name, name=policy, role=role, using_expression=using)
     session.change([statement], done=f'policy "{policy}" created on "{name}" for "{role}"')
 
 
 @command(app, "rm", changes=True)
 def rm(session: Session, name: Name, policy: PolicyName) -> None:
     """Remove a policy."""
-    statement = _queries.call("drop_policy", event_type=name, name=policy)
+    statement = _statements.call("drop_policy", event_type=name, name=policy)
     session.change([statement], done=f'policy "{policy}" on "{name}" dropped')

@@ -11,7 +11,7 @@ import psycopg
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from pgps.cli import _queries
+from pgps.cli import _statements
 from pgps.cli._command import Session, command
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import count
@@ -149,8 +149,8 @@ def _send(session: Session, manner: _Manner, events: list[Event], tally: _Tally)
     ]
     if session.options.show_sql:
         cursor = psycopg.ClientCursor(session.connection)
-        session.show(cursor.mogrify(_queries.PUBLISH, call) for call in calls)
-    tally.last_id = session.each(_queries.PUBLISH, calls)[-1]["publish"]
+        session.show(cursor.mogrify(_statements.PUBLISH, call) for call in calls)
+    tally.last_id = session.each(_statements.PUBLISH, calls)[-1]["publish"]
     tally.events += len(events)
 
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, command, group
 from pgps.cli._errors import WrongUsage
 from pgps.cli._format import ago, clip, count, size, yes_no
@@ -35,7 +36,7 @@ def ls(
     event_type: Annotated[str | None, typer.Option("--type", "-t", metavar="TYPE", help="Of one type.")] = None,
 ) -> None:
     """List the queues with their depth and size."""
-    session.out.rows(COLUMNS, session.rows(_queries.queues(event_type=event_type)), nothing="no queues")
+    session.out.rows(COLUMNS, session.rows(_catalogue.queues(event_type=event_type)), nothing="no queues")
 
 
 @command(app, "show")
@@ -45,8 +46,8 @@ def show(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="How many events, newest first.")] = 10,
 ) -> None:
     """Show one queue and its newest events."""
-    row = session.named(_queries.queues(name), "queue", name, hint="pgps queue ls")
-    events = session.rows(_queries.queue_events(row["queue"], limit))
+    row = session.named(_catalogue.queues(name), "queue", name, hint="pgps queue ls")
+    events = session.rows(_catalogue.queue_events(row["queue"], limit))
     if session.out.json:
         session.out.record({**row, "events": events})
         return
@@ -76,7 +77,7 @@ def set_queue(
     """
     if auditable is None and persistent is None and retention is None:
         raise WrongUsage("Say what to change: --auditable, --persistent or --retention.")
-    statement = _queries.call(
+    statement = _statements.call(
         "alter_queue", queue=name, auditable=auditable, persistent=persistent, retention=retention
     )
     session.change([statement], done=f'queue "{name}" changed')

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, command, group
 from pgps.cli._format import clip
 from pgps.cli._output import Column
@@ -43,7 +44,7 @@ def ls(
     event_type: Annotated[str | None, typer.Option("--type", "-t", metavar="TYPE", help="Of one type.")] = None,
 ) -> None:
     """List the rules."""
-    session.out.rows(COLUMNS, session.rows(_queries.rules(event_type)), nothing="no rules")
+    session.out.rows(COLUMNS, session.rows(_catalogue.rules(event_type)), nothing="no rules")
 
 
 @command(app, "create", changes=True)
@@ -63,7 +64,7 @@ def create(
 
     Example: pgps rule create moved quotes update quote new.symbol new.price --where "new.price <> old.price"
     """
-    statement = _queries.call(
+    statement = _statements.call(
         "create_rule",
         name=name,
         table_name=table,
@@ -79,4 +80,4 @@ def create(
 @command(app, "rm", changes=True)
 def rm(session: Session, name: Name) -> None:
     """Remove a rule."""
-    session.change([_queries.call("drop_rule", name=name)], done=f'rule "{name}" removed')
+    session.change([_statements.call("drop_rule", name=name)], done=f'rule "{name}" removed')

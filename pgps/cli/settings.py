@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, command, group
 from pgps.cli._output import Column
 
@@ -19,7 +20,7 @@ app = group("Settings of the broker, kept in the database.")
 def ls(session: Session) -> None:
     """List the settings and what they mean."""
     columns = [Column("name"), Column("value"), Column("description")]
-    session.out.rows(columns, session.rows(_queries.settings()), nothing="no settings")
+    session.out.rows(columns, session.rows(_catalogue.settings()), nothing="no settings")
 
 
 @command(app, "set", changes=True)
@@ -29,4 +30,4 @@ def set_setting(
     value: Annotated[str, typer.Argument(help="Its new value.")],
 ) -> None:
     """Change a setting."""
-    session.change([_queries.call("configure", name=name, value=value)], done=f"{name} is now {value}")
+    session.change([_statements.call("configure", name=name, value=value)], done=f"{name} is now {value}")

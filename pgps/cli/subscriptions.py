@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
+from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._format import ago, argument, clip, count, duration, rate
 from pgps.cli._output import Column
@@ -85,7 +86,7 @@ def ls(
     state: Annotated[State | None, typer.Option(help="In one state.")] = None,
 ) -> None:
     """List the subscriptions you may see."""
-    query = _queries.subscriptions(event_type=event_type, state=state.value if state else None)
+    query = _catalogue.subscriptions(event_type=event_type, state=state.value if state else None)
     session.out.rows(COLUMNS, session.rows(query), nothing="no subscriptions")
 
 
@@ -97,7 +98,7 @@ def show(session: Session, name: Name) -> None:
 
 def show_subscription(session: Session, name: str) -> None:
     """Write everything about one subscription."""
-    row = session.named(_queries.subscriptions(name), "subscription", name, hint="pgps sub ls")
+    row = session.named(_catalogue.subscriptions(name), "subscription", name, hint="pgps sub ls")
     session.out.record(row, columns=DETAILS)
     if row["state"] != "active":
         session.out.say(f"hint: pgps sub resume {argument(row['name'])}")
@@ -127,7 +128,7 @@ def create(
 
     Example: pgps sub create cheap quote --where "symbol = 'IBM' and price < 80"
     """
-    statement = _queries.call(
+    statement = _statements.call(
         "subscribe",
         name=name,
         event_type=event_type,
@@ -146,19 +147,19 @@ def create(
 def rm(session: Session, name: Name, yes: Yes = False) -> None:
     """Unsubscribe; what was not consumed yet is lost to this subscription."""
     session.confirm(f'Remove subscription "{name}" and what waits for it?', yes=yes)
-    session.change([_queries.call("unsubscribe", name=name)], done=f'subscription "{name}" removed')
+    session.change([_statements.call("unsubscribe", name=name)], done=f'subscription "{name}" removed')
 
 
 @command(app, "pause", changes=True)
 def pause(session: Session, name: Name) -> None:
     """Stop serving it; events keep collecting."""
-    session.change([_queries.call("pause", name=name)], done=f'subscription "{name}" paused')
+    session.change([_statements.call("pause", name=name)], done=f'subscription "{name}" paused')
 
 
 @command(app, "resume", changes=True)
 def resume(session: Session, name: Name) -> None:
     """Serve it again, after a pause or a suspension."""
-    session.change([_queries.call("resume", name=name)], done=f'subscription "{name}" resumed')
+    session.change([_statements.call("resume", name=name)], done=f'subscription "{name}" resumed')
 
 
 @command(app, "seek", changes=True)
@@ -168,7 +169,7 @@ def seek(
     start: Annotated[str, typer.Argument(help="now, earliest, or an event id.")],
 ) -> None:
     """Move its position: forward to skip, backward to receive again."""
-    session.change([_queries.call("seek", name=name, start=start)], done=f'subscription "{name}" moved to {start}')
+    session.change([_statements.call("seek", name=name, start=start)], done=f'subscription "{name}" moved to {start}')
 
 
 @command(app, "explain")
@@ -178,5 +179,5 @@ def explain(
     event_id: Annotated[int, typer.Argument(help="Which event.")],
 ) -> None:
     """Tell why an event did, or did not, reach a subscription."""
-    rows = session.rows(_queries.explain(name, event_id))
+    rows = session.rows(_catalogue.explain(name, event_id))
     session.out.rows([Column("step"), Column("outcome")], rows, nothing="nothing is known of that event")

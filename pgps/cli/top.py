@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from pgps.cli import _queries
+from pgps import _catalogue
 from pgps.cli._command import Session, command
 from pgps.cli._frame import Frame, as_json, render
 from pgps.cli._output import dumps
@@ -47,14 +47,14 @@ def top(
 
 def _look(session: Session, before: Frame | None) -> Frame:
     with session.connection.transaction():  # one moment for all of it
-        session.connection.execute(_queries.ONE_SNAPSHOT)
+        session.connection.execute(_catalogue.ONE_SNAPSHOT)
         frame = Frame(
             taken=time.monotonic(),
-            moment=session.one(_queries.MOMENT),
-            types=session.rows(_queries.activity()),
-            subscriptions=session.rows(_queries.subscriptions()),
-            workers=session.rows(_queries.workers()),
-            links=session.rows(_queries.links()) if session.one(_queries.HAS_LINKS)["has_links"] else [],
+            moment=session.one(_catalogue.MOMENT),
+            types=session.rows(_catalogue.activity()),
+            subscriptions=session.rows(_catalogue.subscriptions()),
+            workers=session.rows(_catalogue.workers()),
+            links=session.rows(_catalogue.links()) if session.one(_catalogue.HAS_LINKS)["has_links"] else [],
         )
     frame.measure(before)
     return frame

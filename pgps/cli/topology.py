@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pgps.cli import _queries
+from pgps import _catalogue
 from pgps.cli._command import Session, command
 from pgps.cli._errors import WrongUsage
 from pgps.cli._network import as_mermaid, as_tree, network, write_svg
@@ -33,7 +33,7 @@ def topology(
         raise WrongUsage("Choose one of --json, --mermaid and --svg.")
     if svg is not None and svg.suffix.lower() != ".svg":
         raise WrongUsage(f'--svg draws SVG, and "{svg}" is named as something else: give a name that ends in .svg.')
-    routes, links = session.rows(_queries.routes()), session.rows(_queries.links())
+    routes, links = session.rows(_catalogue.routes()), session.rows(_catalogue.links())
     if not routes:
         raise NotPermitted("only administrators see the network", hint="Ask for: grant pgps_admin to you")
     drawn = network(links, routes)

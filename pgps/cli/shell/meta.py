@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgps.cli import _queries, event_types, exceptions, queues, rules, subscriptions
+from pgps import _catalogue
+from pgps.cli import event_types, exceptions, queues, rules, subscriptions
 from pgps.cli._errors import report
 from pgps.cli._format import ago, yes_no
 from pgps.cli._output import Column
@@ -105,24 +106,24 @@ def _show(runner: Runner, argument: str) -> None:
         _types(runner, "")
         return
     session = runner.session
-    if session.rows(_queries.event_types(argument)):
+    if session.rows(_catalogue.event_types(argument)):
         event_types.show_type(session, argument)
-    elif session.rows(_queries.subscriptions(argument)):
+    elif session.rows(_catalogue.subscriptions(argument)):
         subscriptions.show_subscription(session, argument)
-    elif row := session.rows(_queries.queues(argument)):
+    elif row := session.rows(_catalogue.queues(argument)):
         session.out.record(row[0], columns=queues.COLUMNS)
     else:
         raise UnknownName(f'no event type, subscription or queue is called "{argument}"', hint="\\dt, \\ds or \\dq")
 
 
-def _list(query: Callable[[], _queries.Query], columns: list[Column], nothing: str) -> Callable[[Runner, str], None]:
+def _list(query: Callable[[], _catalogue.Query], columns: list[Column], nothing: str) -> Callable[[Runner, str], None]:
     def run(runner: Runner, _argument: str) -> None:
         runner.session.out.rows(columns, runner.session.rows(query()), nothing=nothing)
 
     return run
 
 
-_types = _list(_queries.event_types, event_types.COLUMNS, "no event types")
+_types = _list(_catalogue.event_types, event_types.COLUMNS, "no event types")
 
 COMMANDS: dict[str, Command] = {
     "\\?": Command("this help", _help),
@@ -130,12 +131,12 @@ COMMANDS: dict[str, Command] = {
     "\\q": Command("quit", _quit),
     "\\d": Command("[NAME] show an event type, a subscription or a queue", _show),
     "\\dt": Command("event types", _types),
-    "\\dq": Command("queues", _list(_queries.queues, queues.COLUMNS, "no queues")),
-    "\\ds": Command("subscriptions", _list(_queries.subscriptions, subscriptions.COLUMNS, "no subscriptions")),
-    "\\da": Command("advertisements", _list(_queries.advertisements, _ADVERTISEMENTS, "no advertisements")),
-    "\\dr": Command("rules", _list(_queries.rules, rules.COLUMNS, "no rules")),
-    "\\dx": Command("exceptions", _list(lambda: _queries.exceptions(limit=100), exceptions.COLUMNS, "no exceptions")),
-    "\\dw": Command("workers", _list(_queries.workers, _WORKERS, "no workers")),
+    "\\dq": Command("queues", _list(_catalogue.queues, queues.COLUMNS, "no queues")),
+    "\\ds": Command("subscriptions", _list(_catalogue.subscriptions, subscriptions.COLUMNS, "no subscriptions")),
+    "\\da": Command("advertisements", _list(_catalogue.advertisements, _ADVERTISEMENTS, "no advertisements")),
+    "\\dr": Command("rules", _list(_catalogue.rules, rules.COLUMNS, "no rules")),
+    "\\dx": Command("exceptions", _list(lambda: _catalogue.exceptions(limit=100), exceptions.COLUMNS, "no exceptions")),
+    "\\dw": Command("workers", _list(_catalogue.workers, _WORKERS, "no workers")),
     "\\x": Command("one line for each column, on or off", _expanded),
     "\\timing": Command("how long each statement takes, on or off", _timing),
     "\\conninfo": Command("where this shell is connected", _conninfo),

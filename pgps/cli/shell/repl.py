@@ -17,7 +17,7 @@ from prompt_toolkit.lexers import PygmentsLexer
 from psycopg.pq import TransactionStatus
 
 import pgps
-from pgps.cli import _queries
+from pgps.cli import _statements
 from pgps.cli.shell.complete import Lexer, WordCompleter
 from pgps.cli.shell.meta import COMMANDS, Quit, run_statement
 from pgps.cli.shell.run import Runner
@@ -96,7 +96,7 @@ def _learn(runner: Runner, completer: WordCompleter) -> None:
     if runner.transaction != TransactionStatus.IDLE:
         return
     try:
-        completer.learn([(row["kind"], row["word"]) for row in runner.connection.execute(_queries.WORDS)])
+        completer.learn([(row["kind"], row["word"]) for row in runner.connection.execute(_statements.WORDS)])
     except psycopg.Error:
         completer.learn([])  # not installed, or not allowed: key words still complete
 

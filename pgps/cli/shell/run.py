@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from pgps.cli import _queries
+from pgps.cli import _statements
 from pgps.cli._errors import report
 from pgps.cli._format import duration, printable
 from pgps.cli._output import Column, dumps
@@ -78,11 +78,11 @@ class Runner:
         """Ask the server, which alone knows where PostgreSQL's own CREATE RULE begins."""
         if self.transaction == TransactionStatus.INERROR:
             return False
-        row = self.connection.execute(_queries.PARSE, [text]).fetchone()
+        row = self.connection.execute(_statements.PARSE, [text]).fetchone()
         return row is not None and row["verb"] is not None
 
     def _execute(self, text: str) -> None:
-        row = self.connection.execute(_queries.EXECUTE, [text]).fetchone()
+        row = self.connection.execute(_statements.EXECUTE, [text]).fetchone()
         assert row is not None
         if row["execute"]:
             self.session.out.say(str(row["execute"]))

@@ -263,7 +263,7 @@ comment on function pgps_internal.setting(text) is 'The value of a setting; null
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('broker', '', 'text', 'Name of this broker as shown in "origin"; empty = the database''s name'),
-    ('max_batch_events', '20000', 'integer', 'Transactions are put together into a batch until it has about this many events'),
+    ('max_batch_events', '20000', 'integer', 'Transactions are put together into a batch until it has about this many events; by a worker, 10000 at most'),
     ('max_part_events', '65536', 'integer', 'A transaction with more than three times as many events is matched in parts of at most this many'),
     ('run_batch_events', '2000', 'integer', 'Events an internal subscription handles in one transaction'),
     ('retry_delay', '1 second', 'interval', 'Wait before a failed callback is tried again; doubles with each attempt'),

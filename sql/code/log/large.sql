@@ -101,13 +101,20 @@ end
 $$;
 comment on function pgps_internal.dispatch_large_part(bigint) is 'Matches one part of a large transaction as a batch of its own; returns how many events';
 
+create or replace function pgps_internal.most_at_once() returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+-- A worker has a time limit for each statement: what is larger is large, and is matched in parts.
+as $$ select least(pgps_internal.setting('max_batch_events')::integer, 10000) $$;
+comment on function pgps_internal.most_at_once() is 'How many events a batch of a worker has at most: the setting max_batch_events, but no more than 10,000';
+
 create or replace function pgps.dispatch_batch(max_events integer = null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_most integer := coalesce(dispatch_batch.max_events, pgps_internal.setting('max_batch_events')::integer);
+    v_most integer := coalesce(dispatch_batch.max_events, pgps_internal.most_at_once());
     v_last pgps_internal.batch;
     v_window pgps_internal.cut;
     v_part pgps_internal.part;
@@ -151,7 +158,8 @@ begin
 end
 $$;
 comment on function pgps.dispatch_batch(integer) is
-'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting max_batch_events. Of a
+'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting max_batch_events, 10,000
+at most. Of a
 transaction too large for one statement it returns the number of events, negative, and leaves it to be dispatched with
 pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not positive, 42501.';
 
@@ -161,7 +169,7 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    v_most integer := coalesce(dispatch_large.max_events, pgps_internal.setting('max_batch_events')::integer);
+    v_most integer := coalesce(dispatch_large.max_events, pgps_internal.most_at_once());
     v_window pgps_internal.cut;
 begin
     if v_most <= 0 then

@@ -1,4 +1,8 @@
-"""All SQL of the command line: calls of public functions, and reads of catalog views."""
+"""What programs that show a broker ask its catalogue: the command line, and whatever else comes to show one.
+
+Reads only, of public views and functions, as any role. Whoever asks may be at a database of an older release:
+what such a one has not is asked for behind a `HAS_…`.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,6 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 __all__: list[str] = []
 
 Query: TypeAlias = SQL | Composed
-
-
-def call(function: str, /, **arguments: Any) -> Composed:
-    """Return `select pgps.function(name => value, …)`; an argument that is None is left out."""
-    named = [
-        SQL("{} => {}").format(SQL(name), Literal(value))  # names are this program's own
-        for name, value in arguments.items()
-        if value is not None
-    ]
-    return SQL("select pgps.{}({})").format(SQL(function), SQL(", ").join(named))
 
 
 def folded(name: str) -> str:
@@ -181,11 +175,6 @@ def failed_event(view: str, event_id: int) -> Composed:
     from pgps_queue.{} q where q.event_id = {} limit 1""").format(Identifier(view), Literal(event_id))
 
 
-def acknowledge_gaps(subscription: str | None) -> Composed:
-    """Return the call that discards the gaps in what came over links, or over one (`link <neighbour>`)."""
-    return SQL("select pgps.discard_exception(null, subscription => {})").format(Literal(subscription))
-
-
 def activity() -> Query:
     """Return the counters of each event type."""
     return SQL("""
@@ -246,71 +235,10 @@ def privileges(event_type: str) -> Composed:
     group by a.grantee order by a.grantee""").format(Literal(folded(event_type)))
 
 
-# ---------------------------------------------------------------------------
-# Publishing and receiving
-# ---------------------------------------------------------------------------
-
-PUBLISH = """
-    select pgps.publish(%(event_type)s, %(payload)s::jsonb, visibility => %(visibility)s,
-                        reliability => %(reliability)s, producer => %(producer)s,
-                        producer_seq => %(producer_seq)s)"""
-
-RECEIVE = """
-    select event_id, event_type, payload, published_at, publisher, xid::text as xid, origin, attempt
-    from pgps.receive(%(subscription)s, %(max_events)s)"""
-
-ACK = "select pgps.ack(%(subscription)s)"
-
-
-def listen(channel: str) -> Composed:
-    """Return the statement that waits on a subscription's channel."""
-    return SQL("listen {}").format(Identifier(channel))
-
-
 def explain(subscription: str, event_id: int) -> Composed:
     """Return why an event did, or did not, reach a subscription."""
     return SQL("select step, outcome from pgps.explain({}, {})").format(Literal(subscription), Literal(event_id))
 
-
-def grant(verb: str, privileges: list[str], event_type: str, role: str) -> Composed:
-    """Return a plain GRANT or REVOKE on the publish endpoint; the role PUBLIC is everybody."""
-    kinds = {"publish": SQL("insert"), "subscribe": SQL("select")}
-    return SQL("{} {} on pgps_event.{} {} {}").format(
-        SQL("grant") if verb == "grant" else SQL("revoke"),
-        SQL(", ").join(kinds[name] for name in privileges),
-        Identifier(folded(event_type)),
-        SQL("to") if verb == "grant" else SQL("from"),
-        SQL("public") if role.lower() == "public" else Identifier(folded(role)),
-    )
-
-
-# ---------------------------------------------------------------------------
-# The shell
-# ---------------------------------------------------------------------------
-
-EXECUTE = "select pgps.execute(%s)"
-PARSE = "select pgps.parse_statement(%s) ->> 'verb' as verb"
-
-WORDS = """
-    select 'event type' as kind, name::text as word from pgps.event_types
-    union all select 'queue', queue::text from pgps.queues
-    union all select 'subscription', name::text from pgps.subscriptions
-    union all select 'rule', name::text from pgps.rules
-    union all
-    select distinct 'attribute', a ->> 'name' from pgps.event_types, jsonb_array_elements(attributes) a
-    union all
-    select distinct 'function', 'pgps.' || quote_ident(p.proname) from pg_catalog.pg_proc p
-    where p.pronamespace = 'pgps'::regnamespace
-    union all
-    select 'view', 'pgps.' || quote_ident(c.relname) from pg_catalog.pg_class c
-    where c.relnamespace = 'pgps'::regnamespace and c.relkind = 'v'
-    union all
-    select 'table', quote_ident(c.relname) from pg_catalog.pg_class c
-    where c.relkind in ('r', 'v', 'm', 'f', 'p') and pg_catalog.pg_table_is_visible(c.oid)
-      and c.relnamespace <> 'pg_catalog'::regnamespace
-    union all
-    select 'role', quote_ident(rolname) from pg_catalog.pg_roles where rolname !~ '^pg_'
-"""
 
 # ---------------------------------------------------------------------------
 # The database itself
@@ -380,9 +308,7 @@ WAITING = """
     order by is_dead desc, lag_seconds desc limit 20
 """
 HAS_HEALTH = "select to_regprocedure('pgps.health()') is not null as has_health"
-PROBE = "select pgps.parse_statement('ADVERTISE probe')"
 HEALTH = "select pgps.health() as health"
-NO_TIMEOUT = "select set_config('statement_timeout', '0', false)"
 
 # Subscribers' filters and callbacks may want temporary tables; a role that has none gets a puzzling error.
 STOPPED = """
@@ -439,7 +365,6 @@ IDENTITY = "select i ->> 'name' as name, i ->> 'state' as state from pgps.link_i
 ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only"
 MOMENT = "select current_database() as database, clock_timestamp() as now"
 
-SESSION = "set jit = off; set datestyle = iso; set default_transaction_isolation = 'read committed'"
 
 STATUS = """
     select current_database() as database,
