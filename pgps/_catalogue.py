@@ -371,3 +371,17 @@ STATUS = """
            current_setting('server_version_num')::integer as server_version,
            to_regnamespace('pgps') is not null as installed
 """
+
+# ---------------------------------------------------------------------------
+# What a worker tells of: its log and its metrics
+# ---------------------------------------------------------------------------
+
+TROUBLES = """
+    select kind, subscription, event_type, event_id, attempts, sqlstate, error, hint, happened_at
+    from pgps.troubles(%s)
+"""
+TROUBLE_COUNTS = """
+    select subscription, state, last_error, failed, retrying, last_event, hint, passed_over, depth
+    from pgps.trouble_counts()
+"""
+SLOW_LANE_COUNTS = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
+from pgps import _catalogue
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -237,28 +239,19 @@ async def blame(connection: Connection) -> str | None:
 
 async def troubles(connection: Connection, since: datetime) -> list[Trouble]:
     """Return events that have failed since a time, the oldest first; at most a hundred."""
-    query: LiteralString = (
-        "select kind, subscription, event_type, event_id, attempts, sqlstate, error, hint, happened_at"
-        " from pgps.troubles(%s)"
-    )
-    rows: Sequence[Any] = await (await connection.execute(query, [since])).fetchall()
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.TROUBLES, [since])).fetchall()
     return [Trouble(*row) for row in rows]
 
 
 async def trouble_counts(connection: Connection) -> list[TroubleCount]:
     """Return what is to be told of subscriptions that are suspended, dead, or have failed events or gaps."""
-    query: LiteralString = (
-        "select subscription, state, last_error, failed, retrying, last_event, hint, passed_over, depth"
-        " from pgps.trouble_counts()"
-    )
-    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.TROUBLE_COUNTS)).fetchall()
     return [TroubleCount(*row) for row in rows]
 
 
 async def slow_lanes(connection: Connection) -> list[SlowLane]:
     """Return what is to be told of roles whose filters are slow."""
-    query: LiteralString = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"
-    rows: Sequence[Any] = await (await connection.execute(query)).fetchall()
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.SLOW_LANE_COUNTS)).fetchall()
     return [SlowLane(*row) for row in rows]
 
 
