@@ -41,5 +41,9 @@ alter table pgps_internal.stream alter column opened_at set default pgps._clock(
 alter table pgps_internal.load alter column created_at set default pgps._clock();
 alter table pgps_internal.backlog_gap alter column noted_at set default pgps._clock();
 
+update pgps_internal.setting
+set description = 'Transactions are put together into a batch until it has about this many events; by a worker, 10000 at most'
+where name = 'max_batch_events';
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0014')
 on conflict (key) do update set value = excluded.value;
