@@ -254,6 +254,7 @@ declare
     v_wire jsonb;
     v_type pgps_internal.event_type;
     v_known int8multirange;
+    v_counted int8multirange;
     v_had int8multirange := '{}';
     v_ids int8multirange;
     v_first bigint := (select min(b.batch_id) from pgps_internal.batch_type b);
@@ -264,20 +265,28 @@ begin
     for v_type in select t.* from pgps_internal.event_type t
         where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s where s.value -> 'lseq' = take_rewound.item -> 'lseq')
     loop
-        -- What is here already, by origin and event id.
-        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'') from pg_temp.pgps_stage_%s s
-            where s.pgps_id <@ $1 and exists (
-                select from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
-                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) and l.pgps_origin_event = s.pgps_event
-                    -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
-                    and ($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
-                        or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)))',
-            v_type.type_id, v_type.log)
-        using v_ids, (take_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known;
+        -- What is here already, by origin and event id; and what was counted already, which may be more.
+        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where k.is_held), ''{}''),
+                coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'')
+            from pg_temp.pgps_stage_%s s
+            cross join lateral (
+                -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
+                select bool_or($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
+                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)) as is_held
+                from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
+                where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
+                    and l.pgps_origin_event = s.pgps_event) k
+            where s.pgps_id <@ $1 and k.is_held is not null', v_type.type_id, v_type.log)
+        using v_ids, (take_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known, v_counted;
         v_had := v_had + v_known;
         v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
-            from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_known) r
+            from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
             where s.value -> 'lseq' = take_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
+        if exists (select from pgps_internal.arrival a where a.origin_id = (take_rewound.origin).origin_id and a.upto = v_upto
+                and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
+            -- What was counted and has gone from the log since cannot be told from what is new.
+            perform pgps_internal.excuse((take_rewound.origin).origin_id, v_upto, v_type.type_id);
+        end if;
         -- Fetched for children: everybody here has had what was for them.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
         where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id, m.class_id for no key update of m;
