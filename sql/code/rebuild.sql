@@ -1,7 +1,8 @@
--- Generated code is made when something is defined, by the generators of that day. This script is the last of the code: whenever the code is
--- applied to a database, it builds again what today's generators write differently from what stands there (core/generated.sql).
--- Locks: none of what stays as it is. Functions first, then views, and last the endpoints and segments, for which publishers may have to
--- wait: access exclusive, until the transaction ends.
+-- Generated code is made when something is defined, by the generators of that day. This script is the last of the code:
+-- whenever the code is applied to a database, it builds again what today's generators write differently from what
+-- stands there (core/generated.sql).
+-- Locks: none of what stays as it is. Functions first, then views, and last the endpoints and segments, for which
+-- publishers may have to wait: access exclusive, until the transaction ends.
 -- Writes: nothing.
 
 create or replace function pgps_internal.all_pieces() returns table (type_id integer, piece pgps_internal.piece)
@@ -15,7 +16,8 @@ as $$
     select g.type_id, pgps_internal.write_match(g) from pgps_internal.signature g
     union all
     select m.type_id, pgps_internal.write_callback(s, t)
-    from pgps_internal.member m join pgps_internal.subscription s using (subscription_id) join pgps_internal.event_type t using (type_id)
+    from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+        join pgps_internal.event_type t using (type_id)
     where s.callback is not null
     union all
     -- What runs with somebody's rights is known by its owner: see visible_function and requester.
@@ -26,9 +28,11 @@ as $$
     select null, pgps_internal.write_requester('pgps_internal.' || p.proname, p.proowner) from pg_proc p
     where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ '^request_as_\d+$'
     union all
-    select null, pgps_internal.write_confirm(k, t) from pgps_internal.confirm_link k join pgps_internal.event_type t on t.type_id = k.confirming
+    select null, pgps_internal.write_confirm(k, t) from pgps_internal.confirm_link k
+        join pgps_internal.event_type t on t.type_id = k.confirming
 $$;
-comment on function pgps_internal.all_pieces() is 'All generated code that belongs into this database, as this release writes it';
+comment on function pgps_internal.all_pieces() is
+'All generated code that belongs into this database, as this release writes it';
 
 create or replace function pgps_internal.rebuild() returns integer
 language plpgsql
@@ -44,7 +48,8 @@ begin
     perform pgps_internal.drop_piece(g.kind, g.name) from pgps_internal.generated g
     where g.type_id is not null and g.name !~ '^pgps_internal\.(match|callback|visible)_'
         and not exists (select from pgps_internal.all_pieces() a where (a.piece).name = g.name);
-    select array_agg(a.piece order by w.place, (a.piece).name), array_agg(a.type_id order by w.place, (a.piece).name) into v_pieces, v_types
+    select array_agg(a.piece order by w.place, (a.piece).name), array_agg(a.type_id order by w.place, (a.piece).name)
+        into v_pieces, v_types
     from pgps_internal.all_pieces() a, array_position('{type,function,view,relation}', (a.piece).kind) w(place)
     where not pgps_internal.is_built(a.piece);
     while v_place < coalesce(cardinality(v_pieces), 0) loop
@@ -59,8 +64,8 @@ exception when dependent_objects_still_exist then
 end
 $$;
 comment on function pgps_internal.rebuild() is
-'Builds the generated code that this release writes differently, or that is missing, and drops what it does not write any more; how much it
-built. Views of users on its queues stay where the columns do. Errors: 2BP01 when they cannot.';
+'Builds the generated code that this release writes differently, or that is missing, and drops what it does not write
+any more; how much it built. Views of users on its queues stay where the columns do. Errors: 2BP01 when they cannot.';
 
 do $$
 begin

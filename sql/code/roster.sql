@@ -30,8 +30,8 @@ as $roster$
     -- What a reader of a subscription of a kind is given of the messages: subscription, messages. name: a kind.
     ('after_receive', 'registration', 'pgps_internal.for_registration(subscription, messages)'),
 
-    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing, and
-    -- is asked no more behind a batch: class, after_batch.
+    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing,
+    -- and is asked no more behind a batch: class, after_batch.
     ('filter_failed', 'links', 'pgps_internal.forward_unmatched(class, event_id, batch_id)'),
     ('filter_broken', 'links', 'pgps_internal.widen(class, after_batch)'),
 
@@ -99,8 +99,7 @@ as $roster$
 $roster$;
 comment on function pgps_internal.roster() is
 'Who takes part in what: hook is the function that the core calls, name whom or what a line is for, call what is run
-then, in
-the order of the lines';
+then, in the order of the lines';
 
 create or replace function pgps_internal.calls_of(hook text, line text, separator text) returns text
 language sql stable
@@ -279,8 +278,7 @@ comment on function pgps_internal.needs_feature(text, integer) is
 'True while something defined on an event type needs that feature of it';
 comment on function pgps_internal.low_batch(integer) is
 'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs
-batches longer has a line in
-the roster: what is kept of all logs and ledgers follows from it';
+batches longer has a line in the roster: what is kept of all logs and ledgers follows from it';
 comment on function pgps_internal.may_truncate() is
 'Whether segments of logs and batches may be truncated now; false when somebody holds what has to be held for it';
 comment on function pgps_internal.before_truncate(integer, bigint, bigint) is

@@ -1,5 +1,6 @@
--- Cancelling queued requests. That a request is to end is noted where its tries are, with no holder; the worker looks after the commit, so that who
--- replies for the request finds the note. Locks: none for the client; the rows of client_turn, skipping locked ones, for the worker.
+-- Cancelling queued requests. That a request is to end is noted where its tries are, with no holder; the worker looks
+-- after the commit, so that who replies for the request finds the note. Locks: none for the client; the rows of
+-- client_turn, skipping locked ones, for the worker.
 -- Writes: request_attempt.
 
 create or replace function pgps_internal.is_marked(request_no bigint) returns boolean
@@ -7,10 +8,12 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgps_internal.request_attempt a where a.request_no = is_marked.request_no and a.holder = '');
+    return exists (select from pgps_internal.request_attempt a where a.request_no = is_marked.request_no
+        and a.holder = '');
 end
 $$;
-comment on function pgps_internal.is_marked(bigint) is 'True when a request was cancelled by its client or an administrator';
+comment on function pgps_internal.is_marked(bigint) is
+'True when a request was cancelled by its client or an administrator';
 
 create or replace function pgps_internal.do_cancel_request(caller name, args jsonb) returns boolean
 language plpgsql
@@ -27,7 +30,8 @@ begin
     where r.client_id = v_client.client_id and r.request_id = (args ->> 'id')::bigint and r.request is not null;
     if not found then
         raise exception 'client "%" has sent no request %', v_client.name, coalesce(args ->> 'id', 'null')
-        using errcode = '42704', hint = format('select request_id, state from pgps.requests where client = %L', v_client.name);
+        using errcode = '42704',
+            hint = format('select request_id, state from pgps.requests where client = %L', v_client.name);
     elsif exists (select from pgps_internal.reply p where p.request_no = v_request.request_no) then
         return false;
     end if;
@@ -41,13 +45,14 @@ comment on function pgps_internal.do_cancel_request(name, jsonb) is 'See pgps.ca
 create or replace function pgps.cancel_request(client text, request_id bigint, session bigint = null) returns boolean
 language sql
 begin atomic
-    select (pgps._call('cancel_request', jsonb_build_object('client', cancel_request.client, 'id', cancel_request.request_id,
+    select (pgps._call('cancel_request',
+        jsonb_build_object('client', cancel_request.client, 'id', cancel_request.request_id,
         'session', cancel_request.session)) #>> '{}')::boolean;
 end;
 comment on function pgps.cancel_request(text, bigint, bigint) is
-'Ends a queued request, whether it waits or runs: its effects are rolled back, and the reply is an error 57014, in its turn. False when it has a
-reply already; true says that it is noted, not that it came before the end. Takes effect at commit. The session that is connected, or pgps_admin.
-Errors: 42704, 42501, 08003.';
+'Ends a queued request, whether it waits or runs: its effects are rolled back, and the reply is an error 57014, in its
+turn. False when it has a reply already; true says that it is noted, not that it came before the end. Takes effect at
+commit. The session that is connected, or pgps_admin. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps.cancel_running_requests() returns bigint
 language plpgsql security definer
@@ -58,10 +63,12 @@ declare
 begin
     -- Only the first of each client runs; one that nobody executes is answered when its turn comes.
     with marked as materialized (
-        select w.request_no, w.client_id from pgps_internal.waiting_requests() w where pgps_internal.is_marked(w.request_no)
+        select w.request_no, w.client_id from pgps_internal.waiting_requests() w
+            where pgps_internal.is_marked(w.request_no)
     ),
     free as materialized (
-        select t.client_id from pgps_internal.client_turn t where t.client_id in (select m.client_id from marked m) for update skip locked
+        select t.client_id from pgps_internal.client_turn t
+            where t.client_id in (select m.client_id from marked m) for update skip locked
     ),
     holder as materialized (
         select s.pid from marked m
@@ -74,8 +81,8 @@ begin
 end
 $$;
 comment on function pgps.cancel_running_requests() is
-'Cancels the sessions that execute a request which was cancelled; returns how many. The worker calls it when it is told of requests. Needs
-pgps_worker or pgps_admin.';
+'Cancels the sessions that execute a request which was cancelled; returns how many. The worker calls it when it is told
+of requests. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.cancel_running_requests() from public;

@@ -1,6 +1,7 @@
--- Direct events that travel in the notification, so that nothing has to be fetched: of immediate statements, which are raised on the loopback
--- connection, where their tuples can be read again. Anybody may LISTEN, so they go to a channel of each client's session which only its program
--- is told, by client_channels. What is too large, for too many, or under policies is a note, as it is for deferred events (direct.sql). Locks: none.
+-- Direct events that travel in the notification, so that nothing has to be fetched: of immediate statements, which are
+-- raised on the loopback connection, where their tuples can be read again. Anybody may LISTEN, so they go to a channel
+-- of each client's session which only its program is told, by client_channels. What is too large, for too many, or
+-- under policies is a note, as it is for deferred events (direct.sql). Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.may_carry(event_type pgps_internal.event_type, handler text) returns boolean
@@ -8,12 +9,14 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return not (may_carry.event_type).has_policy and has_table_privilege('pgps_worker', (may_carry.event_type).log, 'trigger')
+    return not (may_carry.event_type).has_policy
+        and has_table_privilege('pgps_worker', (may_carry.event_type).log, 'trigger')
         and coalesce(nullif(may_carry.handler, ''), (may_carry.event_type).handler) = 'all';
 end
 $$;
 comment on function pgps_internal.may_carry(pgps_internal.event_type, text) is
-'True when every client that is registered directly may have the same: then what is raised with this handler clause may travel in the notification';
+'True when every client that is registered directly may have the same: then what is raised with this handler clause may
+travel in the notification';
 
 create or replace function pgps_internal.carry(event_type pgps_internal.event_type, last_id bigint) returns void
 language plpgsql
@@ -34,9 +37,12 @@ begin
     -- Each takes its part of the queue of notifications: a few do, for a crowd there is the note.
     v_channels := array(
         select distinct 'pgps_carried_' || c.secret
-        from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id) join pgps_internal.client c using (client_id)
-        where t.type_id = (carry.event_type).type_id and r.mode = 'direct' and r.state = 'valid' and c.holder is not null
-            and has_table_privilege(c.owner::oid, (carry.event_type).endpoint, 'select') and pg_has_role(c.connected_as::oid, c.owner::oid, 'usage')
+        from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
+            join pgps_internal.client c using (client_id)
+        where t.type_id = (carry.event_type).type_id and r.mode = 'direct' and r.state = 'valid'
+            and c.holder is not null
+            and has_table_privilege(c.owner::oid, (carry.event_type).endpoint, 'select')
+                and pg_has_role(c.connected_as::oid, c.owner::oid, 'usage')
         limit 9);
     if v_channels = '{}' then
         return;
@@ -52,6 +58,7 @@ begin
 end
 $$;
 comment on function pgps_internal.carry(pgps_internal.event_type, bigint) is
-'Sends what this transaction has published in the statement with the event last_id to the clients registered directly whose owners may see it';
+'Sends what this transaction has published in the statement with the event last_id to the clients registered directly
+whose owners may see it';
 
 revoke all on all functions in schema pgps_internal from public;

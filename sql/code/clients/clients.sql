@@ -1,5 +1,7 @@
--- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it is whoever knows it.
--- Locks: the turn of the client, until the transaction ends, for what moves a client; the client's row in connect and disconnect.
+-- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it
+-- is whoever knows it.
+-- Locks: the turn of the client, until the transaction ends, for what moves a client; the client's row in connect and
+-- disconnect.
 -- Writes: client, client_blob, client_checkpoint, pgps._client_calls, turn.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
@@ -15,7 +17,8 @@ begin
         using errcode = '42704', hint = 'See pgps.clients; it is made by: select * from pgps.connect_client(name).';
     elsif not pg_has_role(find_client.caller, v_client.owner::oid, 'usage') then
         raise exception 'client "%" belongs to role %', v_client.name, v_client.owner
-        using errcode = '42501', hint = format('Become a member of role %s, or connect under another name.', v_client.owner);
+        using errcode = '42501',
+            hint = format('Become a member of role %s, or connect under another name.', v_client.owner);
     end if;
     return v_client;
 end
@@ -31,8 +34,10 @@ declare
     v_client pgps_internal.client;
 begin
     select c.* into v_client from pgps_internal.client c
-    where c.name = pgps_internal.fold(find_administered_client.name) and pg_has_role(find_administered_client.caller, 'pgps_admin', 'usage');
-    return case when found then v_client else pgps_internal.find_client(find_administered_client.caller, find_administered_client.name) end;
+    where c.name = pgps_internal.fold(find_administered_client.name)
+        and pg_has_role(find_administered_client.caller, 'pgps_admin', 'usage');
+    return case when found then v_client
+        else pgps_internal.find_client(find_administered_client.caller, find_administered_client.name) end;
 end
 $$;
 comment on function pgps_internal.find_administered_client(name, text) is
@@ -51,7 +56,8 @@ begin
     return v_max;
 end
 $$;
-comment on function pgps_internal.limit_of(jsonb, text) is 'How much a call wants at most, null: 1,000. 22023 unless it is positive; what: the argument''s name, for the message';
+comment on function pgps_internal.limit_of(jsonb, text) is
+'How much a call wants at most, null: 1,000. 22023 unless it is positive; what: the argument''s name, for the message';
 
 create or replace function pgps_internal.is_reachable(client pgps_internal.client) returns boolean
 language sql stable
@@ -61,7 +67,8 @@ as $$
         select from pg_stat_get_activity((is_reachable.client).pid) a
         where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = (is_reachable.client).holder), false)
 $$;
-comment on function pgps_internal.is_reachable(pgps_internal.client) is 'True while the backend lives that connected the client''s newest session';
+comment on function pgps_internal.is_reachable(pgps_internal.client) is
+'True while the backend lives that connected the client''s newest session';
 
 create or replace function pgps_internal.require_session(client pgps_internal.client, session bigint) returns void
 language plpgsql stable
@@ -71,15 +78,19 @@ declare
     v_client pgps_internal.client := require_session.client;
 begin
     if require_session.session is not null and require_session.session <> v_client.session then
-        raise exception 'session % of client "%" has ended: session % followed', require_session.session, v_client.name, v_client.session
+        raise exception 'session % of client "%" has ended: session % followed', require_session.session, v_client.name,
+            v_client.session
         using errcode = '08003', hint = 'Another program has taken the name over. Connect again to have it back.';
     elsif v_client.holder is null then
         raise exception 'client "%" is not connected', v_client.name
-        using errcode = '08003', hint = format('First: select * from pgps.connect_client(%L)', quote_ident(v_client.name));
+        using errcode = '08003',
+            hint = format('First: select * from pgps.connect_client(%L)', quote_ident(v_client.name));
     elsif require_session.session is null and (v_client.pid <> pg_backend_pid()
             -- Not by the backend's start, for which the server copies the state of all backends (0.1 ms).
-            or current_setting('pgps.session_' || v_client.client_id, true) is distinct from v_client.session::text) then
-        raise exception 'client "%" is not connected in this database session, but in that of process %', v_client.name, v_client.pid
+            or current_setting('pgps.session_' || v_client.client_id,
+                true) is distinct from v_client.session::text) then
+        raise exception 'client "%" is not connected in this database session, but in that of process %', v_client.name,
+            v_client.pid
         using errcode = '08003', hint = 'Give the session number that pgps.connect_client returned, or connect here.';
     end if;
 end
@@ -100,7 +111,8 @@ begin
     return v_client;
 end
 $$;
-comment on function pgps_internal.enter_session(name, jsonb) is 'The client of a call that moves it, locked until the transaction ends';
+comment on function pgps_internal.enter_session(name, jsonb) is
+'The client of a call that moves it, locked until the transaction ends';
 
 create or replace function pgps_internal.look_session(caller name, args jsonb) returns pgps_internal.client
 language plpgsql stable
@@ -119,7 +131,8 @@ comment on function pgps_internal.look_session(name, jsonb) is 'The client of a 
 -- Connect, disconnect
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.connect_client(caller name, args jsonb, out result jsonb, out blobs bytea[]) returns record
+create or replace function pgps_internal.connect_client(caller name, args jsonb, out result jsonb, out blobs bytea[])
+returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -136,9 +149,11 @@ begin
     select c.* into v_before from pgps_internal.client c where c.client_id = v_before.client_id;
     if v_session <> v_before.session then
         perform pgps_internal.require_session(v_before, v_session);
-    elsif v_session is null and not coalesce((args ->> 'take_over')::boolean, false) and v_before.holder <> pgps_internal.holder()
+    elsif v_session is null and not coalesce((args ->> 'take_over')::boolean, false)
+        and v_before.holder <> pgps_internal.holder()
             and pgps_internal.is_reachable(v_before) then
-        raise exception 'client "%" is connected by process % since %', v_name, v_before.pid, v_before.connected_at using errcode = '55006',
+        raise exception 'client "%" is connected by process % since %', v_name, v_before.pid, v_before.connected_at
+            using errcode = '55006',
             hint = 'Let it disconnect, or take over: select * from pgps.connect_client(name, take_over => true).';
     end if;
     update pgps_internal.client c
@@ -150,9 +165,12 @@ begin
     where c.client_id = v_before.client_id returning * into v_client;
     perform set_config('pgps.client', v_client.client_id::text, false),
         set_config('pgps.session_' || v_client.client_id, v_client.session::text, false);
-    result := jsonb_build_object('session', v_client.session, 'channel', 'pgps_client_' || v_client.client_id, 'resumed', v_session is not null,
-        'disconnected', v_before.disconnected, 'previous_at', v_before.connected_at) || pgps_internal.standing_of(v_client.client_id);
-    blobs := array[pgps_internal.checkpoint_of(v_client.client_id, 'reply'), pgps_internal.checkpoint_of(v_client.client_id, 'event')];
+    result := jsonb_build_object('session', v_client.session, 'channel', 'pgps_client_' || v_client.client_id,
+        'resumed', v_session is not null,
+        'disconnected', v_before.disconnected, 'previous_at', v_before.connected_at)
+            || pgps_internal.standing_of(v_client.client_id);
+    blobs := array[pgps_internal.checkpoint_of(v_client.client_id, 'reply'),
+        pgps_internal.checkpoint_of(v_client.client_id, 'event')];
 end
 $$;
 comment on function pgps_internal.connect_client(name, jsonb) is 'See pgps.connect_client';
@@ -165,15 +183,20 @@ as $$
         'last_sent_request', (select r.request_id from pgps_internal.request r where r.client_id = standing_of.client_id
             order by r.request_id desc limit 1),
         'last_received_request', k.received, 'last_committed_request', k.committed,
-        'last_received_event', (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id
+        'last_received_event', (select m.first_event from pgps_internal.client_mark m
+            where m.client_id = standing_of.client_id
             order by m.mark_id desc limit 1),
-        'last_committed_event', (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id and m.completed
+        'last_committed_event',
+            (select m.first_event from pgps_internal.client_mark m where m.client_id = standing_of.client_id
+            and m.completed
             order by m.mark_id desc limit 1))
     from (select) one
-    left join lateral (select k.received, k.committed from pgps_internal.reply_mark k where k.client_id = standing_of.client_id
+    left join lateral (select k.received, k.committed from pgps_internal.reply_mark k
+        where k.client_id = standing_of.client_id
         order by k.mark_id desc limit 1) k on true
 $$;
-comment on function pgps_internal.standing_of(bigint) is 'Where a client is: what it has sent, received and completed last';
+comment on function pgps_internal.standing_of(bigint) is
+'Where a client is: what it has sent, received and completed last';
 
 create or replace function pgps_internal.do_use_client(caller name, args jsonb) returns void
 language plpgsql
@@ -181,7 +204,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not args ? 'client' then
-        raise exception 'no client is given' using errcode = '22023', hint = 'Use pgps.use_client(name), or pgps.use_client(null).';
+        raise exception 'no client is given' using errcode = '22023',
+            hint = 'Use pgps.use_client(name), or pgps.use_client(null).';
     end if;
     perform set_config('pgps.client', case when args ->> 'client' is null then ''
         else (pgps_internal.look_session(caller, args)).client_id::text end, false);
@@ -199,12 +223,14 @@ declare
     v_standing jsonb := pgps_internal.standing_of(v_client.client_id);
 begin
     v_pending := coalesce(v_pending, (select 'the reply to request ' || min(r.request_id) from pgps_internal.request r
-        where r.client_id = v_client.client_id and r.request_id > coalesce((v_standing ->> 'last_committed_request')::bigint, 0)));
+        where r.client_id = v_client.client_id
+            and r.request_id > coalesce((v_standing ->> 'last_committed_request')::bigint, 0)));
     if v_pending is not null then
         raise exception 'client "%" cannot disconnect: % is pending', v_client.name, v_pending using errcode = '55006',
             hint = 'Receive and commit what waits, or unregister; a program that just leaves loses nothing either.';
     end if;
-    update pgps_internal.client c set holder = null, pid = null, disconnected = true where c.client_id = v_client.client_id;
+    update pgps_internal.client c set holder = null, pid = null, disconnected = true
+        where c.client_id = v_client.client_id;
     if current_setting('pgps.client', true) = v_client.client_id::text then
         perform set_config('pgps.client', '', false);
     end if;
@@ -221,7 +247,8 @@ declare
     v_types integer[];
 begin
     perform pgps_internal.hold_client(v_client.client_id);
-    v_types := array(select distinct t.type_id from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
+    v_types := array(select distinct t.type_id from pgps_internal.registration r join pgps_internal.registration_type t
+        using (registration_id)
         where r.client_id = v_client.client_id);
     perform pgps_internal.drop_subscription(r.subscription_id) from pgps_internal.registration r
     where r.client_id = v_client.client_id and r.subscription_id is not null;
@@ -245,29 +272,35 @@ declare
     v_bytes bigint := octet_length(keep_checkpoint.data);
 begin
     if v_bytes > 104857600 then
-        raise exception 'checkpoint has % bytes', v_bytes using errcode = '54000', hint = 'At most 104857600 (100 MB); keep more in tables of your own.';
+        raise exception 'checkpoint has % bytes', v_bytes using errcode = '54000',
+            hint = 'At most 104857600 (100 MB); keep more in tables of your own.';
     elsif v_bytes > 8192 then
         -- A segment of the ledger has 16,384 rows: large ones would stay in it for too long.
-        insert into pgps_internal.client_blob (client_id, kind, data) values (keep_checkpoint.client_id, keep_checkpoint.kind, keep_checkpoint.data)
+        insert into pgps_internal.client_blob (client_id, kind, data)
+            values (keep_checkpoint.client_id, keep_checkpoint.kind, keep_checkpoint.data)
         on conflict on constraint client_blob_pkey do update set data = excluded.data;
     end if;
     if v_bytes is not null then
         insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
-        values (keep_checkpoint.client_id, keep_checkpoint.kind, v_bytes, case when v_bytes <= 8192 then keep_checkpoint.data end);
+        values (keep_checkpoint.client_id, keep_checkpoint.kind, v_bytes, case when v_bytes <= 8192
+            then keep_checkpoint.data end);
     end if;
 end
 $$;
-comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is 'Stores what a program wants to find again; null: it keeps what it has. 54000 above 100 MB';
+comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is
+'Stores what a program wants to find again; null: it keeps what it has. 54000 above 100 MB';
 
 create or replace function pgps_internal.checkpoint_of(client_id bigint, kind text) returns bytea
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(k.data, (select b.data from pgps_internal.client_blob b where b.client_id = checkpoint_of.client_id and b.kind = checkpoint_of.kind))
+    select coalesce(k.data, (select b.data from pgps_internal.client_blob b where b.client_id = checkpoint_of.client_id
+        and b.kind = checkpoint_of.kind))
     from pgps_internal.client_checkpoint k
     where k.client_id = checkpoint_of.client_id and k.kind = checkpoint_of.kind order by k.checkpoint_id desc limit 1
 $$;
-comment on function pgps_internal.checkpoint_of(bigint, text) is 'The newest checkpoint of a client; kind: reply or event';
+comment on function pgps_internal.checkpoint_of(bigint, text) is
+'The newest checkpoint of a client; kind: reply or event';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The way in: as pgps._calls, for what takes or gives bytes and messages
@@ -289,20 +322,24 @@ begin
         when 're_receive_reply' then new.result := pgps_internal.re_receive_reply(new.caller, new.args);
         when 'fetch_reply' then new.payloads := pgps_internal.fetch_reply(new.caller, new.args);
         when 'commit_receive' then new.result := pgps_internal.commit_receive(new.caller, new.args, new.data);
-        when 'connect_client' then select c.result, c.blobs into new.result, new.blobs from pgps_internal.connect_client(new.caller, new.args) c;
+        when 'connect_client' then select c.result, c.blobs into new.result, new.blobs
+            from pgps_internal.connect_client(new.caller, new.args) c;
         else
-            raise exception 'unknown call "%"', new.verb using errcode = '22023', hint = 'Use the functions of schema pgps.';
+            raise exception 'unknown call "%"', new.verb using errcode = '22023',
+                hint = 'Use the functions of schema pgps.';
     end case;
     return new;
 end
 $$;
-comment on function pgps_internal.enter_client() is 'Runs a verb about a client for whoever inserts into pgps._client_calls';
+comment on function pgps_internal.enter_client() is
+'Runs a verb about a client for whoever inserts into pgps._client_calls';
 
 do $$
 begin
     if to_regclass('pgps._client_calls') is null then
         create view pgps._client_calls as
-        select null::text as verb, null::jsonb as args, null::bytea as data, null::name as caller, null::jsonb as result, null::bytea[] as blobs,
+        select null::text as verb, null::jsonb as args, null::bytea as data, null::name as caller,
+            null::jsonb as result, null::bytea[] as blobs,
             null::pgps_internal.handed[] as pushed, null::jsonb[] as payloads where false;
         alter view pgps._client_calls alter column caller set default current_user;
         create trigger enter instead of insert on pgps._client_calls
@@ -325,11 +362,14 @@ begin
 end
 $$;
 comment on function pgps._call_client(text, jsonb, bytea) is
-'Calls an internal verb about a client as the current user. Not for applications: use the functions named in the reference.';
+'Calls an internal verb about a client as the current user. Not for applications: use the functions named in the
+reference.';
 
 create or replace function pgps.connect_client(client text, take_over boolean = false, resume bigint = null)
-returns table (session bigint, channel text, resumed boolean, disconnected boolean, previous_at timestamptz, last_sent_request bigint,
-    last_received_request bigint, last_committed_request bigint, last_received_event bigint, last_committed_event bigint,
+returns table (session bigint, channel text, resumed boolean, disconnected boolean, previous_at timestamptz,
+    last_sent_request bigint,
+    last_received_request bigint, last_committed_request bigint, last_received_event bigint,
+    last_committed_event bigint,
     reply_checkpoint bytea, event_checkpoint bytea)
 language plpgsql rows 1
 as $$
@@ -337,20 +377,23 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._client_calls (verb, args) values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3))
+        insert into pgps._client_calls (verb, args)
+            values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3))
         returning result, blobs
     )
     select r.*, m.blobs[1], m.blobs[2]
-    from made m cross join lateral pg_catalog.jsonb_to_record(m.result) r(session bigint, channel text, resumed boolean, disconnected boolean,
+    from made m cross join lateral pg_catalog.jsonb_to_record(m.result) r(session bigint, channel text, resumed boolean,
+        disconnected boolean,
         previous_at timestamptz, last_sent_request bigint, last_received_request bigint, last_committed_request bigint,
         last_received_event bigint, last_committed_event bigint);
 end
 $$;
 comment on function pgps.connect_client(text, boolean, bigint) is
-'Begins a session of a client (Ariel, section 5), and makes the client if there is none; returns where the last session stood: nulls where there
-was nothing, disconnected when it said good-bye. resume: the number of the session this program had, which it goes on with. take_over: also
-from another program, whose calls raise 08003 from then on. Listen to the channel returned. Locks the client until the transaction ends.
-Errors: 55006 connected elsewhere, 08003 another session followed, 42501 another role''s, 42602/42622 bad name.';
+'Begins a session of a client (Ariel, section 5), and makes the client if there is none; returns where the last session
+stood: nulls where there was nothing, disconnected when it said good-bye. resume: the number of the session this program
+had, which it goes on with. take_over: also from another program, whose calls raise 08003 from then on. Listen to the
+channel returned. Locks the client until the transaction ends. Errors: 55006 connected elsewhere, 08003 another session
+followed, 42501 another role''s, 42602/42622 bad name.';
 
 create or replace function pgps.use_client(client text, session bigint = null) returns void
 language sql
@@ -358,16 +401,18 @@ begin atomic
     select pgps._call('use_client', jsonb_build_object('client', use_client.client, 'session', use_client.session));
 end;
 comment on function pgps.use_client(text, bigint) is
-'What this database session raises from now on is raised by that client (handler => ''raiser''); client null: by none. Errors: 42704, 42501, 08003.';
+'What this database session raises from now on is raised by that client (handler => ''raiser''); client null: by none.
+Errors: 42704, 42501, 08003.';
 
 create or replace function pgps.disconnect_client(client text, session bigint = null) returns void
 language sql
 begin atomic
-    select pgps._call('disconnect_client', jsonb_build_object('client', disconnect_client.client, 'session', disconnect_client.session));
+    select pgps._call('disconnect_client',
+        jsonb_build_object('client', disconnect_client.client, 'session', disconnect_client.session));
 end;
 comment on function pgps.disconnect_client(text, bigint) is
-'Ends the session of a client; registrations and checkpoints stay. Refused (55006) while an event or a reply is pending or a request has no
-reply. Errors: 55006, 42704, 42501, 08003.';
+'Ends the session of a client; registrations and checkpoints stay. Refused (55006) while an event or a reply is pending
+or a request has no reply. Errors: 55006, 42704, 42501, 08003.';
 
 create or replace function pgps.drop_client(client text) returns void
 language sql
@@ -375,8 +420,8 @@ begin atomic
     select pgps._call('drop_client', jsonb_build_object('client', drop_client.client));
 end;
 comment on function pgps.drop_client(text) is
-'Drops a client with its registrations, what they have not received, its requests, replies and checkpoints. Needs to own it, or pgps_admin.
-Errors: 42704, 42501.';
+'Drops a client with its registrations, what they have not received, its requests, replies and checkpoints. Needs to own
+it, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -1,6 +1,6 @@
--- Confirming events: what became of the transaction that raised an event (Ariel, section 3.1, link confirm event). A link is a hidden subscription to
--- the original; its cursor moves in the transaction that raises the confirming events, so that each is raised once. Locks: share update
--- exclusive on confirm_link, one look at a time.
+-- Confirming events: what became of the transaction that raised an event (Ariel, section 3.1, link confirm event). A
+-- link is a hidden subscription to the original; its cursor moves in the transaction that raises the confirming events,
+-- so that each is raised once. Locks: share update exclusive on confirm_link, one look at a time.
 -- Writes: confirm_link, confirm_open, subscription.
 
 create or replace function pgps_internal.do_link_confirm_event(caller name, args jsonb) returns void
@@ -19,23 +19,31 @@ begin
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_confirming.endpoint, caller);
     end if;
     perform pgps_internal.require_advertised(v_confirming.type_id, quote_ident(caller)::regrole::oid)
-    where not exists (select from pgps_internal.advertisement a where a.type_id = v_confirming.type_id and a.role = quote_ident(caller)::regrole);
-    if (select array_agg(a.type) from pgps_internal.attributes_of(v_confirming.endpoint) a) is distinct from array['bigint', 'boolean'] then
+    where not exists (select from pgps_internal.advertisement a where a.type_id = v_confirming.type_id
+        and a.role = quote_ident(caller)::regrole);
+    if (select array_agg(a.type)
+        from pgps_internal.attributes_of(v_confirming.endpoint) a) is distinct from array['bigint', 'boolean'] then
         raise exception 'event type "%" cannot confirm another', v_confirming.name using errcode = '42804',
-            hint = 'Its attributes must be one bigint, the id of the original, and one boolean, whether it was committed.';
+            hint = 'Its attributes must be one bigint, the id of the original, and one boolean, whether it was '
+                'committed.';
     elsif pgps_internal.confirms(v_original.type_id, v_confirming.type_id) then
-        raise exception 'event type "%" would confirm itself', v_confirming.name using errcode = '22023', hint = 'See pgps.confirm_events.';
-    elsif exists (select from pgps_internal.confirm_link k where k.confirming = v_confirming.type_id and k.original = v_original.type_id) then
+        raise exception 'event type "%" would confirm itself', v_confirming.name using errcode = '22023',
+            hint = 'See pgps.confirm_events.';
+    elsif exists (select from pgps_internal.confirm_link k where k.confirming = v_confirming.type_id
+        and k.original = v_original.type_id) then
         raise exception 'event type "%" confirms "%" already', v_confirming.name, v_original.name
         using errcode = '42710', hint = 'See pgps.confirm_events.';
     end if;
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority, max_attempts, handler)
-    values (format('confirm*%s*%s', v_confirming.type_id, v_original.type_id), quote_ident(caller)::regrole, v_original.name, false,
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority,
+        max_attempts, handler)
+    values (format('confirm*%s*%s', v_confirming.type_id, v_original.type_id), quote_ident(caller)::regrole,
+        v_original.name, false,
         jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'confirm', 'local', 0, 1, 'all')
     returning * into v_subscription;
     perform pgps_internal.join_type(v_subscription, v_original, 'now');
     insert into pgps_internal.confirm_link (confirming, original, owner, subscription_id)
-    values (v_confirming.type_id, v_original.type_id, quote_ident(caller)::regrole, v_subscription.subscription_id) returning * into v_link;
+    values (v_confirming.type_id, v_original.type_id, quote_ident(caller)::regrole, v_subscription.subscription_id)
+        returning * into v_link;
     perform pgps_internal.add_feature(v_original.type_id, 'confirm');
     perform pgps_internal.build(pgps_internal.write_confirm(v_link, v_confirming), null), pg_notify('pgps_confirm', '');
 end
@@ -53,7 +61,8 @@ as $$
     )
     select exists (select from chain c where c.type_id = confirms.other)
 $$;
-comment on function pgps_internal.confirms(integer, integer) is 'True when events of a type confirm, over any number of links, those of another, or it is the same';
+comment on function pgps_internal.confirms(integer, integer) is
+'True when events of a type confirm, over any number of links, those of another, or it is the same';
 
 create or replace function pgps_internal.drop_confirm(link pgps_internal.confirm_link) returns void
 language plpgsql
@@ -65,7 +74,8 @@ begin
     perform pgps_internal.drop_subscription((drop_confirm.link).subscription_id);
 end
 $$;
-comment on function pgps_internal.drop_confirm(pgps_internal.confirm_link) is 'Ends a link; what was raised before and not confirmed yet will not be';
+comment on function pgps_internal.drop_confirm(pgps_internal.confirm_link) is
+'Ends a link; what was raised before and not confirmed yet will not be';
 
 create or replace function pgps_internal.do_drop_confirm_event(caller name, args jsonb) returns void
 language plpgsql
@@ -76,7 +86,8 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'link confirming events');
     select k.* into v_link from pgps_internal.confirm_link k
-    where k.confirming = (pgps_internal.find_type(args ->> 'confirming')).type_id and k.original = (pgps_internal.find_type(args ->> 'original')).type_id;
+    where k.confirming = (pgps_internal.find_type(args ->> 'confirming')).type_id
+        and k.original = (pgps_internal.find_type(args ->> 'original')).type_id;
     if not found then
         raise exception 'event type "%" does not confirm "%"', args ->> 'confirming', args ->> 'original'
         using errcode = '42704', hint = 'See pgps.confirm_events.';
@@ -89,21 +100,25 @@ comment on function pgps_internal.do_drop_confirm_event(name, jsonb) is 'See pgp
 create or replace function pgps.link_confirm_event(confirming text, original text) returns void
 language sql
 begin atomic
-    select pgps._call('link_confirm_event', jsonb_build_object('confirming', link_confirm_event.confirming, 'original', link_confirm_event.original));
+    select pgps._call('link_confirm_event',
+        jsonb_build_object('confirming', link_confirm_event.confirming, 'original', link_confirm_event.original));
 end;
 comment on function pgps.link_confirm_event(text, text) is
-'For each event of original raised from now on raises one of confirming, with its id and whether the raising transaction committed (Ariel, section 3.1): true
-for deferred events, for immediate ones when the transaction has ended, also when its backend was killed; null when that is not known any more (a restored
-database). The attributes of confirming are one bigint and one boolean; it is raised by the current role, which must have advertised it.
-Needs pgps_admin. Errors: 42704, 42710, 42804 attributes, 22023 it would confirm itself, 42501, 55000 not advertised.';
+'For each event of original raised from now on raises one of confirming, with its id and whether the raising transaction
+committed (Ariel, section 3.1): true for deferred events, for immediate ones when the transaction has ended, also when
+its backend was killed; null when that is not known any more (a restored database). The attributes of confirming are one
+bigint and one boolean; it is raised by the current role, which must have advertised it. Needs pgps_admin. Errors:
+42704, 42710, 42804 attributes, 22023 it would confirm itself, 42501, 55000 not advertised.';
 
 create or replace function pgps.drop_confirm_event(confirming text, original text) returns void
 language sql
 begin atomic
-    select pgps._call('drop_confirm_event', jsonb_build_object('confirming', drop_confirm_event.confirming, 'original', drop_confirm_event.original));
+    select pgps._call('drop_confirm_event',
+        jsonb_build_object('confirming', drop_confirm_event.confirming, 'original', drop_confirm_event.original));
 end;
 comment on function pgps.drop_confirm_event(text, text) is
-'Ends what pgps.link_confirm_event began; what is not confirmed yet will not be. Needs pgps_admin. Errors: 42704, 42501.';
+'Ends what pgps.link_confirm_event began; what is not confirmed yet will not be. Needs pgps_admin. Errors: 42704,
+42501.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What the worker calls
@@ -113,14 +128,18 @@ create or replace function pgps_internal.outcome(raiser xid8) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- 0 is what rebaseline makes of ids of another life of the database. Above the snapshot all still run, for what we know.
+    -- 0 is what rebaseline makes of ids of another life of the database. Above the snapshot all still run, for what we
+    -- know.
     select case when outcome.raiser = '0' then 'unknown'
         when outcome.raiser >= pg_snapshot_xmax(pg_current_snapshot()) then 'in progress'
         else coalesce(pg_xact_status(outcome.raiser), 'unknown') end
 $$;
-comment on function pgps_internal.outcome(xid8) is 'What became of a transaction: in progress, committed, aborted, or unknown';
+comment on function pgps_internal.outcome(xid8) is
+'What became of a transaction: in progress, committed, aborted, or unknown';
 
-create or replace function pgps_internal.take_raised(link pgps_internal.confirm_link, max_events integer, out ids int8multirange[], out raisers xid8[], out taken bigint)
+create or replace function pgps_internal.take_raised(
+    link pgps_internal.confirm_link, max_events integer, out ids int8multirange[], out raisers xid8[], out taken bigint
+)
 returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -132,25 +151,29 @@ declare
     v_last pgps_internal.received;
 begin
     v_next := array(select (n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received
-        from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take_raised.max_events) n order by n.batch_id, n.event_id);
+        from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take_raised.max_events) n
+            order by n.batch_id, n.event_id);
     take_raised.taken := cardinality(v_next);
     if take_raised.taken = 0 then
         return;
     end if;
     v_last := v_next[take_raised.taken];
-    perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total + take_raised.taken);
+    perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+        v_position.acked_total + take_raised.taken);
     execute format('select array_agg(g.ids), array_agg(g.raiser) from (
             select c.raiser, range_agg(int8range(r.event_id, r.event_id, ''[]'')) as ids
             from unnest($1) r
             join %s l on l.event_id = r.event_id
             left join lateral (%s) c on true
-            group by c.raiser) g', (select t.log from pgps_internal.event_type t where t.type_id = (take_raised.link).original),
+            group by c.raiser) g',
+                (select t.log from pgps_internal.event_type t where t.type_id = (take_raised.link).original),
         pgps_internal.statement_of('c.raiser', '$2'))
     using v_next, (take_raised.link).original into take_raised.ids, take_raised.raisers;
 end
 $$;
 comment on function pgps_internal.take_raised(pgps_internal.confirm_link, integer) is
-'Takes the next events of a link''s original, by the transaction that raised them at once (null: deferred events), and moves its cursor past them';
+'Takes the next events of a link''s original, by the transaction that raised them at once (null: deferred events), and
+moves its cursor past them';
 
 create or replace function pgps_internal.confirm(link pgps_internal.confirm_link, max_events integer) returns bigint
 language plpgsql
@@ -164,7 +187,8 @@ declare
 begin
     select r.* into v_raised from pgps_internal.take_raised(confirm.link, confirm.max_events) r;
     insert into pgps_internal.confirm_open (link_id, raiser, ids)
-    select (confirm.link).link_id, u.raiser, u.ids from unnest(v_raised.ids, v_raised.raisers) u(ids, raiser) where u.raiser is not null;
+    select (confirm.link).link_id, u.raiser, u.ids from unnest(v_raised.ids, v_raised.raisers) u(ids, raiser)
+        where u.raiser is not null;
     with outcome as materialized (
         select o.raiser, pgps_internal.outcome(o.raiser) as outcome
         from (select distinct o.raiser from pgps_internal.confirm_open o where o.link_id = (confirm.link).link_id) o
@@ -174,7 +198,8 @@ begin
         where o.link_id = (confirm.link).link_id and c.raiser = o.raiser and c.outcome <> 'in progress'
         returning o.ids, c.outcome
     )
-    select array_agg(i.id order by i.id), array_agg(case e.outcome when 'committed' then true when 'aborted' then false end order by i.id)
+    select array_agg(i.id order by i.id),
+        array_agg(case e.outcome when 'committed' then true when 'aborted' then false end order by i.id)
     into v_ids, v_committed
     from (
         select e.ids, e.outcome from ended e
@@ -186,8 +211,10 @@ begin
     if v_ids is not null then
         v_before := pgps_internal.session_state(false);
         execute format('select pgps_internal.confirm_%s($1, $2)', (confirm.link).link_id) using v_ids, v_committed;
-        -- From here on written so that a search_path that a constraint has left behind means nothing; the error takes it back.
-        perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)', (confirm.link).link_id),
+        -- From here on written so that a search_path that a constraint has left behind means nothing; the error takes
+        -- it back.
+        perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)',
+            (confirm.link).link_id),
             'a constraint of the confirming event');
         perform pgps_internal.check_settings(v_before, 'a constraint of the confirming event');
         perform pgps_internal.check_session(v_before, 'a constraint of the confirming event');
@@ -198,7 +225,8 @@ $$;
 comment on function pgps_internal.confirm(pgps_internal.confirm_link, integer) is
 'One look at a link: raises what can be confirmed, keeps what cannot yet; returns how much it did';
 
-create or replace function pgps.raise_confirming(max_events integer = 10000, out done bigint, out open bigint) returns record
+create or replace function pgps.raise_confirming(max_events integer = 10000, out done bigint, out open bigint)
+returns record
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
@@ -221,23 +249,26 @@ begin
     for v_link in select k.* from pgps_internal.confirm_link k order by k.link_id loop
         begin
             done := done + pgps_internal.confirm(v_link, raise_confirming.max_events);
-            update pgps_internal.confirm_link k set last_error = null where k.link_id = v_link.link_id and k.last_error is not null;
+            update pgps_internal.confirm_link k set last_error = null where k.link_id = v_link.link_id
+                and k.last_error is not null;
         exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            v_context = pg_exception_context;
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
             -- It stays where it is, and is tried again; the others go on.
-            update pgps_internal.confirm_link k set last_error = v_error where k.link_id = v_link.link_id and k.last_error is distinct from v_error;
+            update pgps_internal.confirm_link k set last_error = v_error where k.link_id = v_link.link_id
+                and k.last_error is distinct from v_error;
         end;
     end loop;
     open := (select count(*) from pgps_internal.confirm_open);
 end
 $$;
 comment on function pgps.raise_confirming(integer) is
-'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked; open: transactions that have raised
-something and have not ended. max_events: about how many of each link at most. The worker calls it after dispatch, and while something is open.
-Needs pgps_worker or pgps_admin.';
+'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked;
+open: transactions that have raised something and have not ended. max_events: about how many of each link at most. The
+worker calls it after dispatch, and while something is open. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.drop_confirms_of(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -248,7 +279,8 @@ begin
     where (drop_confirms_of.event_type).type_id in (k.confirming, k.original);
 end
 $$;
-comment on function pgps_internal.drop_confirms_of(pgps_internal.event_type) is 'Ends what an event type confirms, or is confirmed by';
+comment on function pgps_internal.drop_confirms_of(pgps_internal.event_type) is
+'Ends what an event type confirms, or is confirmed by';
 
 create or replace function pgps_internal.forget_raisers() returns void
 language plpgsql
@@ -258,7 +290,8 @@ begin
     update pgps_internal.confirm_open o set raiser = '0';
 end
 $$;
-comment on function pgps_internal.forget_raisers() is 'In another life of the database: nobody knows what became of the transactions that raised events at once';
+comment on function pgps_internal.forget_raisers() is
+'In another life of the database: nobody knows what became of the transactions that raised events at once';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;

@@ -1,5 +1,6 @@
--- Direct events: a note with numbers is pushed, the client fetches with its own rights; what did not reach anybody is tried again. And the
--- handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of registrations in retries.
+-- Direct events: a note with numbers is pushed, the client fetches with its own rights; what did not reach anybody is
+-- tried again. And the handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of
+-- registrations in retries.
 -- Writes: appointment, pgps._client_calls, registration.
 
 create or replace function pgps_internal.raiser_of(client_id bigint) returns text
@@ -10,9 +11,12 @@ begin
     return (select c.name from pgps_internal.client c where c.client_id = raiser_of.client_id);
 end
 $$;
-comment on function pgps_internal.raiser_of(bigint) is 'The name of the client that raised something; null for none, or one that is gone';
+comment on function pgps_internal.raiser_of(bigint) is
+'The name of the client that raised something; null for none, or one that is gone';
 
-create or replace function pgps_internal.is_for(client_id bigint, handler text, xid xid8, hi bigint, raiser bigint, publisher regrole) returns boolean
+create or replace function pgps_internal.is_for(
+    client_id bigint, handler text, xid xid8, hi bigint, raiser bigint, publisher regrole
+) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -26,41 +30,53 @@ begin
             return exists (select from pgps_internal.appointment a
                 where a.hi = is_for.hi and a.client_id = is_for.client_id and (a.xid = is_for.xid
                     -- An immediate event is shown with its publisher's transaction.
-                    or exists (select from pgps_internal.control c where c.xid = a.xid and c.hi = a.hi and c.raiser = is_for.xid)));
+                    or exists (select from pgps_internal.control c where c.xid = a.xid and c.hi = a.hi
+                        and c.raiser = is_for.xid)));
         else
             return true;
     end case;
 end
 $$;
 comment on function pgps_internal.is_for(bigint, text, xid8, bigint, bigint, regrole) is
-'True when the handler clause of a statement (xid, hi), raised by a client (raiser) as publisher, lets a client have it';
+'True when the handler clause of a statement (xid, hi), raised by a client (raiser) as publisher, lets a client have
+it';
 
-create or replace function pgps_internal.for_client(client_id bigint, messages pgps_internal.message[]) returns pgps_internal.message[]
+create or replace function pgps_internal.for_client(client_id bigint, messages pgps_internal.message[])
+returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not exists (select from unnest(for_client.messages) m
-            where coalesce(m.handler, (select t.handler from pgps_internal.event_type t where t.name = m.event_type)) <> 'all' and m.hi is not null) then
+            where coalesce(m.handler,
+                (select t.handler from pgps_internal.event_type t where t.name = m.event_type)) <> 'all'
+                and m.hi is not null) then
         return for_client.messages;
     end if;
     return array(
         with statement as materialized (
-            select distinct m.event_type, m.xid, m.hi, m.handler, m.client_id, m.publisher from unnest(for_client.messages) m where m.hi is not null
+            select distinct m.event_type, m.xid, m.hi, m.handler, m.client_id, m.publisher
+                from unnest(for_client.messages) m where m.hi is not null
         ),
         mine as (
             select s.event_type, s.xid, s.hi from statement s join pgps_internal.event_type t on t.name = s.event_type
-            where pgps_internal.is_for(for_client.client_id, coalesce(s.handler, t.handler), s.xid, s.hi, s.client_id, quote_ident(s.publisher)::regrole)
+            where pgps_internal.is_for(for_client.client_id, coalesce(s.handler, t.handler), s.xid, s.hi, s.client_id,
+                quote_ident(s.publisher)::regrole)
         )
-        select (for_client.messages)[u.n] from unnest(for_client.messages) with ordinality u(place, event_id, event_type, payload, published_at,
+        select (for_client.messages)[u.n]
+            from unnest(for_client.messages) with ordinality u(place, event_id, event_type, payload, published_at,
             publisher, xid, origin, attempt, handler, client_id, lo, hi, n)
-        where u.hi is null or exists (select from mine i where i.event_type = u.event_type and i.xid = u.xid and i.hi = u.hi)
+        where u.hi is null or exists (select from mine i where i.event_type = u.event_type and i.xid = u.xid
+            and i.hi = u.hi)
         order by u.n);
 end
 $$;
-comment on function pgps_internal.for_client(bigint, pgps_internal.message[]) is 'Those events that the handler clause lets a client have';
+comment on function pgps_internal.for_client(bigint, pgps_internal.message[]) is
+'Those events that the handler clause lets a client have';
 
-create or replace function pgps_internal.appoint(batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange) returns void
+create or replace function pgps_internal.appoint(
+    batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -96,20 +112,22 @@ begin
         insert into pgps_internal.appointment (batch_id, type_id, xid, hi, client_id)
         select appoint.batch_id, (appoint.event_type).type_id, c.xid, c.hi, c.client_id from chosen c
     )
-    select count(pg_notify('pgps_client_' || c.client_id, concat_ws(' ', (appoint.event_type).type_id, c.lo, c.hi))::text) into v_told
+    select count(pg_notify('pgps_client_' || c.client_id,
+        concat_ws(' ', (appoint.event_type).type_id, c.lo, c.hi))::text) into v_told
     from (select c.client_id, min(c.lo) as lo, max(c.hi) as hi from chosen c where c.direct group by c.client_id) c;
 end
 $$;
 comment on function pgps_internal.appoint(bigint, pgps_internal.event_type, xid8[], int8multirange) is
-'Chooses, for each statement of a batch whose handler is "any", one of the clients registered for it, those connected first; one note for each
-client chosen that is registered directly';
+'Chooses, for each statement of a batch whose handler is "any", one of the clients registered for it, those connected
+first; one note for each client chosen that is registered directly';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Fetch what a note stands for
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.fetch_note(
-    client pgps_internal.client, event_type pgps_internal.event_type, place integer, xid xid8, first bigint, after bigint, upto bigint,
+    client pgps_internal.client, event_type pgps_internal.event_type, place integer, xid xid8, first bigint,
+    after bigint, upto bigint,
     max_events integer, broker text
 ) returns pgps_internal.handed[]
 language plpgsql
@@ -125,15 +143,20 @@ declare
     v_handed pgps_internal.handed[];
 begin
     -- Under the most particular name.
-    select r.event_name into v_name from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
-    where t.type_id = (fetch_note.event_type).type_id and r.client_id = (fetch_note.client).client_id and r.mode = 'direct' and r.state = 'valid'
+    select r.event_name into v_name from pgps_internal.registration_type t join pgps_internal.registration r
+        using (registration_id)
+    where t.type_id = (fetch_note.event_type).type_id and r.client_id = (fetch_note.client).client_id
+        and r.mode = 'direct' and r.state = 'valid'
     order by r.is_pattern, length(r.event_name) desc limit 1;
     if not found then
         return '{}';
     elsif fetch_note.xid is not null and not (fetch_note.event_type).has_policy then
-        execute 'select pgps_internal.push_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
-        using (fetch_note.client).client_id, fetch_note.place, v_name, fetch_note.xid, fetch_note.first, fetch_note.after, fetch_note.upto,
-            fetch_note.max_events, (fetch_note.event_type).name, (fetch_note.event_type).handler, fetch_note.broker into v_handed;
+        execute 'select pgps_internal.push_' || (fetch_note.event_type).type_id
+            || '($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)'
+        using (fetch_note.client).client_id, fetch_note.place, v_name, fetch_note.xid, fetch_note.first,
+            fetch_note.after, fetch_note.upto,
+            fetch_note.max_events, (fetch_note.event_type).name, (fetch_note.event_type).handler, fetch_note.broker
+                into v_handed;
         if v_handed is not null then
             return v_handed;
         end if;
@@ -144,17 +167,20 @@ begin
         using fetch_note.xid, v_after, fetch_note.upto, fetch_note.max_events - cardinality(v_messages) into v_taken;
         exit when cardinality(v_taken) = 0;
         v_after := v_taken[cardinality(v_taken)].event_id;
-        v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner, array(select r.event_id from unnest(v_taken) r));
+        v_visible := pgps_internal.visible_ids(fetch_note.event_type, (fetch_note.client).owner,
+            array(select r.event_id from unnest(v_taken) r));
         execute 'select pgps_internal.unfold_' || (fetch_note.event_type).type_id || '($1, $2, $3, $4)'
         using v_taken, v_visible, (fetch_note.event_type).name, fetch_note.broker into v_part;
         v_messages := v_messages || pgps_internal.for_client((fetch_note.client).client_id, coalesce(v_part, '{}'));
         exit when cardinality(v_messages) >= fetch_note.max_events;
     end loop;
     return pgps_internal.with_occurrence(array(
-        select (fetch_note.place, v_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed from unnest(v_messages) m order by m.event_id));
+        select (fetch_note.place, v_name, pgps_internal.raiser_of(m.client_id), null, m)::pgps_internal.handed
+            from unnest(v_messages) m order by m.event_id));
 end
 $$;
-comment on function pgps_internal.fetch_note(pgps_internal.client, pgps_internal.event_type, integer, xid8, bigint, bigint, bigint, integer, text) is
+comment on function pgps_internal.fetch_note(pgps_internal.client, pgps_internal.event_type, integer, xid8, bigint,
+    bigint, bigint, integer, text) is
 'The events a note stands for, as far as the client''s owner may see them and the handler clause lets it';
 
 create or replace function pgps_internal.fetch_direct(caller name, args jsonb) returns pgps_internal.handed[]
@@ -173,16 +199,19 @@ declare
     v_part pgps_internal.handed[];
     v_handed pgps_internal.handed[] := '{}';
 begin
-    for v_note in select n.note from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place) order by n.place loop
+    for v_note in select n.note from jsonb_array_elements_text(args -> 'notes') with ordinality n(note, place)
+        order by n.place loop
         v_place := v_place + 1;
         v_parts := regexp_match(v_note, '^(\d{1,9}) (\d{1,18}) (\d{1,18})(?: (\d{1,18}))?(?: \[.*)?$');
         if v_parts is null then
-            raise exception 'invalid note "%"', v_note using errcode = '22023', hint = 'Give the payload of a notification as it came.';
+            raise exception 'invalid note "%"', v_note using errcode = '22023',
+                hint = 'Give the payload of a notification as it came.';
         end if;
         select t.* into v_type from pgps_internal.event_type t where t.type_id = v_parts[1]::integer;
         if found and has_table_privilege(v_client.owner::oid, v_type.endpoint, 'select') then
             v_part := pgps_internal.fetch_note(v_client, v_type, v_place, v_parts[4]::xid8, v_parts[2]::bigint,
-                greatest(v_parts[2]::bigint - 1, case when v_place = 1 then v_after else 0 end), v_parts[3]::bigint, v_max - cardinality(v_handed), v_broker);
+                greatest(v_parts[2]::bigint - 1, case when v_place = 1 then v_after else 0 end), v_parts[3]::bigint,
+                v_max - cardinality(v_handed), v_broker);
             v_handed := v_handed || v_part;
             exit when cardinality(v_handed) >= v_max;
         end if;
@@ -202,26 +231,35 @@ declare
     v_occurrence jsonb := '{}';
 begin
     for v_statement in
-        select t.type_id, (p.message).xid, coalesce((p.message).lo, (p.message).event_id) as lo, coalesce((p.message).hi, (p.message).event_id) as hi,
+        select t.type_id, (p.message).xid, coalesce((p.message).lo, (p.message).event_id) as lo,
+            coalesce((p.message).hi, (p.message).event_id) as hi,
             min((p.message).event_id) as event_id
         from unnest(with_occurrence.pushed) p join pgps_internal.event_type t on t.name = (p.message).event_type
         group by 1, 2, 3, 4
     loop
         -- By the transaction in which it was written, which is not its publisher's if it is an immediate one.
-        execute format('select pgps_internal.slice_%1$s((pgps_internal.statement_%1$s($3)).xid, $1, $2, null, 1)', v_statement.type_id)
+        execute format('select pgps_internal.slice_%1$s((pgps_internal.statement_%1$s($3)).xid, $1, $2, null, 1)',
+            v_statement.type_id)
         using v_statement.lo - 1, v_statement.hi, v_statement.event_id into v_first;
-        v_occurrence := v_occurrence || jsonb_build_object(format('%s %s', v_statement.xid, v_statement.hi), v_first[1].event_id);
+        v_occurrence := v_occurrence
+            || jsonb_build_object(format('%s %s', v_statement.xid, v_statement.hi), v_first[1].event_id);
     end loop;
     return array(
-        select (p.note, p.event_name, p.raiser, (v_occurrence ->> format('%s %s', (p.message).xid, coalesce((p.message).hi, (p.message).event_id)))::bigint,
+        select (p.note, p.event_name, p.raiser,
+            (v_occurrence ->> format('%s %s', (p.message).xid, coalesce((p.message).hi, (p.message).event_id)))::bigint,
             p.message)::pgps_internal.handed
-        from unnest(with_occurrence.pushed) with ordinality p(note, event_name, raiser, occurrence, message, n) order by p.n);
+        from unnest(with_occurrence.pushed) with ordinality p(note, event_name, raiser, occurrence, message, n)
+            order by p.n);
 end
 $$;
-comment on function pgps_internal.with_occurrence(pgps_internal.handed[]) is 'Fills in the first event of the statement that raised each';
+comment on function pgps_internal.with_occurrence(pgps_internal.handed[]) is
+'Fills in the first event of the statement that raised each';
 
-create or replace function pgps.fetch_direct(client text, notes text[], after bigint = 0, max_events integer = 1000, session bigint = null)
-returns table (note integer, event_id bigint, event_type text, event_name text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
+create or replace function pgps.fetch_direct(
+    client text, notes text[], after bigint = 0, max_events integer = 1000, session bigint = null
+)
+returns table (note integer, event_id bigint, event_type text, event_name text, payload jsonb, published_at timestamptz,
+    publisher name, xid xid8,
     origin text, raiser text, occurrence bigint)
 language plpgsql rows 100
 as $$
@@ -229,18 +267,22 @@ as $$
 begin
     return query
     with fetched as (
-        insert into pgps._client_calls (verb, args) values ('fetch_direct', pg_catalog.jsonb_build_object('client', fetch_direct.client,
-            'notes', fetch_direct.notes, 'after', fetch_direct.after, 'max', fetch_direct.max_events, 'session', fetch_direct.session)) returning pushed
+        insert into pgps._client_calls (verb, args)
+            values ('fetch_direct', pg_catalog.jsonb_build_object('client', fetch_direct.client,
+            'notes', fetch_direct.notes, 'after', fetch_direct.after, 'max', fetch_direct.max_events, 'session',
+                fetch_direct.session)) returning pushed
     )
-    select p.note, (p.message).event_id, (p.message).event_type, p.event_name, (p.message).payload, (p.message).published_at, (p.message).publisher,
+    select p.note, (p.message).event_id, (p.message).event_type, p.event_name, (p.message).payload,
+        (p.message).published_at, (p.message).publisher,
         (p.message).xid, (p.message).origin, p.raiser, p.occurrence
     from fetched f cross join lateral pg_catalog.unnest(f.pushed) p order by p.note, (p.message).event_id;
 end
 $$;
 comment on function pgps.fetch_direct(text, text[], bigint, integer, bigint) is
-'What notes stand for (payloads of notifications, see pgps.client_channels): the events a client is registered for directly, which its owner may
-see and the handler clause lets it have. In the order of the notes (counted from 1), then event id; when max_events rows came, ask again with the notes from that
-one on and after = the last event id. A note for which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
+'What notes stand for (payloads of notifications, see pgps.client_channels): the events a client is registered for
+directly, which its owner may see and the handler clause lets it have. In the order of the notes (counted from 1), then
+event id; when max_events rows came, ask again with the notes from that one on and after = the last event id. A note for
+which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Clients that are not reached
@@ -256,18 +298,22 @@ declare
     v_told bigint;
 begin
     -- One look at a time; nobody waits.
-    if not exists (select from pgps_internal.registration r where r.mode = 'direct' and r.state = 'valid') or not pgps_internal.try_lock(
+    if not exists (select from pgps_internal.registration r where r.mode = 'direct' and r.state = 'valid')
+        or not pgps_internal.try_lock(
             'pgps_internal.registration_type', 'share update exclusive') then
         return v_last;
     end if;
-    v_away := array(select r.registration_id from pgps_internal.registration r join pgps_internal.client c using (client_id)
+    v_away := array(select r.registration_id from pgps_internal.registration r join pgps_internal.client c
+        using (client_id)
         where r.mode = 'direct' and r.state = 'valid' and not pgps_internal.is_reachable(c));
     -- Back: what it has missed is pushed once more. It has had a moment to listen.
     with back as (
         update pgps_internal.registration r set attempts = 0, missed_batch = null, due_at = null
         from pgps_internal.client c, pgps_internal.registration o
-        where c.client_id = r.client_id and o.registration_id = r.registration_id and r.mode = 'direct' and r.state = 'valid' and r.attempts > 0
-            and r.registration_id <> all (v_away) and r.due_at <= pgps_internal.clock() and c.connected_at < pgps_internal.clock() - interval '0.5 seconds'
+        where c.client_id = r.client_id and o.registration_id = r.registration_id and r.mode = 'direct'
+            and r.state = 'valid' and r.attempts > 0
+            and r.registration_id <> all (v_away) and r.due_at <= pgps_internal.clock()
+                and c.connected_at < pgps_internal.clock() - interval '0.5 seconds'
         returning r.registration_id, r.client_id, o.missed_batch
     ),
     missed as (
@@ -283,8 +329,9 @@ begin
 end
 $$;
 comment on function pgps.retry_direct(bigint) is
-'Tries again to push direct events to clients that were not connected when they came, and gives up after direct_retries (Ariel, section 3.1). since:
-what the call before returned, null at first. The worker calls it once a second. Needs pgps_worker or pgps_admin.';
+'Tries again to push direct events to clients that were not connected when they came, and gives up after direct_retries
+(Ariel, section 3.1). since: what the call before returned, null at first. The worker calls it once a second. Needs
+pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.count_attempts(away bigint[], since bigint) returns setof bigint
 language plpgsql
@@ -295,7 +342,8 @@ declare
     v_pause interval := pgps_internal.setting('direct_retry_interval')::interval;
 begin
     -- An event came and the client is not there: the first try.
-    update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since, due_at = pgps_internal.clock() + v_pause
+    update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since,
+        due_at = pgps_internal.clock() + v_pause
     where r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
         select from pgps_internal.registration_type t join pgps_internal.batch_type e using (type_id)
         where t.registration_id = r.registration_id and e.batch_id > count_attempts.since and not isempty(e.ids));
@@ -310,15 +358,19 @@ begin
 end
 $$;
 comment on function pgps_internal.count_attempts(bigint[], bigint) is
-'Counts a try for each direct registration whose client is away, and invalidates those that have had their last; returns those tried again';
+'Counts a try for each direct registration whose client is away, and invalidates those that have had their last; returns
+those tried again';
 
-create or replace function pgps_internal.for_registration(subscription pgps_internal.subscription, messages pgps_internal.message[])
+create or replace function pgps_internal.for_registration(
+    subscription pgps_internal.subscription, messages pgps_internal.message[]
+)
 returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select pgps_internal.for_client(r.client_id, for_registration.messages) from pgps_internal.registration r
+    return coalesce((select pgps_internal.for_client(r.client_id, for_registration.messages)
+        from pgps_internal.registration r
         where r.subscription_id = (for_registration.subscription).subscription_id), for_registration.messages);
 end
 $$;

@@ -1,39 +1,52 @@
 -- What applications call for the events of queued registrations. Locks: see occurrences.sql.
 -- Writes: pgps._client_calls.
 
-create or replace function pgps.receive_event(client text, event text = null, checkpoint bytea = null, session bigint = null)
-returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text, published_at timestamptz, publisher name,
+create or replace function pgps.receive_event(
+    client text, event text = null, checkpoint bytea = null, session bigint = null
+)
+returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text,
+    published_at timestamptz, publisher name,
     xid xid8, origin text, raiser text, attempt integer)
 language sql rows 1
 begin atomic
-    select r.event_id, r.last_event_id, r.tuples, r.event_type, r.event_name, r.published_at, r.publisher, r.xid, r.origin, r.raiser, r.attempt
-    from jsonb_to_record(pgps._call_client('receive_event', jsonb_build_object('client', receive_event.client, 'event_name', $2,
-        'session', receive_event.session), receive_event.checkpoint)) r(event_id bigint, last_event_id bigint, tuples bigint,
-        event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text, attempt integer)
+    select r.event_id, r.last_event_id, r.tuples, r.event_type, r.event_name, r.published_at, r.publisher, r.xid,
+        r.origin, r.raiser, r.attempt
+    from jsonb_to_record(pgps._call_client('receive_event',
+        jsonb_build_object('client', receive_event.client, 'event_name', $2,
+        'session', receive_event.session), receive_event.checkpoint)) r(event_id bigint, last_event_id bigint,
+            tuples bigint,
+        event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text,
+        attempt integer)
     where r.event_id is not null;
 end;
 comment on function pgps.receive_event(text, text, bytea, bigint) is
-'The next occurrence a queued registration of a client has (Ariel, section 5, ReceiveQueuedEvent): one raise with all its tuples, known by the id of
-its first event; no row when nothing waits. The second argument: of that event name or prefix*, as registered; null = of all registrations, in
-delivery order. Completes the occurrence received before, and stores the checkpoint (null: leaves it). Its tuples: pgps.fetch_tuples.
-Locks the client until the transaction ends. Errors: 42704, 42501, 08003, 54000 checkpoint above 100 MB, 25001.';
+'The next occurrence a queued registration of a client has (Ariel, section 5, ReceiveQueuedEvent): one raise with all
+its tuples, known by the id of its first event; no row when nothing waits. The second argument: of that event name or
+prefix*, as registered; null = of all registrations, in delivery order. Completes the occurrence received before, and
+stores the checkpoint (null: leaves it). Its tuples: pgps.fetch_tuples. Locks the client until the transaction ends.
+Errors: 42704, 42501, 08003, 54000 checkpoint above 100 MB, 25001.';
 
 create or replace function pgps.re_receive_event(client text, session bigint = null)
-returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text, published_at timestamptz, publisher name,
+returns table (event_id bigint, last_event_id bigint, tuples bigint, event_type text, event_name text,
+    published_at timestamptz, publisher name,
     xid xid8, origin text, raiser text, attempt integer)
 language sql rows 1
 begin atomic
-    select r.event_id, r.last_event_id, r.tuples, r.event_type, r.event_name, r.published_at, r.publisher, r.xid, r.origin, r.raiser, r.attempt
+    select r.event_id, r.last_event_id, r.tuples, r.event_type, r.event_name, r.published_at, r.publisher, r.xid,
+        r.origin, r.raiser, r.attempt
     from jsonb_to_record(pgps._call_client('re_receive_event', jsonb_build_object('client', re_receive_event.client,
         'session', re_receive_event.session))) r(event_id bigint, last_event_id bigint, tuples bigint,
-        event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text, attempt integer)
+        event_type text, event_name text, published_at timestamptz, publisher name, xid xid8, origin text, raiser text,
+        attempt integer)
     where r.event_id is not null;
 end;
 comment on function pgps.re_receive_event(text, bigint) is
-'The occurrence that pgps.receive_event returned last, in this or an earlier session, completed or not; no row when there was none, or when its
-events are gone. Errors: 42704, 42501, 08003.';
+'The occurrence that pgps.receive_event returned last, in this or an earlier session, completed or not; no row when
+there was none, or when its events are gone. Errors: 42704, 42501, 08003.';
 
-create or replace function pgps.fetch_tuples(client text, after bigint = 0, max_tuples integer = 1000, session bigint = null)
+create or replace function pgps.fetch_tuples(
+    client text, after bigint = 0, max_tuples integer = 1000, session bigint = null
+)
 returns table (event_id bigint, payload jsonb)
 language plpgsql rows 1000
 as $$
@@ -41,25 +54,30 @@ as $$
 begin
     return query
     with fetched as (
-        insert into pgps._client_calls (verb, args) values ('fetch_tuples', pg_catalog.jsonb_build_object('client', fetch_tuples.client,
-            'after', fetch_tuples.after, 'max', fetch_tuples.max_tuples, 'session', fetch_tuples.session)) returning pushed
+        insert into pgps._client_calls (verb, args)
+            values ('fetch_tuples', pg_catalog.jsonb_build_object('client', fetch_tuples.client,
+            'after', fetch_tuples.after, 'max', fetch_tuples.max_tuples, 'session', fetch_tuples.session))
+                returning pushed
     )
-    select (p.message).event_id, (p.message).payload from fetched f cross join lateral pg_catalog.unnest(f.pushed) p order by 1;
+    select (p.message).event_id, (p.message).payload from fetched f cross join lateral pg_catalog.unnest(f.pushed) p
+        order by 1;
 end
 $$;
 comment on function pgps.fetch_tuples(text, bigint, integer, bigint) is
-'Up to max_tuples tuples of the occurrence received last, above the event id after: walk it in groups, in bounded memory, until none comes.
-Errors: 42704, 42501, 08003, 22023.';
+'Up to max_tuples tuples of the occurrence received last, above the event id after: walk it in groups, in bounded
+memory, until none comes. Errors: 42704, 42501, 08003, 22023.';
 
 create or replace function pgps.commit_event(client text, checkpoint bytea = null, session bigint = null) returns bigint
 language sql
 begin atomic
-    select (pgps._call_client('commit_event', jsonb_build_object('client', commit_event.client, 'session', commit_event.session),
+    select (pgps._call_client('commit_event',
+        jsonb_build_object('client', commit_event.client, 'session', commit_event.session),
         commit_event.checkpoint) #>> '{}')::bigint;
 end;
 comment on function pgps.commit_event(text, bytea, bigint) is
-'Completes the occurrence received last and stores the checkpoint (null: leaves it), atomically; returns its event id, null when nothing was open.
-In the transaction of the application''s own writes it makes processing exactly once. Errors: 42704, 42501, 08003, 54000, 25001.';
+'Completes the occurrence received last and stores the checkpoint (null: leaves it), atomically; returns its event id,
+null when nothing was open. In the transaction of the application''s own writes it makes processing exactly once.
+Errors: 42704, 42501, 08003, 54000, 25001.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

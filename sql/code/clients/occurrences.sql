@@ -1,9 +1,11 @@
--- Queued registrations, occurrence by occurrence: a publishing statement with all its tuples. Inside a batch the cursor goes by the first event
--- of a statement, since ids of statements that ran side by side interleave; the position of the subscription follows, so that pgps.receive,
--- reclaim and the views see the same. Locks: the turns of the client and of its subscriptions, until the transaction ends.
+-- Queued registrations, occurrence by occurrence: a publishing statement with all its tuples. Inside a batch the cursor
+-- goes by the first event of a statement, since ids of statements that ran side by side interleave; the position of the
+-- subscription follows, so that pgps.receive, reclaim and the views see the same. Locks: the turns of the client and of
+-- its subscriptions, until the transaction ends.
 -- Writes: client_mark.
 
-create or replace function pgps_internal.delivered_ids(subscription_id bigint, type_id integer, batch_id bigint) returns int8multirange
+create or replace function pgps_internal.delivered_ids(subscription_id bigint, type_id integer, batch_id bigint)
+returns int8multirange
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
@@ -16,7 +18,8 @@ begin
     from (
         select coalesce(d.ids, (select range_agg(int8range(e, e, '[]')) from unnest(d.event_ids) e)) - m.skip as ids
         from pgps_internal.member m join pgps_internal.delivery d using (class_id)
-        where m.subscription_id = delivered_ids.subscription_id and m.type_id = delivered_ids.type_id and d.batch_id = delivered_ids.batch_id
+        where m.subscription_id = delivered_ids.subscription_id and m.type_id = delivered_ids.type_id
+            and d.batch_id = delivered_ids.batch_id
             and (d.batch_id / 4096) % 4 = (delivered_ids.batch_id / 4096) % 4
             and d.batch_id > m.from_batch
     ) s cross join lateral unnest(s.ids) i(ids);
@@ -26,10 +29,12 @@ begin
     return coalesce(v_ids, '{}') - coalesce(v_failed, '{}');
 end
 $$;
-comment on function pgps_internal.delivered_ids(bigint, integer, bigint) is 'The events of a type that a batch has for a subscription';
+comment on function pgps_internal.delivered_ids(bigint, integer, bigint) is
+'The events of a type that a batch has for a subscription';
 
 create or replace function pgps_internal.first_occurrence(
-    registration pgps_internal.registration, event_type pgps_internal.event_type, batch_id bigint, ids int8multirange, after bigint
+    registration pgps_internal.registration, event_type pgps_internal.event_type, batch_id bigint, ids int8multirange,
+    after bigint
 ) returns pgps_internal.client_mark
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -47,15 +52,18 @@ begin
         execute 'select * from pgps_internal.statement_' || v_type_id || '($1)' using lower(v_rest) into v_statement;
         if v_statement.xid is null then
             -- An unlogged log is empty after a crash.
-            execute 'select pgps_internal.slice_' || v_type_id || '(null, $1, $2, $3, 1)' using lower(v_rest), upper(v_rest), v_rest into v_next;
-            v_rest := case when cardinality(v_next) = 0 then '{}' else v_rest * int8multirange(int8range(v_next[1].event_id, null)) end;
+            execute 'select pgps_internal.slice_' || v_type_id || '(null, $1, $2, $3, 1)' using lower(v_rest),
+                upper(v_rest), v_rest into v_next;
+            v_rest := case when cardinality(v_next) = 0 then '{}'
+                else v_rest * int8multirange(int8range(v_next[1].event_id, null)) end;
             continue;
         end if;
         execute 'select * from pgps_internal.cut_' || v_type_id || '($1, $2)'
         using array[v_statement.xid], int8multirange(int8range(v_statement.lo, v_statement.hi, '[]')) into v_taken;
         v_taken.ids := v_taken.ids * first_occurrence.ids;
         if lower(v_taken.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id,
-                coalesce(v_statement.handler, (first_occurrence.event_type).handler), v_statement.xid, v_statement.hi, v_statement.client_id,
+                coalesce(v_statement.handler, (first_occurrence.event_type).handler), v_statement.xid, v_statement.hi,
+                v_statement.client_id,
                 v_statement.publisher) then
             v_mark.client_id := (first_occurrence.registration).client_id;
             v_mark.registration_id := (first_occurrence.registration).registration_id;
@@ -76,10 +84,14 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.first_occurrence(pgps_internal.registration, pgps_internal.event_type, bigint, int8multirange, bigint) is
-'The first statement among the events of a type in a batch that begins after an event and is for the client; null when there is none';
+comment on function pgps_internal.first_occurrence(pgps_internal.registration, pgps_internal.event_type, bigint,
+    int8multirange, bigint) is
+'The first statement among the events of a type in a batch that begins after an event and is for the client; null when
+there is none';
 
-create or replace function pgps_internal.next_occurrence(registration pgps_internal.registration, in_batch bigint = null) returns pgps_internal.client_mark
+create or replace function pgps_internal.next_occurrence(
+    registration pgps_internal.registration, in_batch bigint = null
+) returns pgps_internal.client_mark
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
@@ -94,24 +106,31 @@ declare
     v_found pgps_internal.client_mark;
     v_best pgps_internal.client_mark;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.subscription_id = (next_occurrence.registration).subscription_id;
+    select s.* into v_subscription from pgps_internal.subscription s
+        where s.subscription_id = (next_occurrence.registration).subscription_id;
     select m.* into v_done from pgps_internal.client_mark m
-    where m.registration_id = (next_occurrence.registration).registration_id and m.completed order by m.mark_id desc limit 1;
+    where m.registration_id = (next_occurrence.registration).registration_id and m.completed
+        order by m.mark_id desc limit 1;
     v_from := greatest(v_position.acked_batch, v_done.batch_id, next_occurrence.in_batch, 0);
     loop
         select min(d.batch_id) into v_batch from pgps_internal.member m
         cross join lateral (select d.batch_id from pgps_internal.delivery d
-            where d.class_id = m.class_id and d.batch_id >= greatest(v_from, m.from_batch + 1) order by d.batch_id limit 1) d
+            where d.class_id = m.class_id and d.batch_id >= greatest(v_from, m.from_batch + 1)
+                order by d.batch_id limit 1) d
         where m.subscription_id = v_subscription.subscription_id;
         if v_batch is null or v_batch > next_occurrence.in_batch then
             return null;
         end if;
         for v_type in
-            select distinct t.* from pgps_internal.member m join pgps_internal.delivery d using (class_id) join pgps_internal.event_type t on t.type_id = m.type_id
-            where m.subscription_id = v_subscription.subscription_id and d.batch_id = v_batch and (d.batch_id / 4096) % 4 = (v_batch / 4096) % 4
+            select distinct t.* from pgps_internal.member m join pgps_internal.delivery d using (class_id)
+                join pgps_internal.event_type t on t.type_id = m.type_id
+            where m.subscription_id = v_subscription.subscription_id and d.batch_id = v_batch
+                and (d.batch_id / 4096) % 4 = (v_batch / 4096) % 4
         loop
-            v_ids := pgps_internal.visible(v_type, v_subscription.owner, pgps_internal.delivered_ids(v_subscription.subscription_id, v_type.type_id, v_batch)
-                * case when v_position.acked_batch = v_batch then int8multirange(int8range(v_position.acked_event, null, '()')) else '{(,)}' end);
+            v_ids := pgps_internal.visible(v_type, v_subscription.owner,
+                pgps_internal.delivered_ids(v_subscription.subscription_id, v_type.type_id, v_batch)
+                * case when v_position.acked_batch = v_batch
+                    then int8multirange(int8range(v_position.acked_event, null, '()')) else '{(,)}' end);
             v_found := pgps_internal.first_occurrence(next_occurrence.registration, v_type, v_batch, v_ids,
                 case when v_done.batch_id = v_batch then v_done.first_event else 0 end);
             if v_found.first_event < coalesce(v_best.first_event, 9223372036854775807) then
@@ -128,7 +147,8 @@ $$;
 comment on function pgps_internal.next_occurrence(pgps_internal.registration, bigint) is
 'The next occurrence of a queued registration, in_batch: of that batch only; null when there is none';
 
-create or replace function pgps_internal.follow(registration pgps_internal.registration, batch_id bigint, tuples bigint) returns pgps_internal.client_mark
+create or replace function pgps_internal.follow(registration pgps_internal.registration, batch_id bigint, tuples bigint)
+returns pgps_internal.client_mark
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -147,17 +167,19 @@ begin
     end if;
     if (follow.batch_id, v_last) > (v_position.acked_batch, v_position.acked_event) or follow.tuples > 0 then
         perform pgps_internal.move(v_id, greatest(follow.batch_id, v_position.acked_batch),
-            case when follow.batch_id > v_position.acked_batch then v_last else greatest(v_last, v_position.acked_event) end,
+            case when follow.batch_id > v_position.acked_batch then v_last
+                else greatest(v_last, v_position.acked_event) end,
             greatest(follow.batch_id, v_position.acked_batch),
-            case when follow.batch_id > v_position.acked_batch then v_last else greatest(v_last, v_position.acked_event) end,
+            case when follow.batch_id > v_position.acked_batch then v_last
+                else greatest(v_last, v_position.acked_event) end,
             v_position.acked_total + follow.tuples);
     end if;
     return v_next;
 end
 $$;
 comment on function pgps_internal.follow(pgps_internal.registration, bigint, bigint) is
-'Moves the position of the subscription behind a registration after an occurrence in a batch: before the batch, or past it when it is used up.
-Returns the next occurrence in the batch.';
+'Moves the position of the subscription behind a registration after an occurrence in a batch: before the batch, or past
+it when it is used up. Returns the next occurrence in the batch.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- receive, receive again, commit
@@ -170,24 +192,30 @@ as $$
 declare
     v_mark pgps_internal.client_mark;
 begin
-    select m.* into v_mark from pgps_internal.client_mark m where m.client_id = last_mark.client_id order by m.mark_id desc limit 1;
+    select m.* into v_mark from pgps_internal.client_mark m where m.client_id = last_mark.client_id
+        order by m.mark_id desc limit 1;
     return v_mark;
 end
 $$;
-comment on function pgps_internal.last_mark(bigint) is 'What a client has received last, and whether it completed it; null when nothing';
+comment on function pgps_internal.last_mark(bigint) is
+'What a client has received last, and whether it completed it; null when nothing';
 
 create or replace function pgps_internal.note_mark(mark pgps_internal.client_mark, completed boolean) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, xid, lo, hi, first_event, last_event, tuples, attempt, completed)
-    values ((note_mark.mark).client_id, (note_mark.mark).registration_id, (note_mark.mark).batch_id, (note_mark.mark).type_id, (note_mark.mark).xid,
-        (note_mark.mark).lo, (note_mark.mark).hi, (note_mark.mark).first_event, (note_mark.mark).last_event, (note_mark.mark).tuples,
+    insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, xid, lo, hi, first_event,
+        last_event, tuples, attempt, completed)
+    values ((note_mark.mark).client_id, (note_mark.mark).registration_id, (note_mark.mark).batch_id,
+        (note_mark.mark).type_id, (note_mark.mark).xid,
+        (note_mark.mark).lo, (note_mark.mark).hi, (note_mark.mark).first_event, (note_mark.mark).last_event,
+            (note_mark.mark).tuples,
         (note_mark.mark).attempt, note_mark.completed);
 end
 $$;
-comment on function pgps_internal.note_mark(pgps_internal.client_mark, boolean) is 'Notes in the ledger where a client is';
+comment on function pgps_internal.note_mark(pgps_internal.client_mark, boolean) is
+'Notes in the ledger where a client is';
 
 create or replace function pgps_internal.describe_mark(mark pgps_internal.client_mark) returns jsonb
 language plpgsql stable
@@ -197,16 +225,23 @@ declare
     v_statement pgps_internal.control;
     v_registration pgps_internal.registration;
 begin
-    select r.* into v_registration from pgps_internal.registration r where r.registration_id = (describe_mark.mark).registration_id;
+    select r.* into v_registration from pgps_internal.registration r
+        where r.registration_id = (describe_mark.mark).registration_id;
     if not found or to_regproc('pgps_internal.statement_' || (describe_mark.mark).type_id) is null then
         return null;
     end if;
-    execute 'select * from pgps_internal.statement_' || (describe_mark.mark).type_id || '($1)' using (describe_mark.mark).first_event into v_statement;
-    return case when v_statement.xid is not null then jsonb_build_object('event_id', (describe_mark.mark).first_event, 'last_event_id', (describe_mark.mark).last_event,
-        'tuples', (describe_mark.mark).tuples, 'event_type', (select t.name from pgps_internal.event_type t where t.type_id = (describe_mark.mark).type_id),
+    execute 'select * from pgps_internal.statement_' || (describe_mark.mark).type_id || '($1)'
+        using (describe_mark.mark).first_event into v_statement;
+    return case when v_statement.xid is not null
+        then jsonb_build_object('event_id', (describe_mark.mark).first_event, 'last_event_id',
+        (describe_mark.mark).last_event,
+        'tuples', (describe_mark.mark).tuples, 'event_type',
+            (select t.name from pgps_internal.event_type t where t.type_id = (describe_mark.mark).type_id),
         'event_name', v_registration.event_name, 'published_at', v_statement.published_at,
-        'publisher', case when v_statement.publisher is not null then pg_get_userbyid(v_statement.publisher::oid) end, 'xid', coalesce(nullif(v_statement.raiser, '0'), v_statement.xid)::text,
-        'origin', coalesce((select o.name from pgps_internal.origin o where o.origin_id = v_statement.origin_id), pgps_internal.broker()),
+        'publisher', case when v_statement.publisher is not null then pg_get_userbyid(v_statement.publisher::oid) end,
+            'xid', coalesce(nullif(v_statement.raiser, '0'), v_statement.xid)::text,
+        'origin', coalesce((select o.name from pgps_internal.origin o where o.origin_id = v_statement.origin_id),
+            pgps_internal.broker()),
         'raiser', pgps_internal.raiser_of(v_statement.client_id), 'attempt', (describe_mark.mark).attempt) end;
 end
 $$;
@@ -225,7 +260,8 @@ begin
     end if;
     select r.* into v_registration from pgps_internal.registration r
     where r.registration_id = (complete.mark).registration_id and r.subscription_id is not null;
-    perform pgps_internal.hold_subscriptions(array[v_registration.subscription_id]), pgps_internal.note_mark(complete.mark, true);
+    perform pgps_internal.hold_subscriptions(array[v_registration.subscription_id]),
+        pgps_internal.note_mark(complete.mark, true);
     return case when v_registration.registration_id is not null
         then pgps_internal.follow(v_registration, (complete.mark).batch_id, (complete.mark).tuples) end;
 end
@@ -250,7 +286,8 @@ begin
         where r.client_id = has_news.client_id and s.state = 'active'
     loop
         v_batch := (pgps_internal.position_of(v_registration.subscription_id)).acked_batch;
-        if exists (select from pgps_internal.member m join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id > greatest(v_batch, m.from_batch)
+        if exists (select from pgps_internal.member m join pgps_internal.delivery d on d.class_id = m.class_id
+            and d.batch_id > greatest(v_batch, m.from_batch)
                 where m.subscription_id = v_registration.subscription_id)
             or v_batch >= 0 and (pgps_internal.next_occurrence(v_registration, v_batch)).first_event is not null then
             return true;
@@ -260,7 +297,8 @@ begin
 end
 $$;
 comment on function pgps_internal.has_news(bigint) is
-'False when a client''s queued registrations have nothing that it has not been given, and it has completed what it was given last';
+'False when a client''s queued registrations have nothing that it has not been given, and it has completed what it was
+given last';
 
 create or replace function pgps_internal.receive_event(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
@@ -280,7 +318,8 @@ begin
     v_client := pgps_internal.look_session(caller, args);
     if receive_event.checkpoint is null and not pgps_internal.has_news(v_client.client_id) and (v_name is null
             or exists (select from pgps_internal.registration r
-                where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C")) and r.mode = 'queued')) then
+                where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C"))
+                    and r.mode = 'queued')) then
         -- A look that finds nothing takes no turn, which would be written.
         return null;
     end if;
@@ -288,20 +327,26 @@ begin
     v_next := pgps_internal.complete(pgps_internal.last_mark(v_client.client_id));
     perform pgps_internal.keep_checkpoint(v_client.client_id, 'event', receive_event.checkpoint);
     if v_name is not null and not exists (select from pgps_internal.registration r
-            where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C")) and r.mode = 'queued') then
+            where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C"))
+                and r.mode = 'queued') then
         raise exception 'client "%" is not registered for "%" in mode queued', v_client.name, args ->> 'event_name'
-        using errcode = '42704', hint = format('First: select * from pgps.register_for_event(%L, %L)', quote_ident(v_client.name), args ->> 'event_name');
+        using errcode = '42704',
+            hint = format('First: select * from pgps.register_for_event(%L, %L)', quote_ident(v_client.name),
+            args ->> 'event_name');
     end if;
     for v_registration in
         select r.* from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
-        where r.client_id = v_client.client_id and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
+        where r.client_id = v_client.client_id
+            and (v_name is null or r.event_name in (v_name, lower(v_name collate "C"))) and s.state = 'active'
     loop
         perform pgps_internal.hold_subscription(v_registration.subscription_id);
         v_upto := (pgps_internal.last_batch()).batch_id;
-        v_found := case when v_next.registration_id = v_registration.registration_id then v_next else pgps_internal.next_occurrence(v_registration) end;
+        v_found := case when v_next.registration_id = v_registration.registration_id then v_next
+            else pgps_internal.next_occurrence(v_registration) end;
         if v_found.first_event is null then
             perform pgps_internal.pass_others(v_registration, v_upto);
-        elsif v_best.batch_id is null or (v_found.batch_id, v_found.first_event) < (v_best.batch_id, v_best.first_event) then
+        elsif v_best.batch_id is null
+            or (v_found.batch_id, v_found.first_event) < (v_best.batch_id, v_best.first_event) then
             v_best := v_found;
         end if;
     end loop;
@@ -320,12 +365,13 @@ as $$
 declare
     v_batch bigint;
 begin
-    -- What is for other clients, or hidden, lies behind for good: the next look must not go over it again. Up to the batch that was the last
-    -- when there was nothing: a later one may have something.
+    -- What is for other clients, or hidden, lies behind for good: the next look must not go over it again. Up to the
+    -- batch that was the last when there was nothing: a later one may have something.
     select max(d.batch_id) into v_batch
     from pgps_internal.member m
     cross join lateral (select d.batch_id from pgps_internal.delivery d
-        where d.class_id = m.class_id and d.batch_id > m.from_batch and d.batch_id <= pass_others.upto order by d.batch_id desc limit 1) d
+        where d.class_id = m.class_id and d.batch_id > m.from_batch and d.batch_id <= pass_others.upto
+            order by d.batch_id desc limit 1) d
     where m.subscription_id = (pass_others.registration).subscription_id;
     if v_batch > (pgps_internal.position_of((pass_others.registration).subscription_id)).acked_batch then
         perform pgps_internal.follow(pass_others.registration, v_batch, 0);
@@ -360,7 +406,8 @@ declare
     v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
     v_mark pgps_internal.client_mark := pgps_internal.last_mark(v_client.client_id);
 begin
-    perform pgps_internal.complete(v_mark), pgps_internal.keep_checkpoint(v_client.client_id, 'event', commit_event.checkpoint);
+    perform pgps_internal.complete(v_mark),
+        pgps_internal.keep_checkpoint(v_client.client_id, 'event', commit_event.checkpoint);
     return case when not v_mark.completed then to_jsonb(v_mark.first_event) end;
 end
 $$;
@@ -374,10 +421,12 @@ declare
     v_registration pgps_internal.registration;
     v_mark pgps_internal.client_mark := pgps_internal.last_mark((pending_event.client).client_id);
 begin
-    if not v_mark.completed and exists (select from pgps_internal.registration r where r.registration_id = v_mark.registration_id) then
+    if not v_mark.completed and
+        exists (select from pgps_internal.registration r where r.registration_id = v_mark.registration_id) then
         return format('event %s', v_mark.first_event);
     end if;
-    for v_registration in select r.* from pgps_internal.registration r where r.client_id = (pending_event.client).client_id and r.mode = 'queued' loop
+    for v_registration in select r.* from pgps_internal.registration r
+        where r.client_id = (pending_event.client).client_id and r.mode = 'queued' loop
         v_mark := pgps_internal.next_occurrence(v_registration);
         if v_mark.first_event is not null then
             return format('event %s', v_mark.first_event);
@@ -386,7 +435,8 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.pending_event(pgps_internal.client) is 'An event that a client has not completed, for a message; null when there is none';
+comment on function pgps_internal.pending_event(pgps_internal.client) is
+'An event that a client has not completed, for a message; null when there is none';
 
 create or replace function pgps_internal.fetch_tuples(caller name, args jsonb) returns pgps_internal.handed[]
 language plpgsql stable
@@ -401,7 +451,8 @@ declare
     v_taken pgps_internal.received[];
     v_messages pgps_internal.message[];
 begin
-    select s.* into v_subscription from pgps_internal.registration r join pgps_internal.subscription s using (subscription_id)
+    select s.* into v_subscription from pgps_internal.registration r join pgps_internal.subscription s
+        using (subscription_id)
     where r.registration_id = v_mark.registration_id;
     if not found or to_regproc('pgps_internal.slice_' || v_mark.type_id) is null then
         return '{}';
@@ -409,7 +460,8 @@ begin
     loop
         execute 'select pgps_internal.slice_' || v_mark.type_id || '($1, $2, $3, $4, $5)'
         using v_mark.xid, greatest(v_after, v_mark.first_event - 1), v_mark.last_event,
-            pgps_internal.delivered_ids(v_subscription.subscription_id, v_mark.type_id, v_mark.batch_id), v_max into v_taken;
+            pgps_internal.delivered_ids(v_subscription.subscription_id, v_mark.type_id, v_mark.batch_id), v_max
+                into v_taken;
         exit when cardinality(v_taken) = 0;
         v_messages := pgps_internal.unfold(v_taken, v_subscription);
         -- A policy may hide a whole slice.

@@ -1,4 +1,5 @@
--- Reclaim of the ledgers of clients: what is the newest of its kind is carried over, replies stay until they are completed. Locks: see reclaim.sql.
+-- Reclaim of the ledgers of clients: what is the newest of its kind is carried over, replies stay until they are
+-- completed. Locks: see reclaim.sql.
 -- Writes: client_checkpoint, client_mark, reply, reply_mark, request.
 
 create or replace function pgps_internal.reclaim_clients(low_batch bigint, newest_batch bigint) returns bigint
@@ -13,7 +14,8 @@ declare
 begin
     v_reclaimed := pgps_internal.reclaim_ledger('appointment', reclaim_clients.low_batch, reclaim_clients.newest_batch);
     for v_ledger in values ('client_mark'), ('client_checkpoint'), ('reply_mark') loop
-        v_newest := coalesce(pg_sequence_last_value(format('pgps_internal.%I', v_ledger.column1 || '_id_seq')::regclass), 0);
+        v_newest := coalesce(pg_sequence_last_value(format('pgps_internal.%I', v_ledger.column1
+            || '_id_seq')::regclass), 0);
         if v_newest >= pgps_internal.segment_size(v_ledger.column1) then
             v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger.column1, v_newest, v_newest);
         end if;
@@ -25,7 +27,8 @@ begin
     -- What no client needs any more: its replies are completed up to there.
     select coalesce(min(n.request_no) - 1, v_newest) into v_low
     from pgps_internal.client_turn t
-    left join lateral (select m.committed from pgps_internal.reply_mark m where m.client_id = t.client_id order by m.mark_id desc limit 1) m on true
+    left join lateral (select m.committed from pgps_internal.reply_mark m where m.client_id = t.client_id
+        order by m.mark_id desc limit 1) m on true
     cross join lateral (select r.request_no from pgps_internal.request r
         where r.client_id = t.client_id and r.request_id > coalesce(m.committed, 0) order by r.request_id limit 1) n;
     v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('reply_rows', v_low, v_newest);
@@ -35,7 +38,8 @@ begin
     return v_reclaimed;
 end
 $$;
-comment on function pgps_internal.reclaim_clients(bigint, bigint) is 'Truncates segments of the ledgers of clients that nobody needs';
+comment on function pgps_internal.reclaim_clients(bigint, bigint) is
+'Truncates segments of the ledgers of clients that nobody needs';
 
 create or replace function pgps_internal.carry_over_clients(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -44,14 +48,18 @@ as $$
 begin
     case carry_over_clients.ledger
         when 'client_mark' then
-            execute format('insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, xid, lo, hi, first_event, last_event, tuples,
+            execute format('insert into pgps_internal.client_mark (client_id, registration_id, batch_id, type_id, '
+                'xid, lo, hi, first_event, last_event, tuples,
                     attempt, completed)
-                select o.client_id, o.registration_id, o.batch_id, o.type_id, o.xid, o.lo, o.hi, o.first_event, o.last_event, o.tuples, o.attempt, o.completed
+                select o.client_id, o.registration_id, o.batch_id, o.type_id, o.xid, o.lo, o.hi, o.first_event, '
+                    'o.last_event, o.tuples, o.attempt, o.completed
                 from %s o join pgps_internal.client c using (client_id)
-                where not exists (select from pgps_internal.client_mark n where n.client_id = o.client_id and n.mark_id > o.mark_id)
+                where not exists (select from pgps_internal.client_mark n where n.client_id = o.client_id and '
+                    'n.mark_id > o.mark_id)
                     or o.completed and not exists (select from pgps_internal.client_mark n
                         where n.client_id = o.client_id and n.completed and n.mark_id > o.mark_id)
-                    or o.completed and exists (select from pgps_internal.registration r where r.registration_id = o.registration_id)
+                    or o.completed and exists (select from pgps_internal.registration r where r.registration_id = '
+                        'o.registration_id)
                         and not exists (select from pgps_internal.client_mark n
                             where n.registration_id = o.registration_id and n.completed and n.mark_id > o.mark_id)
                 order by o.mark_id', carry_over_clients.segment);
@@ -59,28 +67,37 @@ begin
             execute format('insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
                 select o.client_id, o.kind, o.bytes, o.data from %s o join pgps_internal.client c using (client_id)
                 where not exists (select from pgps_internal.client_checkpoint n
-                    where n.client_id = o.client_id and n.kind = o.kind and n.checkpoint_id > o.checkpoint_id)', carry_over_clients.segment);
+                    where n.client_id = o.client_id and n.kind = o.kind and n.checkpoint_id > o.checkpoint_id)',
+                        carry_over_clients.segment);
         when 'reply_mark' then
             execute format('insert into pgps_internal.reply_mark (client_id, received, committed)
                 select o.client_id, o.received, o.committed from %s o join pgps_internal.client c using (client_id)
-                where not exists (select from pgps_internal.reply_mark n where n.client_id = o.client_id and n.mark_id > o.mark_id)',
+                where not exists (select from pgps_internal.reply_mark n where n.client_id = o.client_id and '
+                    'n.mark_id > o.mark_id)',
                 carry_over_clients.segment);
         when 'request' then
-            execute format('insert into pgps_internal.request (request_no, client_id, request_id, role, environment, sent_at)
-                select $1, o.client_id, o.request_id, o.role, o.environment, o.sent_at from %s o join pgps_internal.client c using (client_id)
-                where not exists (select from pgps_internal.request n where n.client_id = o.client_id and n.request_id > o.request_id)',
+            execute format('insert into pgps_internal.request (request_no, client_id, request_id, role, environment, '
+                'sent_at)
+                select $1, o.client_id, o.request_id, o.role, o.environment, o.sent_at from %s o join '
+                    'pgps_internal.client c using (client_id)
+                where not exists (select from pgps_internal.request n where n.client_id = o.client_id and '
+                    'n.request_id > o.request_id)',
                 carry_over_clients.segment) using carry_over_clients.newest;
         when 'reply' then
-            execute format('insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, row_count, sqlstate, error, detail, hint, attempts, replied_at)
-                select $1, o.client_id, o.request_id, o.status, o.columns, o.row_count, o.sqlstate, o.error, o.detail, o.hint, o.attempts, o.replied_at
+            execute format('insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, '
+                'row_count, sqlstate, error, detail, hint, attempts, replied_at)
+                select $1, o.client_id, o.request_id, o.status, o.columns, o.row_count, o.sqlstate, o.error, '
+                    'o.detail, o.hint, o.attempts, o.replied_at
                 from %s o join pgps_internal.client c using (client_id)
-                where not exists (select from pgps_internal.reply n where n.client_id = o.client_id and n.request_id > o.request_id)',
+                where not exists (select from pgps_internal.reply n where n.client_id = o.client_id and n.request_id '
+                    '> o.request_id)',
                 carry_over_clients.segment) using carry_over_clients.newest;
         else
             null;
     end case;
 end
 $$;
-comment on function pgps_internal.carry_over_clients(text, regclass, bigint) is 'Before a segment of a client''s ledger is truncated: writes anew what is still the newest of its kind';
+comment on function pgps_internal.carry_over_clients(text, regclass, bigint) is
+'Before a segment of a client''s ledger is truncated: writes anew what is still the newest of its kind';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,6 +1,7 @@
--- Registrations for events: a queued one is a subscription underneath, a direct one makes publishing statements of its types send a note.
--- That there is a direct one is a privilege that is of no other use (trigger on the log, for pgps_worker), as advertisements are: the rule of
--- the endpoint asks for it in 1 us, and granting it waits for no publisher. Locks: the client; rows of event types.
+-- Registrations for events: a queued one is a subscription underneath, a direct one makes publishing statements of its
+-- types send a note. That there is a direct one is a privilege that is of no other use (trigger on the log, for
+-- pgps_worker), as advertisements are: the rule of the endpoint asks for it in 1 us, and granting it waits for no
+-- publisher. Locks: the client; rows of event types.
 -- Writes: registration, registration_type, subscription.
 
 create or replace function pgps_internal.refresh_direct(type_id integer) returns void
@@ -16,14 +17,17 @@ begin
     if not found then
         return;
     end if;
-    v_wanted := exists (select from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
+    v_wanted := exists (select from pgps_internal.registration_type t join pgps_internal.registration r
+        using (registration_id)
         where t.type_id = v_type.type_id and r.mode = 'direct' and r.state = 'valid');
     if v_wanted <> has_table_privilege('pgps_worker', v_type.log, 'trigger') then
-        execute format(case when v_wanted then 'grant trigger on %s to pgps_worker' else 'revoke trigger on %s from pgps_worker' end, v_type.log);
+        execute format(case when v_wanted then 'grant trigger on %s to pgps_worker'
+            else 'revoke trigger on %s from pgps_worker' end, v_type.log);
     end if;
 end
 $$;
-comment on function pgps_internal.refresh_direct(integer) is 'Lets statements of a type send notes while a direct registration wants them, and only then';
+comment on function pgps_internal.refresh_direct(integer) is
+'Lets statements of a type send notes while a direct registration wants them, and only then';
 
 create or replace function pgps_internal.do_register_for_event(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -44,9 +48,11 @@ begin
     update pgps_internal.registration r
     set style = v_style, state = 'valid', reason = null, registered_at = pgps_internal.clock(),
         -- What a valid one has missed is still to come.
-        attempts = case r.state when 'valid' then r.attempts else 0 end, missed_batch = case r.state when 'valid' then r.missed_batch end,
+        attempts = case r.state when 'valid' then r.attempts else 0 end, missed_batch = case r.state when 'valid'
+            then r.missed_batch end,
         due_at = case r.state when 'valid' then r.due_at end
-    where r.client_id = v_client.client_id and r.event_name = v_name ->> 'event_type' and r.mode = v_mode returning * into v_registration;
+    where r.client_id = v_client.client_id and r.event_name = v_name ->> 'event_type' and r.mode = v_mode returning *
+        into v_registration;
     if not found then
         perform pgps_internal.drop_registration(r) from pgps_internal.registration r
         where r.client_id = v_client.client_id and r.event_name = v_name ->> 'event_type';
@@ -55,7 +61,8 @@ begin
     perform pgps_internal.refresh_direct(t.type_id) from pgps_internal.registration_type t
     where t.registration_id = v_registration.registration_id and v_mode = 'direct';
     return jsonb_build_object('registration', v_registration.registration_id,
-        'subscription', (select s.name from pgps_internal.subscription s where s.subscription_id = v_registration.subscription_id),
+        'subscription', (select s.name from pgps_internal.subscription s
+            where s.subscription_id = v_registration.subscription_id),
         'channels', pgps_internal.channels_of(v_client, v_registration.registration_id));
 end
 $$;
@@ -69,12 +76,14 @@ declare
     v_type pgps_internal.event_type;
 begin
     if event_name_of.event_name ~ '\*$' then
-        return pgps_internal.do_types_for(pg_get_userbyid((event_name_of.client).owner::oid), jsonb_build_object('event_type', event_name_of.event_name));
+        return pgps_internal.do_types_for(pg_get_userbyid((event_name_of.client).owner::oid),
+            jsonb_build_object('event_type', event_name_of.event_name));
     end if;
     v_type := pgps_internal.find_type(event_name_of.event_name);
     if not has_table_privilege((event_name_of.client).owner::oid, v_type.endpoint, 'select') then
         raise exception 'role % may not register for event type "%"', (event_name_of.client).owner, v_type.name
-        using errcode = '42501', hint = format('Ask for: grant select on %s to %s', v_type.endpoint, (event_name_of.client).owner);
+        using errcode = '42501',
+            hint = format('Ask for: grant select on %s to %s', v_type.endpoint, (event_name_of.client).owner);
     end if;
     return jsonb_build_object('event_type', v_type.name, 'pattern', false);
 end
@@ -82,7 +91,9 @@ $$;
 comment on function pgps_internal.event_name_of(pgps_internal.client, text) is
 'What a registration is about: an event type the client''s owner may see, or a prefix. Errors: 42704, 42501, 22023.';
 
-create or replace function pgps_internal.make_registration(client pgps_internal.client, name jsonb, mode text, style text) returns pgps_internal.registration
+create or replace function pgps_internal.make_registration(
+    client pgps_internal.client, name jsonb, mode text, style text
+) returns pgps_internal.registration
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -94,14 +105,17 @@ declare
     v_registration pgps_internal.registration;
 begin
     if make_registration.mode = 'queued' then
-        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority, max_attempts, handler)
+        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority,
+            max_attempts, handler)
         values ('pgps_registration_' || v_id, (make_registration.client).owner, v_event_name, v_pattern,
             jsonb_build_object('search_path', 'pg_catalog, pg_temp'), 'registration', 'local', 0, 5, 'all')
         returning * into v_subscription;
     end if;
-    insert into pgps_internal.registration (registration_id, client_id, event_name, is_pattern, mode, style, subscription_id)
+    insert into pgps_internal.registration (registration_id, client_id, event_name, is_pattern, mode, style,
+        subscription_id)
     overriding system value
-    values (v_id, (make_registration.client).client_id, v_event_name, v_pattern, make_registration.mode, make_registration.style, v_subscription.subscription_id)
+    values (v_id, (make_registration.client).client_id, v_event_name, v_pattern, make_registration.mode,
+        make_registration.style, v_subscription.subscription_id)
     returning * into v_registration;
     -- Also those that the owner may not see now: rights are looked at when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
@@ -109,24 +123,28 @@ begin
     return v_registration;
 end
 $$;
-comment on function pgps_internal.make_registration(pgps_internal.client, jsonb, text, text) is 'Makes a registration, and the subscription of a queued one';
+comment on function pgps_internal.make_registration(pgps_internal.client, jsonb, text, text) is
+'Makes a registration, and the subscription of a queued one';
 
 create or replace function pgps_internal.join_registration(
-    registration pgps_internal.registration, subscription pgps_internal.subscription, event_type pgps_internal.event_type
+    registration pgps_internal.registration, subscription pgps_internal.subscription,
+    event_type pgps_internal.event_type
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.registration_type (registration_id, type_id)
-    values ((join_registration.registration).registration_id, (join_registration.event_type).type_id) on conflict do nothing;
+    values ((join_registration.registration).registration_id, (join_registration.event_type).type_id)
+        on conflict do nothing;
     perform pgps_internal.add_feature((join_registration.event_type).type_id, 'registration');
     if (join_registration.subscription).subscription_id is not null then
         perform pgps_internal.join_type(join_registration.subscription, join_registration.event_type, 'now');
     end if;
 end
 $$;
-comment on function pgps_internal.join_registration(pgps_internal.registration, pgps_internal.subscription, pgps_internal.event_type) is
+comment on function pgps_internal.join_registration(pgps_internal.registration, pgps_internal.subscription,
+    pgps_internal.event_type) is
 'Makes a registration one for an event type, from now on';
 
 create or replace function pgps_internal.match_pattern_registrations(type_id integer) returns void
@@ -140,7 +158,8 @@ begin
     with joined as (
         insert into pgps_internal.registration_type (registration_id, type_id)
         select r.registration_id, t.type_id from pgps_internal.registration r
-        join pgps_internal.event_type t on t.type_id = match_pattern_registrations.type_id and starts_with(t.name, left(r.event_name, -1))
+        join pgps_internal.event_type t on t.type_id = match_pattern_registrations.type_id
+            and starts_with(t.name, left(r.event_name, -1))
         where r.is_pattern returning registration_id
     )
     select count(pg_notify('pgps_client_' || r.client_id, 'registrations')::text) into v_told
@@ -148,11 +167,13 @@ begin
     perform pgps_internal.add_feature(match_pattern_registrations.type_id, 'registration')
     where exists (select from pgps_internal.registration_type t where t.type_id = match_pattern_registrations.type_id);
     perform pgps_internal.refresh_direct(match_pattern_registrations.type_id)
-    where exists (select from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
+    where exists (select from pgps_internal.registration_type t join pgps_internal.registration r
+        using (registration_id)
         where t.type_id = match_pattern_registrations.type_id and r.mode = 'direct');
 end
 $$;
-comment on function pgps_internal.match_pattern_registrations(integer) is 'Joins the registrations for a prefix to a new event type';
+comment on function pgps_internal.match_pattern_registrations(integer) is
+'Joins the registrations for a prefix to a new event type';
 
 create or replace function pgps_internal.drop_registration(registration pgps_internal.registration) returns void
 language plpgsql
@@ -169,7 +190,8 @@ begin
     perform pgps_internal.refresh_direct(t) from unnest(v_types) t;
 end
 $$;
-comment on function pgps_internal.drop_registration(pgps_internal.registration) is 'Ends a registration; what a queued one has not received is not kept for it';
+comment on function pgps_internal.drop_registration(pgps_internal.registration) is
+'Ends a registration; what a queued one has not received is not kept for it';
 
 create or replace function pgps_internal.do_unregister_for_event(caller name, args jsonb) returns void
 language plpgsql
@@ -181,18 +203,22 @@ declare
 begin
     -- As it was given, folded or not: an event type that is gone can still be unregistered for.
     select r.* into v_registration from pgps_internal.registration r
-    where r.client_id = v_client.client_id and r.event_name in (args ->> 'event_name', pgps_internal.fold(args ->> 'event_name'), lower(args ->> 'event_name' collate "C"))
+    where r.client_id = v_client.client_id
+        and r.event_name in (args ->> 'event_name', pgps_internal.fold(args ->> 'event_name'),
+        lower(args ->> 'event_name' collate "C"))
     order by r.event_name = args ->> 'event_name' desc limit 1;
     if not found then
         raise exception 'client "%" is not registered for "%"', v_client.name, args ->> 'event_name'
-        using errcode = '42704', hint = format('select event_name from pgps.registrations where client = %L', v_client.name);
+        using errcode = '42704',
+            hint = format('select event_name from pgps.registrations where client = %L', v_client.name);
     end if;
     perform pgps_internal.drop_registration(v_registration);
 end
 $$;
 comment on function pgps_internal.do_unregister_for_event(name, jsonb) is 'See pgps.unregister_for_event';
 
-create or replace function pgps_internal.channels_of(client pgps_internal.client, registration_id bigint = null) returns text[]
+create or replace function pgps_internal.channels_of(client pgps_internal.client, registration_id bigint = null)
+returns text[]
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -200,16 +226,19 @@ as $$
         select 'pgps_client_' || (channels_of.client).client_id where channels_of.registration_id is null
         union
         select 'pgps_' || r.subscription_id from pgps_internal.registration r
-        where r.client_id = (channels_of.client).client_id and r.mode = 'queued' and coalesce(r.registration_id = channels_of.registration_id, true)
+        where r.client_id = (channels_of.client).client_id and r.mode = 'queued'
+            and coalesce(r.registration_id = channels_of.registration_id, true)
         union
         select 'pgps_direct_' || t.type_id
-        from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id) join pgps_internal.event_type e using (type_id)
+        from pgps_internal.registration r join pgps_internal.registration_type t using (registration_id)
+            join pgps_internal.event_type e using (type_id)
         where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and r.state = 'valid'
             and coalesce(r.registration_id = channels_of.registration_id, true)
             and has_table_privilege((channels_of.client).owner::oid, e.endpoint, 'select')
         union
         select 'pgps_carried_' || (channels_of.client).secret from pgps_internal.registration r
-        where r.client_id = (channels_of.client).client_id and r.mode = 'direct' and coalesce(r.registration_id = channels_of.registration_id, true)
+        where r.client_id = (channels_of.client).client_id and r.mode = 'direct'
+            and coalesce(r.registration_id = channels_of.registration_id, true)
         order by 1)
 $$;
 comment on function pgps_internal.channels_of(pgps_internal.client, bigint) is
@@ -232,10 +261,11 @@ begin atomic
         'session', register_for_event.session))) r(registration bigint, subscription text, channels text[]);
 end;
 comment on function pgps.register_for_event(text, text, text, text, bigint) is
-'Registers a client for an event type, or for every type of a prefix that its owner may see, now and later (Ariel, section 3.1). mode: queued (kept
-until it is completed; a subscription underneath) or direct (pushed to whoever is connected, see pgps.fetch_direct). style: handler or polling,
-remembered. Again: a queued one goes on where it stood, an invalid one is valid again, another mode replaces it. Listen to the channels.
-Needs SELECT on the type. Errors: 42704, 42501, 22023, 08003.';
+'Registers a client for an event type, or for every type of a prefix that its owner may see, now and later (Ariel,
+section 3.1). mode: queued (kept until it is completed; a subscription underneath) or direct (pushed to whoever is
+connected, see pgps.fetch_direct). style: handler or polling, remembered. Again: a queued one goes on where it stood, an
+invalid one is valid again, another mode replaces it. Listen to the channels. Needs SELECT on the type. Errors: 42704,
+42501, 22023, 08003.';
 
 create or replace function pgps.unregister_for_event(client text, event_name text, session bigint = null) returns void
 language sql
@@ -249,13 +279,14 @@ comment on function pgps.unregister_for_event(text, text, bigint) is
 create or replace function pgps.client_channels(client text, session bigint = null) returns text[]
 language sql
 begin atomic
-    select array(select jsonb_array_elements_text(pgps._call('client_channels', jsonb_build_object('client', client_channels.client,
+    select array(select jsonb_array_elements_text(pgps._call('client_channels',
+        jsonb_build_object('client', client_channels.client,
         'session', client_channels.session))));
 end;
 comment on function pgps.client_channels(text, bigint) is
-'What a client is to LISTEN to now: a channel of its own; if it has direct registrations, one that nobody else knows, and one for each of their types;
-one for each queued registration.
-Ask again when "registrations" comes on its own channel. Errors: 42704, 42501, 08003.';
+'What a client is to LISTEN to now: a channel of its own; if it has direct registrations, one that nobody else knows,
+and one for each of their types; one for each queued registration. Ask again when "registrations" comes on its own
+channel. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps_internal.registration_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable
@@ -280,7 +311,8 @@ begin
     where r.event_name = (drop_registrations_of.event_type).name;
 end
 $$;
-comment on function pgps_internal.drop_registrations_of(pgps_internal.event_type) is 'Ends the registrations for an event type by its name';
+comment on function pgps_internal.drop_registrations_of(pgps_internal.event_type) is
+'Ends the registrations for an event type by its name';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

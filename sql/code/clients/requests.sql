@@ -1,5 +1,6 @@
--- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall (RESET ROLE is a statement, too):
--- the request runs in a function that this role owns, where a change of role is refused, as callbacks do. Effects, reply and that it is done commit together.
+-- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall
+-- (RESET ROLE is a statement, too): the request runs in a function that this role owns, where a change of role is
+-- refused, as callbacks do. Effects, reply and that it is done commit together.
 -- Locks: the turn of the client in send; the client's row in client_turn while a request of it runs.
 -- Writes: client_turn, reply, reply_rows, request, request_attempt.
 
@@ -11,7 +12,8 @@ as $$
     where p.pronamespace = 'pgps_internal'::regnamespace and p.proowner = requester.role
         and p.proname between 'request_as_' and 'request_as_:' limit 1
 $$;
-comment on function pgps_internal.requester(regrole) is 'What build_requester has made; known by its owner, since the number of a role is another one in a restored database';
+comment on function pgps_internal.requester(regrole) is
+'What build_requester has made; known by its owner, since the number of a role is another one in a restored database';
 
 create or replace function pgps_internal.build_requester(role regrole) returns regproc
 language plpgsql
@@ -30,7 +32,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build_requester(regrole) is
-'For a role that sends requests the function, owned by that role, in which they run. It gives chunks of rows; the last one may be empty.';
+'For a role that sends requests the function, owned by that role, in which they run. It gives chunks of rows; the last
+one may be empty.';
 
 create or replace function pgps_internal.drop_requester(role regrole) returns void
 language plpgsql
@@ -40,12 +43,14 @@ declare
     v_function regproc := pgps_internal.requester(drop_requester.role);
 begin
     -- What a role owns would keep it from being dropped.
-    if v_function is not null and not exists (select from pgps_internal.client c where c.owner = drop_requester.role) then
+    if v_function is not null and
+        not exists (select from pgps_internal.client c where c.owner = drop_requester.role) then
         perform pgps_internal.drop_piece('function', v_function::text);
     end if;
 end
 $$;
-comment on function pgps_internal.drop_requester(regrole) is 'Drops the function in which a role''s requests ran, when it has no client any more; it is made again when needed';
+comment on function pgps_internal.drop_requester(regrole) is
+'Drops the function in which a role''s requests ran, when it has no client any more; it is made again when needed';
 
 create or replace function pgps_internal.do_send_request(caller name, args jsonb) returns bigint
 language plpgsql
@@ -59,7 +64,8 @@ begin
     if args ->> 'request' is null then
         raise exception 'the request is null' using errcode = '22023', hint = 'Give one SQL statement, or several.';
     elsif v_id < 1 then
-        raise exception 'invalid request id %', v_id using errcode = '22023', hint = 'Ids of a client begin at 1 and grow; null takes the next one.';
+        raise exception 'invalid request id %', v_id using errcode = '22023',
+            hint = 'Ids of a client begin at 1 and grow; null takes the next one.';
     elsif v_id <= v_last then
         return v_id;
     end if;
@@ -67,7 +73,8 @@ begin
     insert into pgps_internal.client_turn (client_id) values (v_client.client_id) on conflict do nothing;
     insert into pgps_internal.request (client_id, request_id, role, request, environment)
     values (v_client.client_id, v_id, quote_ident(caller)::regrole, args ->> 'request',
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
+            current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')));
     perform pg_notify('pgps_request', '');
     return v_id;
@@ -75,16 +82,20 @@ end
 $$;
 comment on function pgps_internal.do_send_request(name, jsonb) is 'See pgps.send_request';
 
-create or replace function pgps.send_request(client text, request text, id bigint = null, session bigint = null) returns bigint
+create or replace function pgps.send_request(client text, request text, id bigint = null, session bigint = null)
+returns bigint
 language sql
 begin atomic
-    select (pgps._call('send_request', jsonb_build_object('client', send_request.client, 'request', send_request.request, 'id', send_request.id,
+    select (pgps._call('send_request',
+        jsonb_build_object('client', send_request.client, 'request', send_request.request, 'id', send_request.id,
         'session', send_request.session, 'schemas', to_jsonb(current_schemas(false)))) #>> '{}')::bigint;
 end;
 comment on function pgps.send_request(text, text, bigint, bigint) is
-'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with the rights of the
-current role and the search_path, time zone and DateStyle of this session, and puts the reply into the reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a
-repeat and changes nothing. Returns the id. One statement may return rows (columns of the same name count as one). Errors: 42704, 42501, 08003, 22023, 25001.';
+'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with
+the rights of the current role and the search_path, time zone and DateStyle of this session, and puts the reply into the
+reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a repeat and changes
+nothing. Returns the id. One statement may return rows (columns of the same name count as one). Errors: 42704, 42501,
+08003, 22023, 25001.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What the worker calls
@@ -95,9 +106,11 @@ language sql stable rows 10
 set search_path = pg_catalog, pg_temp
 as $$
     select r.* from pgps_internal.client_turn t
-    left join lateral (select p.request_id from pgps_internal.reply p where p.client_id = t.client_id order by p.request_id desc limit 1) p on true
+    left join lateral (select p.request_id from pgps_internal.reply p where p.client_id = t.client_id
+        order by p.request_id desc limit 1) p on true
     cross join lateral (select r.* from pgps_internal.request r
-        where r.client_id = t.client_id and r.request_id > coalesce(p.request_id, 0) and r.request is not null order by r.request_id limit 1) r
+        where r.client_id = t.client_id and r.request_id > coalesce(p.request_id, 0) and r.request is not null
+            order by r.request_id limit 1) r
     order by r.request_no
 $$;
 comment on function pgps_internal.waiting_requests() is 'The next request of each client that has one';
@@ -117,7 +130,8 @@ begin
     return v_pending;
 end
 $$;
-comment on function pgps.pending_requests() is 'How many clients have a request that nobody executes. Needs pgps_worker or pgps_admin.';
+comment on function pgps.pending_requests() is
+'How many clients have a request that nobody executes. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.give_up(request pgps_internal.request) returns boolean
 language plpgsql
@@ -125,20 +139,25 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pgps_internal.is_marked((give_up.request).request_no) then
-        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57014', 'the request was cancelled', null, null);
+        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57014', 'the request was cancelled',
+            null, null);
         return true;
     -- A session that has ended without a reply has died of it: that is known only from outside of its transaction.
     elsif pgps_internal.deaths((give_up.request).request_no) >= pgps_internal.setting('request_attempts')::integer then
-        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57P02', 'the session that executed it ended each time', null,
+        perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57P02',
+            'the session that executed it ended each time', null,
             'See the server''s log.');
         return true;
     end if;
     return false;
 end
 $$;
-comment on function pgps_internal.give_up(pgps_internal.request) is 'Answers a request that is not to be executed, or not again; false for any other';
+comment on function pgps_internal.give_up(pgps_internal.request) is
+'Answers a request that is not to be executed, or not again; false for any other';
 
-create or replace function pgps.claim_request() returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
+create or replace function pgps.claim_request(
+
+) returns table (request_no bigint, client text, request_id bigint, timeout_ms bigint)
 language plpgsql security definer rows 1
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
 as $$
@@ -154,7 +173,8 @@ begin
             continue when not found;
             v_answered := pgps_internal.give_up(v_request) or v_answered;
             continue when v_answered;
-            insert into pgps_internal.request_attempt (request_no, holder) values (v_request.request_no, pgps_internal.holder());
+            insert into pgps_internal.request_attempt (request_no, holder)
+                values (v_request.request_no, pgps_internal.holder());
             return query select v_request.request_no, c.name, v_request.request_id,
                 (extract(epoch from pgps_internal.setting('request_timeout')::interval) * 1000)::bigint
             from pgps_internal.client c where c.client_id = v_request.client_id;
@@ -166,8 +186,8 @@ begin
 end
 $$;
 comment on function pgps.claim_request() is
-'The next request that nobody executes; no row when there is none. To be committed before pgps.run_request, so that what ends its backend is known.
-Needs pgps_worker or pgps_admin.';
+'The next request that nobody executes; no row when there is none. To be committed before pgps.run_request, so that what
+ends its backend is known. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.deaths(request_no bigint) returns integer
 language sql stable
@@ -175,25 +195,32 @@ set search_path = pg_catalog, pg_temp
 as $$
     select count(*)::integer from pgps_internal.request_attempt a
     where a.request_no = deaths.request_no and a.holder <> ''
-        and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start)) from pg_stat_get_activity(null) s)
+        and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start))
+            from pg_stat_get_activity(null) s)
 $$;
 comment on function pgps_internal.deaths(bigint) is 'How many sessions began to execute a request and have ended';
 
 create or replace function pgps_internal.note_reply(
-    request pgps_internal.request, status text, columns text[], row_count bigint, sqlstate text, error text, detail text, hint text
+    request pgps_internal.request, status text, columns text[], row_count bigint, sqlstate text, error text,
+    detail text, hint text
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, row_count, sqlstate, error, detail, hint, attempts)
-    values ((note_reply.request).request_no, (note_reply.request).client_id, (note_reply.request).request_id, note_reply.status, note_reply.columns,
-        note_reply.row_count, note_reply.sqlstate, note_reply.error, nullif(note_reply.detail, ''), nullif(note_reply.hint, ''),
-        (select count(distinct a.holder) from pgps_internal.request_attempt a where a.request_no = (note_reply.request).request_no and a.holder <> ''));
+    insert into pgps_internal.reply (request_no, client_id, request_id, status, columns, row_count, sqlstate, error,
+        detail, hint, attempts)
+    values ((note_reply.request).request_no, (note_reply.request).client_id, (note_reply.request).request_id,
+        note_reply.status, note_reply.columns,
+        note_reply.row_count, note_reply.sqlstate, note_reply.error, nullif(note_reply.detail, ''),
+        nullif(note_reply.hint, ''),
+        (select count(distinct a.holder) from pgps_internal.request_attempt a
+            where a.request_no = (note_reply.request).request_no and a.holder <> ''));
     perform pg_notify('pgps_client_' || (note_reply.request).client_id, 'reply');
 end
 $$;
-comment on function pgps_internal.note_reply(pgps_internal.request, text, text[], bigint, text, text, text, text) is 'Puts a reply into the reply queue, and tells the client at commit';
+comment on function pgps_internal.note_reply(pgps_internal.request, text, text[], bigint, text, text, text, text) is
+'Puts a reply into the reply queue, and tells the client at commit';
 
 create or replace function pgps_internal.next_request(request_no bigint) returns pgps_internal.request
 language plpgsql
@@ -203,14 +230,16 @@ declare
     v_request pgps_internal.request;
 begin
     perform from pgps_internal.client_turn t
-    where t.client_id = (select r.client_id from pgps_internal.request r where r.request_no = next_request.request_no) for update skip locked;
+    where t.client_id = (select r.client_id from pgps_internal.request r
+        where r.request_no = next_request.request_no) for update skip locked;
     if found then
         select w.* into v_request from pgps_internal.waiting_requests() w where w.request_no = next_request.request_no;
     end if;
     return v_request;
 end
 $$;
-comment on function pgps_internal.next_request(bigint) is 'A request whose turn it is, locked; null when somebody else executes it, or has';
+comment on function pgps_internal.next_request(bigint) is
+'A request whose turn it is, locked; null when somebody else executes it, or has';
 
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
@@ -223,7 +252,8 @@ declare
     v_count bigint;
 begin
     if not exists (select from pg_roles r where r.oid = (execute_request.request).role) then
-        raise exception 'role % does not exist any more', (execute_request.request).role using errcode = '42704', hint = 'Send the request as another role.';
+        raise exception 'role % does not exist any more', (execute_request.request).role using errcode = '42704',
+            hint = 'Send the request as another role.';
     end if;
     v_function := pgps_internal.build_requester((execute_request.request).role);
     -- As where it was sent; these settings end with this function.
@@ -231,14 +261,17 @@ begin
     where e.key in ('datestyle', 'intervalstyle', 'timezone');
     v_before := pgps_internal.session_state(false);
     execute format('with chunk as materialized (
-            select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, pgps_columns, pgps_upto, n)
+            select f.pgps_payloads, f.pgps_columns, f.pgps_upto, f.n from %s($1, $2) with ordinality f(pgps_payloads, '
+                'pgps_columns, pgps_upto, n)
         ),
         kept as (
             insert into pgps_internal.reply_rows (request_no, from_row, upto, payloads)
-            select $3, c.pgps_upto - cardinality(c.pgps_payloads) + 1, c.pgps_upto, c.pgps_payloads from chunk c where c.pgps_payloads is not null
+            select $3, c.pgps_upto - cardinality(c.pgps_payloads) + 1, c.pgps_upto, c.pgps_payloads from chunk c '
+                'where c.pgps_payloads is not null
         )
         select c.pgps_columns, c.pgps_upto from chunk c order by c.n desc limit 1', v_function)
-    using (execute_request.request).request, (execute_request.request).environment ->> 'search_path', (execute_request.request).request_no
+    using (execute_request.request).request, (execute_request.request).environment ->> 'search_path',
+        (execute_request.request).request_no
     into v_columns, v_count;
     -- From here on written so that a search_path the request has left behind means nothing; the error takes it back.
     perform pgps_internal.run_deferred(pg_catalog.format('select %s(null, null)', v_function), 'the request');
@@ -247,7 +280,8 @@ begin
     perform pgps_internal.note_reply(execute_request.request, 'done', v_columns, v_count, null, null, null, null);
 end
 $$;
-comment on function pgps_internal.execute_request(pgps_internal.request) is 'Executes a request and notes its reply; what it raises, raises';
+comment on function pgps_internal.execute_request(pgps_internal.request) is
+'Executes a request and notes its reply; what it raises, raises';
 
 create or replace function pgps.run_request(request_no bigint) returns text
 language plpgsql security definer
@@ -270,7 +304,8 @@ begin
         perform pgps_internal.execute_request(v_request);
         return 'done';
     exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_detail = pg_exception_detail, v_hint = pg_exception_hint,
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_detail = pg_exception_detail,
+        v_hint = pg_exception_hint,
             v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
@@ -281,17 +316,20 @@ begin
 end
 $$;
 comment on function pgps.run_request(bigint) is
-'Executes a request that was claimed, in this transaction; returns done, failed (then its effects are rolled back, and the error is the reply), or
-null when another session executes it, or has. A cancellation is raised: then call pgps.fail_request. Needs pgps_worker or pgps_admin.';
+'Executes a request that was claimed, in this transaction; returns done, failed (then its effects are rolled back, and
+the error is the reply), or null when another session executes it, or has. A cancellation is raised: then call
+pgps.fail_request. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.release_request(request_no bigint) returns void
 language sql security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    delete from pgps_internal.request_attempt a where a.request_no = release_request.request_no and a.holder = pgps_internal.holder()
+    delete from pgps_internal.request_attempt a where a.request_no = release_request.request_no
+        and a.holder = pgps_internal.holder()
 $$;
 comment on function pgps.release_request(bigint) is
-'Takes back that this session claimed a request and did not get round to it: a worker that leaves has not died of it. Needs pgps_worker or pgps_admin.';
+'Takes back that this session claimed a request and did not get round to it: a worker that leaves has not died of it.
+Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.fail_request(request_no bigint, sqlstate text, error text) returns boolean
 language plpgsql security definer
@@ -304,19 +342,24 @@ begin
         return false;
     end if;
     if pgps_internal.is_marked(fail_request.request_no) then
-        perform pgps_internal.note_reply(v_request, 'failed', null, null, '57014', 'the request was cancelled', null, null);
+        perform pgps_internal.note_reply(v_request, 'failed', null, null, '57014', 'the request was cancelled', null,
+            null);
         return true;
     end if;
     perform pgps_internal.note_reply(v_request, 'failed', null, null, fail_request.sqlstate, fail_request.error, null,
-        case fail_request.sqlstate when '57014' then 'Send it in parts, or have an administrator allow more: select pgps.configure(''request_timeout'', ''1 hour'').' end);
+        case fail_request.sqlstate when '57014'
+            then 'Send it in parts, or have an administrator allow more: select '
+            'pgps.configure(''request_timeout'', ''1 hour'').' end);
     return true;
 end
 $$;
 comment on function pgps.fail_request(bigint, text, text) is
-'Gives a request that was cancelled, by a time limit or by pgps.cancel_request, an error for a reply; false when it has one already. Needs pgps_worker or pgps_admin.';
+'Gives a request that was cancelled, by a time limit or by pgps.cancel_request, an error for a reply; false when it has
+one already. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint), pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
+revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint),
+    pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
 grant execute on function pgps.send_request(text, text, bigint, bigint) to public;
 grant execute on function
     pgps.pending_requests(),

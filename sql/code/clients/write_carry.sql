@@ -6,18 +6,26 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- Intervals and money as psycopg reads them, whatever the publisher's session writes.
-    select pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control) returns text
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
+    select pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control)
+        returns text
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
         set intervalstyle = postgres set lc_monetary = 'C'$head$, $body$
         begin
-            return json_build_array({label}, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher), coalesce(nullif(pgps_statement.raiser, '0'), pgps_statement.xid)::text::bigint,
-                pgps_internal.broker(), case when pgps_statement.client_id is not null then pgps_internal.raiser_of(pgps_statement.client_id) end,
-                (select json_agg(json_build_array(l.event_id, (select row_to_json(pgps_row) from (select {attributes}) pgps_row)) order by l.event_id)
-                    from {log} l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi and l.xid = pgps_statement.xid
-                        and (l.event_id / 65536) % 4 in (pgps_statement.lo / 65536 % 4, pgps_statement.hi / 65536 % 4)))::text;
+            return json_build_array({label}, pgps_statement.published_at, pg_get_userbyid(pgps_statement.publisher),
+                coalesce(nullif(pgps_statement.raiser, '0'), pgps_statement.xid)::text::bigint,
+                pgps_internal.broker(), case when pgps_statement.client_id is not null
+                    then pgps_internal.raiser_of(pgps_statement.client_id) end,
+                (select json_agg(json_build_array(l.event_id,
+                    (select row_to_json(pgps_row) from (select {attributes}) pgps_row)) order by l.event_id)
+                    from {log} l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi
+                        and l.xid = pgps_statement.xid
+                        and (l.event_id / 65536) % 4
+                            in (pgps_statement.lo / 65536 % 4, pgps_statement.hi / 65536 % 4)))::text;
         end$body$, write_carry.names)
 $write$;
 comment on function pgps_internal.write_carry(jsonb) is
-'Writes pgps_internal.carry_<type>, JSON of one statement: event type, published_at, publisher, xid, origin, raiser, tuples [event id, payload]';
+'Writes pgps_internal.carry_<type>, JSON of one statement: event type, published_at, publisher, xid, origin, raiser,
+tuples [event id, payload]';
 
 revoke all on all functions in schema pgps_internal from public;

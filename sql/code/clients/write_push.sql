@@ -5,12 +5,14 @@ create or replace function pgps_internal.write_push(names jsonb) returns pgps_in
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- In one statement: a push is to be quick. The segments stand in it: to set up the scans of all four of each ledger took two thirds
-    -- of its time.
+    -- In one statement: a push is to be quick. The segments stand in it: to set up the scans of all four of each ledger
+    -- took two thirds of its time.
     select pgps_internal.write_function('pgps_internal.push_{type_id}',
-        $head$(pgps_client bigint, pgps_note integer, pgps_name text, pgps_xid xid8, pgps_first bigint, pgps_after bigint, pgps_hi bigint,
+        $head$(pgps_client bigint, pgps_note integer, pgps_name text, pgps_xid xid8, pgps_first bigint,
+            pgps_after bigint, pgps_hi bigint,
         pgps_max integer, pgps_type text, pgps_handler text, pgps_broker text) returns pgps_internal.handed[]
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             c pgps_internal.control;
             v_slot bigint := pgps_first / 65536;
@@ -19,11 +21,13 @@ as $write$
             v_origin text := pgps_broker;
         begin
             select x.* into c from pgps_internal.control x
-            where x.xid = pgps_xid and x.hi = pgps_hi and x.type_id = {type_id} and (x.hi / 65536) % 4 = (pgps_hi / 65536) % 4;
+            where x.xid = pgps_xid and x.hi = pgps_hi and x.type_id = {type_id}
+                and (x.hi / 65536) % 4 = (pgps_hi / 65536) % 4;
             if not found then
                 return null;
             elsif not (coalesce(c.handler, pgps_handler) = 'all'
-                    or pgps_internal.is_for(pgps_client, coalesce(c.handler, pgps_handler), c.xid, c.hi, c.client_id, c.publisher)) then
+                    or pgps_internal.is_for(pgps_client, coalesce(c.handler, pgps_handler), c.xid, c.hi, c.client_id,
+                        c.publisher)) then
                 return '{}';
             end if;
             if c.client_id is not null then
@@ -35,16 +39,23 @@ as $write$
             return array(
                 select (pgps_note, pgps_name, v_raiser, coalesce((select f.event_id from {log} f
                         where f.event_id >= c.lo and f.event_id <= c.hi and f.xid = pgps_xid
-                            and (f.event_id / 65536) % 4 in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4, (v_slot + least(v_last, 3)) % 4)
+                            and (f.event_id / 65536) % 4
+                                in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4,
+                                (v_slot + least(v_last, 3)) % 4)
                         order by f.event_id limit 1), l.event_id),
-                    (null, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
-                        pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), v_origin, 1, c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed
+                    (null, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row),
+                        c.published_at,
+                        pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), v_origin, 1, c.handler,
+                        c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed
                 from {log} l
                 where l.event_id > pgps_after and l.event_id <= pgps_hi and l.xid = pgps_xid
-                    and (l.event_id / 65536) % 4 in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4, (v_slot + least(v_last, 3)) % 4)
+                    and (l.event_id / 65536) % 4
+                        in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4,
+                        (v_slot + least(v_last, 3)) % 4)
                 order by l.event_id limit pgps_max);
         end$body$, write_push.names)
 $write$;
-comment on function pgps_internal.write_push(jsonb) is 'Writes pgps_internal.push_<type>: the events of one statement for a client that is registered directly';
+comment on function pgps_internal.write_push(jsonb) is
+'Writes pgps_internal.push_<type>: the events of one statement for a client that is registered directly';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -6,8 +6,10 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     select pgps_internal.write_function(write_requester.name,
-        $head$(pgps_request text, pgps_path text) returns table (pgps_payloads jsonb[], pgps_columns text[], pgps_upto bigint)
-        language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set jit = off$head$, $body$
+        $head$(pgps_request text, pgps_path text)
+            returns table (pgps_payloads jsonb[], pgps_columns text[], pgps_upto bigint)
+        language plpgsql volatile security definer set search_path = pg_catalog,
+            pg_temp set enable_seqscan = on set jit = off$head$, $body$
             declare
                 pgps_cursor refcursor;
                 pgps_row record;
@@ -29,7 +31,8 @@ as $write$
                 end;
                 pgps_upto := 0;
                 if not pgps_has_rows then
-                    -- No rows to return, or several statements, of which one may make what the next one needs. What is wrong is wrong again.
+                    -- No rows to return, or several statements, of which one may make what the next one needs. What is
+                    -- wrong is wrong again.
                     execute pgps_request;
                     get diagnostics pgps_upto = row_count;
                     return next;
@@ -44,7 +47,8 @@ as $write$
                     pgps_payloads := pg_catalog.array_append(pgps_payloads, pgps_payload);
                     pgps_bytes := pgps_bytes operator(pg_catalog.+) pg_catalog.pg_column_size(pgps_payload);
                     pgps_upto := pgps_upto operator(pg_catalog.+) 1;
-                    if pgps_bytes operator(pg_catalog.>) 1000000 or pg_catalog.cardinality(pgps_payloads) operator(pg_catalog.>=) 1000 then
+                    if pgps_bytes operator(pg_catalog.>) 1000000
+                        or pg_catalog.cardinality(pgps_payloads) operator(pg_catalog.>=) 1000 then
                         return next;
                         pgps_payloads := null;
                         pgps_bytes := 0;
@@ -54,6 +58,7 @@ as $write$
             end$body$, '{}', write_requester.owner)
 $write$;
 comment on function pgps_internal.write_requester(text, regrole) is
-'Writes the function, owned by a role that sends requests, in which they run. It gives chunks of rows; the last one may be empty.';
+'Writes the function, owned by a role that sends requests, in which they run. It gives chunks of rows; the last one may
+be empty.';
 
 revoke all on all functions in schema pgps_internal from public;

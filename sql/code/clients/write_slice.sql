@@ -8,7 +8,8 @@ as $write$
     select pgps_internal.write_function('pgps_internal.slice_{type_id}',
         $head$(pgps_xid xid8, pgps_after bigint, pgps_upto bigint, pgps_ids int8multirange, pgps_max integer)
         returns pgps_internal.received[]
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         begin
             return array(
                 select (null, l.event_id, {type_id}, 1)::pgps_internal.received from {log} l
@@ -17,6 +18,7 @@ as $write$
                 order by l.event_id limit pgps_max);
         end$body$, write_slice.names)
 $write$;
-comment on function pgps_internal.write_slice(jsonb) is 'Writes pgps_internal.slice_<type>: the next events between two ids, of one transaction or of all';
+comment on function pgps_internal.write_slice(jsonb) is
+'Writes pgps_internal.slice_<type>: the next events between two ids, of one transaction or of all';
 
 revoke all on all functions in schema pgps_internal from public;

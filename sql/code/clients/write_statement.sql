@@ -5,14 +5,18 @@ create or replace function pgps_internal.write_statement(names jsonb) returns pg
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.statement_{type_id}', $head$(pgps_event bigint) returns pgps_internal.control
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+    select pgps_internal.write_function('pgps_internal.statement_{type_id}', $head$(pgps_event bigint)
+        returns pgps_internal.control
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_statement pgps_internal.control;
-            v_xid xid8 := (select l.xid from {log} l where l.event_id = pgps_event and (l.event_id / 65536) % 4 = (pgps_event / 65536) % 4);
+            v_xid xid8 := (select l.xid from {log} l where l.event_id = pgps_event
+                and (l.event_id / 65536) % 4 = (pgps_event / 65536) % 4);
         begin
             select c.* into v_statement from pgps_internal.control c
-            where c.xid = v_xid and c.hi >= pgps_event and c.lo <= pgps_event and c.type_id = {type_id} order by c.hi limit 1;
+            where c.xid = v_xid and c.hi >= pgps_event and c.lo <= pgps_event and c.type_id = {type_id}
+                order by c.hi limit 1;
             if not found and v_xid is not null then
                 v_statement.xid := v_xid;
                 v_statement.lo := pgps_event;

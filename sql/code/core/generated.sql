@@ -1,6 +1,7 @@
--- Generated code: functions, views and rules that PostgreSQL keeps a plan for, which are made for each event type, signature, subscription …
--- Each is written by one function pgps_internal.write_<what>, in the room of its caller, as a template in which {words} stand for names. Beside
--- what was built stands the digest of its text, so that an upgrade builds again what this release would write differently, and nothing else.
+-- Generated code: functions, views and rules that PostgreSQL keeps a plan for, which are made for each event type,
+-- signature, subscription … Each is written by one function pgps_internal.write_<what>, in the room of its caller, as a
+-- template in which {words} stand for names. Beside what was built stands the digest of its text, so that an upgrade
+-- builds again what this release would write differently, and nothing else.
 -- Locks: those of creating and dropping what is generated.
 -- Writes: generated.
 
@@ -13,17 +14,20 @@ declare
     v_missing text;
 begin
     -- In one pass: a name that is put in may itself contain braces.
-    select string_agg(coalesce(render.names ->> m.part[1], m.part[2]), '' order by m.place), min(m.part[1]) filter (where render.names ->> m.part[1] is null)
+    select string_agg(coalesce(render.names ->> m.part[1], m.part[2]), '' order by m.place),
+        min(m.part[1]) filter (where render.names ->> m.part[1] is null)
     into v_text, v_missing
     from regexp_matches(render.template, '\{([a-z_]+)\}|([^{]+|\{)', 'g') with ordinality m(part, place);
     if v_missing is not null then
-        raise exception 'nothing is given for {%} of a template', v_missing using errcode = '22023', hint = 'Add it to the names.';
+        raise exception 'nothing is given for {%} of a template', v_missing using errcode = '22023',
+            hint = 'Add it to the names.';
     end if;
     return v_text;
 end
 $$;
 comment on function pgps_internal.render(text, jsonb) is
-'A template with the names put in for their {words}, as they stand: identifiers and literals come quoted. Errors: 22023 a word without a name.';
+'A template with the names put in for their {words}, as they stand: identifiers and literals come quoted. Errors: 22023
+a word without a name.';
 
 create or replace function pgps_internal.write_function(
     name text, head text, body text, names jsonb, owner regrole = null, comment text = null
@@ -33,15 +37,17 @@ set search_path = pg_catalog, pg_temp
 as $$
     -- The body is quoted as a literal: an attribute may be named like any mark that a dollar quote could end with.
     select 'function', n.name, format('create or replace function %s%s as %L', n.name,
-        pgps_internal.render(write_function.head, write_function.names), pgps_internal.render(write_function.body, write_function.names)),
+        pgps_internal.render(write_function.head, write_function.names),
+        pgps_internal.render(write_function.body, write_function.names)),
         write_function.owner, write_function.comment
     from (select pgps_internal.render(write_function.name, write_function.names) as name) n
 $$;
 comment on function pgps_internal.write_function(text, text, text, jsonb, regrole, text) is
-'A function to be generated; name, head (arguments, result, language, settings) and body are templates. owner: null = of who owns pgps.
-Outside of pgps_internal everybody may call it.';
+'A function to be generated; name, head (arguments, result, language, settings) and body are templates. owner: null = of
+who owns pgps. Outside of pgps_internal everybody may call it.';
 
-create or replace function pgps_internal.write_view(name text, definition text, grants text, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_view(name text, definition text, grants text, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -56,10 +62,12 @@ create or replace function pgps_internal.digest_of(piece pgps_internal.piece) re
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select sha256(convert_to(concat_ws(E'\n', (digest_of.piece).kind, (digest_of.piece).name, (digest_of.piece).definition,
+    select sha256(convert_to(concat_ws(E'\n', (digest_of.piece).kind, (digest_of.piece).name,
+        (digest_of.piece).definition,
         (digest_of.piece).owner::text, (digest_of.piece).comment), 'UTF8'))
 $$;
-comment on function pgps_internal.digest_of(pgps_internal.piece) is 'What tells one text of generated code from another';
+comment on function pgps_internal.digest_of(pgps_internal.piece) is
+'What tells one text of generated code from another';
 
 create or replace function pgps_internal.is_built(piece pgps_internal.piece) returns boolean
 language sql stable
@@ -70,7 +78,8 @@ as $$
         -- It may have gone with its owner.
         and coalesce(to_regproc((is_built.piece).name)::oid, to_regclass((is_built.piece).name)::oid) is not null
 $$;
-comment on function pgps_internal.is_built(pgps_internal.piece) is 'True when a piece of generated code is in the database, with this text';
+comment on function pgps_internal.is_built(pgps_internal.piece) is
+'True when a piece of generated code is in the database, with this text';
 
 create or replace function pgps_internal.build(piece pgps_internal.piece, type_id integer) returns void
 language plpgsql
@@ -108,7 +117,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build(pgps_internal.piece, integer) is
-'Puts a piece of generated code into the database, in place of what has its name, and notes its digest. type_id: null = of no event type';
+'Puts a piece of generated code into the database, in place of what has its name, and notes its digest. type_id: null =
+of no event type';
 
 create or replace function pgps_internal.drop_piece(kind text, name text) returns void
 language plpgsql

@@ -1,10 +1,11 @@
--- The way in. A public function runs with the caller's rights and reaches the internals only through pgps._call: an INSERT
--- into a view whose column "caller" defaults to current_user and cannot be given, so the trigger behind it knows who really
--- calls, also inside somebody's SECURITY DEFINER function, where session_user or the role setting would name another.
--- Entry points set jit = off: unnested ids are estimated far too high, and compiling a receive took seconds that runs in 1 ms.
--- They set enable_seqscan = off: a plan made while a segment is empty reads it from end to end, and is kept while the segment grows
--- to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters, policies and callbacks get it back. What can only be
--- scanned looks so costly then that it would be done by parallel workers; starting these takes 20 ms.
+-- The way in. A public function runs with the caller's rights and reaches the internals only through pgps._call: an
+-- INSERT into a view whose column "caller" defaults to current_user and cannot be given, so the trigger behind it knows
+-- who really calls, also inside somebody's SECURITY DEFINER function, where session_user or the role setting would name
+-- another. Entry points set jit = off: unnested ids are estimated far too high, and compiling a receive took seconds
+-- that runs in 1 ms. They set enable_seqscan = off: a plan made while a segment is empty reads it from end to end, and
+-- is kept while the segment grows to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters,
+-- policies and callbacks get it back. What can only be scanned looks so costly then that it would be done by parallel
+-- workers; starting these takes 20 ms.
 -- Writes: pgps._calls, setting.
 
 create or replace function pgps_internal.enter() returns trigger
@@ -23,16 +24,20 @@ begin
         when 'types_for' then new.result := pgps_internal.do_types_for(new.caller, new.args);
         else
             -- A verb is a plain name: what stands here is run as the owner of pgps.
-            if new.verb !~ '^[a-z_]+$' or to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
-                raise exception 'unknown call "%"', new.verb using errcode = '22023', hint = 'Use the functions of schema pgps.';
+            if new.verb !~ '^[a-z_]+$'
+                or to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
+                raise exception 'unknown call "%"', new.verb using errcode = '22023',
+                    hint = 'Use the functions of schema pgps.';
             end if;
-            execute format('select to_jsonb(pgps_internal.%I($1, $2))', 'do_' || new.verb) using new.caller, new.args into new.result;
+            execute format('select to_jsonb(pgps_internal.%I($1, $2))', 'do_' || new.verb) using new.caller, new.args
+                into new.result;
     end case;
     return new;
 end
 $$;
 comment on function pgps_internal.enter() is
-'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps._calls; the verb checks the caller''s rights.';
+'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps._calls; the verb checks the caller''s
+rights.';
 
 do $$
 begin
@@ -48,7 +53,8 @@ end
 $$;
 comment on view pgps._calls is 'The only door from public functions to internals; see pgps._call';
 
--- In plpgsql, which keeps the plan of the insert from call to call; the view stands in this schema so that the caller may name it.
+-- In plpgsql, which keeps the plan of the insert from call to call; the view stands in this schema so that the caller
+-- may name it.
 create or replace function pgps._call(verb text, args jsonb) returns jsonb
 language plpgsql
 as $$
@@ -73,7 +79,8 @@ as $$
 begin
     if not pg_has_role(require_admin.caller, 'pgps_admin', 'usage') then
         raise exception 'role "%" may not %', require_admin.caller, require_admin.action
-        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_admin to %I', require_admin.caller);
+        using errcode = '42501',
+            hint = format('Ask an administrator for: grant pgps_admin to %I', require_admin.caller);
     end if;
 end
 $$;
@@ -84,13 +91,16 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not (pg_has_role(require_worker.caller, 'pgps_worker', 'usage') or pg_has_role(require_worker.caller, 'pgps_admin', 'usage')) then
+    if not (pg_has_role(require_worker.caller, 'pgps_worker', 'usage')
+        or pg_has_role(require_worker.caller, 'pgps_admin', 'usage')) then
         raise exception 'role "%" may not %', require_worker.caller, require_worker.action
-        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_worker to %I', require_worker.caller);
+        using errcode = '42501',
+            hint = format('Ask an administrator for: grant pgps_worker to %I', require_worker.caller);
     end if;
 end
 $$;
-comment on function pgps_internal.require_worker(name, text) is 'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
+comment on function pgps_internal.require_worker(name, text) is
+'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
 
 create or replace function pgps_internal.require_read_committed() returns void
 language plpgsql stable
@@ -99,26 +109,29 @@ as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         raise exception 'pgps cannot move a position in a % transaction', current_setting('transaction_isolation')
-        using errcode = '25001', hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would hand events out again.';
+        using errcode = '25001',
+            hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would hand events out again.';
     end if;
 end
 $$;
 comment on function pgps_internal.require_read_committed() is
-'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, nothing would conflict';
+'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, nothing
+would conflict';
 
 create or replace function pgps_internal.is_cancelled(sqlstate text, context text) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A server process that is told to stop says so wherever it is; a RAISE says that it is one, in every language of messages. What
-    -- turns a cancellation into a RAISE of its own is seen by the time.
+    -- A server process that is told to stop says so wherever it is; a RAISE says that it is one, in every language of
+    -- messages. What turns a cancellation into a RAISE of its own is seen by the time.
     select is_cancelled.sqlstate = '57014' and (split_part(is_cancelled.context, E'\n', 1) !~ ' RAISE$'
         or current_setting('statement_timeout')::interval > '0'
             and clock_timestamp() - statement_timestamp() >= current_setting('statement_timeout')::interval)
 $$;
 comment on function pgps_internal.is_cancelled(text, text) is
-'True when an error that was caught is this session''s own cancellation, by a person or the statement timeout, which must go on; false when
-code of a user raised query_canceled (57014): that is an error like any other. context: of the error, innermost line first';
+'True when an error that was caught is this session''s own cancellation, by a person or the statement timeout, which
+must go on; false when code of a user raised query_canceled (57014): that is an error like any other. context: of the
+error, innermost line first';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Look-ups
@@ -130,14 +143,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if fold.identifier is null then
-        raise exception 'a name is missing' using errcode = '22023', hint = 'Give the name as text, for example ''stock_quote''.';
+        raise exception 'a name is missing' using errcode = '22023',
+            hint = 'Give the name as text, for example ''stock_quote''.';
     end if;
     if fold.identifier ~ '^"' then
         if fold.identifier ~ '^"([^"]|"")+"$' then
             return replace(substr(fold.identifier, 2, length(fold.identifier) - 2), '""', '"');
         end if;
         raise exception 'invalid name %', fold.identifier
-        using errcode = '42602', hint = 'A name in double quotes ends with one, and each of its own is written twice: "a ""b"" c".';
+        using errcode = '42602',
+            hint = 'A name in double quotes ends with one, and each of its own is written twice: "a ""b"" c".';
     elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
         -- As SQL does: A to Z, whatever the locale has besides.
         return lower(fold.identifier collate "C");
@@ -146,8 +161,8 @@ begin
 end
 $$;
 comment on function pgps_internal.fold(text) is
-'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given bare. 22023 on null,
-42602 when quotes are not closed.';
+'The identifier as the catalogue has it: case-folded unless in double quotes; a name that needs quotes may be given
+bare. 22023 on null, 42602 when quotes are not closed.';
 
 create or replace function pgps_internal.check_name(name text, what text) returns text
 language plpgsql immutable
@@ -170,7 +185,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_name(text, text) is
-'Folds and checks a new name: 42602 empty, control character or *, 42622 over 40 bytes, 22023 null. what: for the message.';
+'Folds and checks a new name: 42602 empty, control character or *, 42622 over 40 bytes, 22023 null. what: for the
+message.';
 
 create or replace function pgps_internal.find_type(name text) returns pgps_internal.event_type
 language plpgsql stable
@@ -183,7 +199,8 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     if not found then
         raise exception 'event type "%" does not exist', find_type.name
-        using errcode = '42704', hint = 'See pgps.event_types, or create it with pgps.create_event_type(name, attributes).';
+        using errcode = '42704',
+            hint = 'See pgps.event_types, or create it with pgps.create_event_type(name, attributes).';
     end if;
     return v_type;
 end
@@ -207,18 +224,21 @@ begin
     elsif v_subscription.owner::text = v_subscription.owner::oid::text then
         -- The number of a role that has been dropped is shown as a number.
         raise exception 'the owner of subscription "%" was dropped', v_subscription.name
-        using errcode = '55000', hint = format('As an administrator: select pgps.alter_subscription(%1$L, owner => ''…''), or pgps.unsubscribe(%1$L)',
+        using errcode = '55000',
+            hint = format('As an administrator: select pgps.alter_subscription(%1$L, owner => ''…''), or '
+            'pgps.unsubscribe(%1$L)',
             quote_ident(v_subscription.name));
     elsif not pg_has_role(find_subscription.caller, v_subscription.owner::oid, 'usage') then
         raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
-        using errcode = '42501', hint = format('Become a member of role %s, or subscribe yourself.', v_subscription.owner);
+        using errcode = '42501',
+            hint = format('Become a member of role %s, or subscribe yourself.', v_subscription.owner);
     end if;
     return v_subscription;
 end
 $$;
 comment on function pgps_internal.find_subscription(name, text) is
-'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member of,
-55000 when that role is no more';
+'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member
+of, 55000 when that role is no more';
 
 create or replace function pgps_internal.find_administered(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -228,28 +248,34 @@ declare
     v_subscription pgps_internal.subscription;
 begin
     select s.* into v_subscription from pgps_internal.subscription s
-    where s.name = pgps_internal.fold(find_administered.name) and not s.is_hidden and pg_has_role(find_administered.caller, 'pgps_admin', 'usage');
-    return case when found then v_subscription else pgps_internal.find_subscription(find_administered.caller, find_administered.name) end;
+    where s.name = pgps_internal.fold(find_administered.name) and not s.is_hidden
+        and pg_has_role(find_administered.caller, 'pgps_admin', 'usage');
+    return case when found then v_subscription
+        else pgps_internal.find_subscription(find_administered.caller, find_administered.name) end;
 end
 $$;
 comment on function pgps_internal.find_administered(name, text) is
-'The subscription of that name, to end or to pause: as find_subscription, but an administrator may have anybody''s, except a link''s';
+'The subscription of that name, to end or to pause: as find_subscription, but an administrator may have anybody''s,
+except a link''s';
 
 create or replace function pgps_internal.clean_path(schemas jsonb) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- pg_temp is named, and last: else temporary tables and types, which callbacks of others may have left, would come first.
+    -- pg_temp is named, and last: else temporary tables and types, which callbacks of others may have left, would come
+    -- first.
     return coalesce((
         select string_agg(quote_ident(s.name), ', ' order by s.place)
-        from jsonb_array_elements_text(case jsonb_typeof(clean_path.schemas) when 'array' then clean_path.schemas else '[]' end)
+        from jsonb_array_elements_text(case jsonb_typeof(clean_path.schemas) when 'array' then clean_path.schemas
+            else '[]' end)
             with ordinality s(name, place)
         where s.name <> '' and s.name !~ '^pg_temp'), 'pg_catalog') || ', pg_temp';
 end
 $$;
 comment on function pgps_internal.clean_path(jsonb) is
-'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects last';
+'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects
+last';
 
 create or replace function pgps_internal.setting(name text) returns text
 language plpgsql stable
@@ -263,24 +289,38 @@ comment on function pgps_internal.setting(text) is 'The value of a setting; null
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('broker', '', 'text', 'Name of this broker as shown in "origin"; empty = the database''s name'),
-    ('max_batch_events', '20000', 'integer', 'Transactions are put together into a batch until it has about this many events; by a worker, 10000 at most'),
-    ('max_part_events', '65536', 'integer', 'A transaction with more than three times as many events is matched in parts of at most this many'),
+    ('max_batch_events', '20000', 'integer',
+        'Transactions are put together into a batch until it has about this many events; by a worker, 10000 at most'),
+    ('max_part_events', '65536', 'integer',
+        'A transaction with more than three times as many events is matched in parts of at most this many'),
     ('run_batch_events', '2000', 'integer', 'Events an internal subscription handles in one transaction'),
     ('retry_delay', '1 second', 'interval', 'Wait before a failed callback is tried again; doubles with each attempt'),
     ('retry_delay_max', '64 seconds', 'interval', 'Longest wait between two attempts'),
     ('lease', '60 seconds', 'interval', 'How long a competing consumer holds an event before another may have it'),
-    ('named_consumers', 'false', 'boolean', 'Consumers of a shared subscription (handler any) have to name themselves, as they must behind a transaction pooler'),
-    ('filter_failures', '20', 'integer', 'A filter that has failed on this many events in a row suspends its subscriptions'),
-    ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this server'),
-    ('direct_retries', '3', 'integer', 'How often a direct event that reached nobody is tried again before the registration is invalid'),
+    ('named_consumers', 'false', 'boolean',
+        'Consumers of a shared subscription (handler any) have to name themselves, as they must behind a transaction '
+        'pooler'),
+    ('filter_failures', '20', 'integer',
+        'A filter that has failed on this many events in a row suspends its subscriptions'),
+    ('loopback', '', 'text', 'libpq connection string for immediate events; empty = the socket and port of this '
+        'server'),
+    ('direct_retries', '3', 'integer',
+        'How often a direct event that reached nobody is tried again before the registration is invalid'),
     ('direct_retry_interval', '10 seconds', 'interval', 'Wait between two tries'),
-    ('request_timeout', '10 minutes', 'interval', 'A queued request that takes longer is cancelled, and gets an error for a reply'),
-    ('request_attempts', '3', 'integer', 'A queued request that has ended its backend this often gets an error for a reply'),
+    ('request_timeout', '10 minutes', 'interval',
+        'A queued request that takes longer is cancelled, and gets an error for a reply'),
+    ('request_attempts', '3', 'integer',
+        'A queued request that has ended its backend this often gets an error for a reply'),
     ('link_create_types', 'true', 'boolean', 'Event types that a neighbour has and this broker lacks are created here'),
-    ('link_retention', '7 days', 'interval', 'How long what was published here is kept for brokers behind a neighbour that have not got it, should they take another path'),
-    ('link_report_interval', '5 seconds', 'interval', 'How often a broker tells how far it, and those behind it, have got'),
-    ('audit', 'true', 'boolean', 'What came from other brokers is compared with what they say that they published; see pgps.audit()'),
-    ('table_threshold', '64', 'integer', 'Filters of one shape from which their constants get an indexed table of their own')
+    ('link_retention', '7 days', 'interval',
+        'How long what was published here is kept for brokers behind a neighbour that have not got it, should they '
+        'take another path'),
+    ('link_report_interval', '5 seconds', 'interval',
+        'How often a broker tells how far it, and those behind it, have got'),
+    ('audit', 'true', 'boolean',
+        'What came from other brokers is compared with what they say that they published; see pgps.audit()'),
+    ('table_threshold', '64', 'integer',
+        'Filters of one shape from which their constants get an indexed table of their own')
 on conflict (name) do nothing;
 
 create or replace function pgps_internal.check_setting(setting pgps_internal.setting, value text) returns void
@@ -300,9 +340,11 @@ begin
             end if;
             return;
         when 'boolean' then
-            v_ok := lower(check_setting.value) in ('true', 'false', 'on', 'off', 'yes', 'no', '1', '0', 't', 'f', 'y', 'n');
+            v_ok := lower(check_setting.value)
+                in ('true', 'false', 'on', 'off', 'yes', 'no', '1', '0', 't', 'f', 'y', 'n');
             if v_ok is not true then
-                raise exception 'invalid value "%" for setting "%"', check_setting.value, v_name using errcode = '22023', hint = 'Give true or false.';
+                raise exception 'invalid value "%" for setting "%"', check_setting.value, v_name
+                    using errcode = '22023', hint = 'Give true or false.';
             end if;
             return;
         when 'integer' then
@@ -310,22 +352,26 @@ begin
             v_highest := '1000000000';
         else
             -- Of what may be none at all: a wait, or how often something is told.
-            v_lowest := case when v_name ~ '(delay|delay_max|interval|retention)$' then '0 seconds' else '1 millisecond' end;
+            v_lowest := case when v_name ~ '(delay|delay_max|interval|retention)$' then '0 seconds'
+                else '1 millisecond' end;
             v_highest := '100 years';
     end case;
     begin
-        execute format('select %1$L::%4$s between %2$L::%4$s and %3$L::%4$s', check_setting.value, v_lowest, v_highest, (check_setting.setting).kind) into v_ok;
+        execute format('select %1$L::%4$s between %2$L::%4$s and %3$L::%4$s', check_setting.value, v_lowest, v_highest,
+            (check_setting.setting).kind) into v_ok;
     exception when data_exception then
         v_ok := false;
     end;
     if v_ok is not true then
         raise exception 'invalid value "%" for setting "%"', check_setting.value, v_name
         using errcode = '22023', hint = format('Give %s from %s to %s; now it is %s.',
-            case (check_setting.setting).kind when 'integer' then 'a whole number' else 'an interval' end, v_lowest, v_highest, (check_setting.setting).value);
+            case (check_setting.setting).kind when 'integer' then 'a whole number' else 'an interval' end, v_lowest,
+                v_highest, (check_setting.setting).value);
     end if;
 end
 $$;
-comment on function pgps_internal.check_setting(pgps_internal.setting, text) is 'Raises 22023 unless a value is of the kind of a setting, and in its range';
+comment on function pgps_internal.check_setting(pgps_internal.setting, text) is
+'Raises 22023 unless a value is of the kind of a setting, and in its range';
 
 create or replace function pgps_internal.do_configure(caller name, args jsonb) returns void
 language plpgsql
@@ -337,7 +383,8 @@ begin
     perform pgps_internal.require_admin(caller, 'change settings');
     select s.* into v_setting from pgps_internal.setting s where s.name = args ->> 'name';
     if not found then
-        raise exception 'setting "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.settings.';
+        raise exception 'setting "%" does not exist', args ->> 'name' using errcode = '42704',
+            hint = 'See pgps.settings.';
     end if;
     if v_setting.name = 'loopback' and not pg_has_role(caller, current_user, 'usage') then
         -- The owner of pgps runs statements over it.
@@ -356,7 +403,8 @@ begin atomic
     select pgps._call('configure', jsonb_build_object('name', configure.name, 'value', configure.value));
 end;
 comment on function pgps.configure(text, text) is
-'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704 unknown setting, 22023 not of its kind, or out of its range, 42501.';
+'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704
+unknown setting, 22023 not of its kind, or out of its range, 42501.';
 
 create or replace function pgps.version() returns text
 language sql immutable parallel safe

@@ -10,10 +10,12 @@ language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
     -- As the tables are partitioned; segments of the control queue and of the logs end at the same event ids.
-    values ('control', 'hi', 65536::bigint), ('batch', 'batch_id', 4096), ('batch_type', 'batch_id', 4096), ('delivery', 'batch_id', 4096),
+    values ('control', 'hi', 65536::bigint), ('batch', 'batch_id', 4096), ('batch_type', 'batch_id', 4096),
+        ('delivery', 'batch_id', 4096),
         ('producer', 'batch_id', 4096), ('appointment', 'batch_id', 4096), ('position', 'position_id', 262144),
         ('lane_step', 'step_id', 65536), ('shipment', 'shipment_id', 65536), ('arrival', 'arrival_id', 65536),
-        ('client_mark', 'mark_id', 16384), ('client_checkpoint', 'checkpoint_id', 16384), ('reply_mark', 'mark_id', 16384),
+        ('client_mark', 'mark_id', 16384), ('client_checkpoint', 'checkpoint_id', 16384),
+            ('reply_mark', 'mark_id', 16384),
         ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),
         ('reply_rows', 'request_no', 64)
 $$;
@@ -38,9 +40,11 @@ begin
             return (note_batch.batch).batch_id;
         end
         $$$f$, (select string_agg(format($b$
-            when %1$s then insert into pgps_internal.batch_%1$s values ((note_batch.batch).*);$b$, n), '' order by n) from generate_series(0, 3) n));
+            when %1$s then insert into pgps_internal.batch_%1$s values ((note_batch.batch).*);$b$, n), '' order by n)
+                from generate_series(0, 3) n));
     execute format($f$
-        create or replace function pgps_internal.note_type(batch_id bigint, type_id integer, ids int8multirange, events bigint, repeats bigint)
+        create or replace function pgps_internal.note_type(batch_id bigint, type_id integer, ids int8multirange,
+            events bigint, repeats bigint)
         returns bigint
         language plpgsql
         as $$
@@ -50,10 +54,12 @@ begin
             end case;
             if not found then
                 insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
-                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events, coalesce(p.total, 0) + note_type.events,
+                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events,
+                    coalesce(p.total, 0) + note_type.events,
                     coalesce(p.repeats, 0) + note_type.repeats
                 from (select) one
-                left join lateral (select b.total, b.repeats from pgps_internal.batch_type b where b.type_id = note_type.type_id
+                left join lateral (select b.total, b.repeats from pgps_internal.batch_type b
+                    where b.type_id = note_type.type_id
                     order by b.batch_id desc limit 1) p on true;
             end if;
             return note_type.events + note_type.repeats;
@@ -61,13 +67,15 @@ begin
         $$$f$, (select string_agg(format($b$
             when %1$s then
                 insert into pgps_internal.batch_type_%1$s (batch_id, type_id, ids, events, total, repeats)
-                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events, b.total + note_type.events, b.repeats + note_type.repeats
+                select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events,
+                    b.total + note_type.events, b.repeats + note_type.repeats
                 from pgps_internal.batch_type_%1$s b
                 where b.type_id = note_type.type_id and b.batch_id >= note_type.batch_id / 4096 * 4096
                 order by b.batch_id desc limit 1;$b$, n), '' order by n)
             from generate_series(0, 3) n));
     execute format($f$
-        create or replace function pgps_internal.note_unfiltered(batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint)
+        create or replace function pgps_internal.note_unfiltered(batch_id bigint, event_type pgps_internal.event_type,
+            ids int8multirange, events bigint)
         returns bigint[]
         language plpgsql
         as $$
@@ -82,7 +90,8 @@ begin
             when %1$s then
                 with d as (
                     insert into pgps_internal.delivery_%1$s (batch_id, class_id, type_id, events, ids)
-                    select note_unfiltered.batch_id, c.class_id, (note_unfiltered.event_type).type_id, note_unfiltered.events, note_unfiltered.ids
+                    select note_unfiltered.batch_id, c.class_id, (note_unfiltered.event_type).type_id,
+                        note_unfiltered.events, note_unfiltered.ids
                     from pgps_internal.class c
                     where c.type_id = (note_unfiltered.event_type).type_id and c.signature_id is null and c.is_active
                         and has_table_privilege(c.owner::oid, (note_unfiltered.event_type).endpoint, 'select')

@@ -1,9 +1,9 @@
--- Taking turns: the one place that knows what to lock so that two sessions do not do the same thing at once. Never an advisory lock, which
--- every role could hold: rows and tables of this schema, which nobody else can lock (decision 12). All are held until the transaction ends.
--- A locked row takes a transaction id and is written to the log: who may find nothing to do looks first, takes the turn when there is
--- something, and looks again.
--- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients, subscriptions in the
--- order of their ids, origins likewise; turn_of_routes, which who receives needs for what a neighbour says; and roles.
+-- Taking turns: the one place that knows what to lock so that two sessions do not do the same thing at once. Never an
+-- advisory lock, which every role could hold: rows and tables of this schema, which nobody else can lock (decision 12).
+-- All are held until the transaction ends. A locked row takes a transaction id and is written to the log: who may find
+-- nothing to do looks first, takes the turn when there is something, and looks again. Locks, in the order in which one
+-- transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients, subscriptions in the order of their
+-- ids, origins likewise; turn_of_routes, which who receives needs for what a neighbour says; and roles.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
@@ -18,13 +18,15 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.hold("char", bigint) is 'Takes the turn of one thing of a kind; waits for whoever has it';
+comment on function pgps_internal.hold("char", bigint) is
+'Takes the turn of one thing of a kind; waits for whoever has it';
 
 create or replace function pgps_internal.hold_subscription(subscription_id bigint) returns void
 language plpgsql
 as $$
 begin
-    perform from pgps_internal.subscription_turn t where t.subscription_id = hold_subscription.subscription_id for update;
+    perform from pgps_internal.subscription_turn t
+        where t.subscription_id = hold_subscription.subscription_id for update;
     if not found then
         raise exception 'subscription % does not exist any more', hold_subscription.subscription_id
         using errcode = '42704', hint = 'It was dropped just now; see pgps.subscriptions.';
@@ -47,8 +49,8 @@ begin
     if exists (select from pgps_internal.failure f where f.subscription_id = hold_unmoved.subscription_id) then
         return false;
     end if;
-    -- Positions of one subscription are numbered in its turn: a newer one has a higher number than the one that was read. Most often there
-    -- is none at all, or it is in the same segment: then there is one scan to set up, not four.
+    -- Positions of one subscription are numbered in its turn: a newer one has a higher number than the one that was
+    -- read. Most often there is none at all, or it is in the same segment: then there is one scan to set up, not four.
     v_newest := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
     if v_newest = hold_unmoved.position_id then
         return true;
@@ -62,7 +64,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_unmoved(bigint, bigint) is
-'As hold_subscription; true when the subscription is still at this position and has no failures, so that what was found there is what comes next';
+'As hold_subscription; true when the subscription is still at this position and has no failures, so that what was found
+there is what comes next';
 
 create or replace function pgps_internal.hold_subscriptions(subscription_ids bigint[]) returns void
 language plpgsql
@@ -73,13 +76,15 @@ begin
     order by t.subscription_id for update;
 end
 $$;
-comment on function pgps_internal.hold_subscriptions(bigint[]) is 'As hold_subscription, for several; those that are gone are left out';
+comment on function pgps_internal.hold_subscriptions(bigint[]) is
+'As hold_subscription, for several; those that are gone are left out';
 
 create or replace function pgps_internal.try_subscription(subscription_id bigint) returns boolean
 language plpgsql
 as $$
 begin
-    perform from pgps_internal.subscription_turn t where t.subscription_id = try_subscription.subscription_id for update skip locked;
+    perform from pgps_internal.subscription_turn t
+        where t.subscription_id = try_subscription.subscription_id for update skip locked;
     return found;
 end
 $$;
@@ -112,10 +117,12 @@ create or replace function pgps_internal.hold_origins(origin_ids integer[]) retu
 language plpgsql
 as $$
 begin
-    perform pgps_internal.hold('r', o.id) from (select distinct i as id from unnest(hold_origins.origin_ids) i order by 1 offset 0) o;
+    perform pgps_internal.hold('r', o.id)
+        from (select distinct i as id from unnest(hold_origins.origin_ids) i order by 1 offset 0) o;
 end
 $$;
-comment on function pgps_internal.hold_origins(integer[]) is 'Takes the turn of receiving from each of these origins, in the order of their ids';
+comment on function pgps_internal.hold_origins(integer[]) is
+'Takes the turn of receiving from each of these origins, in the order of their ids';
 
 create or replace function pgps_internal.hold_routes() returns void
 language plpgsql
@@ -142,7 +149,8 @@ begin
     lock table only pgps_internal.turn_of_receiving in row exclusive mode;
 end
 $$;
-comment on function pgps_internal.share_receiving() is 'Receives beside others that receive, and not beside stop_receiving';
+comment on function pgps_internal.share_receiving() is
+'Receives beside others that receive, and not beside stop_receiving';
 
 create or replace function pgps_internal.stop_receiving() returns void
 language plpgsql
@@ -151,7 +159,8 @@ begin
     lock table only pgps_internal.turn_of_receiving in exclusive mode;
 end
 $$;
-comment on function pgps_internal.stop_receiving() is 'Waits for those who receive, and makes others wait until the transaction ends';
+comment on function pgps_internal.stop_receiving() is
+'Waits for those who receive, and makes others wait until the transaction ends';
 
 create or replace function pgps_internal.note_turns() returns trigger
 language plpgsql security definer
@@ -159,9 +168,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if tg_op = 'INSERT' then
-        insert into pgps_internal.subscription_turn (subscription_id) select a.subscription_id from added a on conflict do nothing;
+        insert into pgps_internal.subscription_turn (subscription_id) select a.subscription_id from added a
+            on conflict do nothing;
     else
-        -- A consumer that has the turn does not hold up who drops its subscription; then the row stays, and nobody looks for it again.
+        -- A consumer that has the turn does not hold up who drops its subscription; then the row stays, and nobody
+        -- looks for it again.
         delete from pgps_internal.subscription_turn t using (
             select t.subscription_id from pgps_internal.subscription_turn t
             where t.subscription_id in (select r.subscription_id from removed r) for update skip locked) free
@@ -170,11 +181,13 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.note_turns() is 'After subscriptions were made or dropped: so are their rows in the table of turns';
+comment on function pgps_internal.note_turns() is
+'After subscriptions were made or dropped: so are their rows in the table of turns';
 
 do $$
 begin
-    if not exists (select from pg_trigger t where t.tgrelid = 'pgps_internal.subscription'::regclass and t.tgname = 'pgps_turn_added') then
+    if not exists (select from pg_trigger t where t.tgrelid = 'pgps_internal.subscription'::regclass
+        and t.tgname = 'pgps_turn_added') then
         create trigger pgps_turn_added after insert on pgps_internal.subscription referencing new table as added
         for each statement execute function pgps_internal.note_turns();
         create trigger pgps_turn_removed after delete on pgps_internal.subscription referencing old table as removed

@@ -1,4 +1,5 @@
--- ack and nack. Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
+-- ack and nack. Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own
+-- rows instead.
 -- Writes: failure, position, share.
 
 create or replace function pgps_internal.do_ack(caller name, args jsonb) returns jsonb
@@ -24,7 +25,9 @@ end
 $$;
 comment on function pgps_internal.do_ack(name, jsonb) is 'See pgps.ack';
 
-create or replace function pgps_internal.ack_position(subscription pgps_internal.subscription, up_to bigint, consumer text) returns bigint
+create or replace function pgps_internal.ack_position(
+    subscription pgps_internal.subscription, up_to bigint, consumer text
+) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -46,16 +49,20 @@ begin
     if v_position.consumer is distinct from ack_position.consumer then
         perform pgps_internal.require_consumer(ack_position.subscription, v_position, ack_position.consumer);
     end if;
-    if ack_position.up_to is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+    if ack_position.up_to is null
+        and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
         -- The usual case: all that was received, and nothing of it was put back.
         if v_position.outstanding > 0 then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-            values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch, v_position.received_event,
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+                received_event, acked_total, outstanding)
+            values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
+                v_position.received_event,
                 v_position.acked_total + v_position.outstanding, 0);
         end if;
         return v_position.outstanding;
     end if;
-    -- Events put back were handed out before the others, by id: who acknowledges one of them has not come to the others yet.
+    -- Events put back were handed out before the others, by id: who acknowledges one of them has not come to the others
+    -- yet.
     v_is_retry := exists (select from pgps_internal.failure f
         where f.subscription_id = v_id and f.event_id = ack_position.up_to and f.state = 'leased');
     if not v_is_retry then
@@ -75,7 +82,8 @@ begin
         into v_batch, v_event, v_acked, v_left
         from newest n left join received r on not r.is_put_back group by n.batch_id, n.event_id;
         if v_batch is null and ack_position.up_to is not null then
-            raise exception 'event % has not been received by subscription "%", or is acknowledged already', ack_position.up_to, (ack_position.subscription).name
+            raise exception 'event % has not been received by subscription "%", or is acknowledged already',
+                ack_position.up_to, (ack_position.subscription).name
             using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
         end if;
     end if;
@@ -85,7 +93,8 @@ begin
         return 0;
     end if;
     v_acked := coalesce(v_acked, 0) + cardinality(v_retried);
-    perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch), coalesce(v_event, v_position.acked_event), v_position.received_batch,
+    perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch),
+        coalesce(v_event, v_position.acked_event), v_position.received_batch,
         v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer,
         case when ack_position.up_to is not null then v_position.consumer end);
     perform pgps_internal.settle(v_id, v_retried);
@@ -104,12 +113,15 @@ begin
     update pgps_internal.failure f set state = 'settled'
     where f.subscription_id = settle.subscription_id and f.event_id = any (settle.event_ids);
     delete from pgps_internal.failure f
-    where f.subscription_id = settle.subscription_id and f.state = 'settled' and not pgps_internal.is_ahead(f.subscription_id, f.event_id);
+    where f.subscription_id = settle.subscription_id and f.state = 'settled'
+        and not pgps_internal.is_ahead(f.subscription_id, f.event_id);
 end
 $$;
-comment on function pgps_internal.settle(bigint, bigint[]) is 'Forgets failures that are over, and earlier ones that the position has passed since';
+comment on function pgps_internal.settle(bigint, bigint[]) is
+'Forgets failures that are over, and earlier ones that the position has passed since';
 
-create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint, consumer text) returns bigint
+create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint, consumer text)
+returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -128,7 +140,8 @@ begin
             perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
             raise exception 'event % is not held by this % on subscription "%"', ack_lease.up_to,
                 case when ack_lease.consumer is null then 'session' else 'consumer' end, (ack_lease.subscription).name
-            using errcode = '55000', hint = 'Its lease may have ended and another consumer has it; see the setting lease.';
+            using errcode = '55000',
+                hint = 'Its lease may have ended and another consumer has it; see the setting lease.';
         end if;
     end if;
     with settled as (
@@ -148,7 +161,8 @@ begin
     end if;
     if v_calls > 1 and ack_lease.consumer is null then
         -- A session of its own may do so; what comes by a transaction pooler cannot be told from it here.
-        raise warning 'these were events of % transactions that received: behind a transaction pooler another client''s may be among them', v_calls
+        raise warning 'these were events of % transactions that received: behind a transaction pooler another '
+            'client''s may be among them', v_calls
         using errcode = '01000', hint = 'Name the consumer: receive(…, consumer => ''…''), ack(…, consumer => ''…''). '
             'The setting named_consumers makes that a duty.';
     end if;
@@ -156,10 +170,11 @@ begin
 end
 $$;
 comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
-'Settles the events that this consumer holds, all or up to one in delivery order. Without a name it warns when several transactions received them:
-what a server process holds may be that of several clients of a transaction pooler';
+'Settles the events that this consumer holds, all or up to one in delivery order. Without a name it warns when several
+transactions received them: what a server process holds may be that of several clients of a transaction pooler';
 
-create or replace function pgps_internal.require_own(subscription pgps_internal.subscription, consumer text) returns void
+create or replace function pgps_internal.require_own(subscription pgps_internal.subscription, consumer text)
+returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -169,9 +184,12 @@ begin
     if require_own.consumer is null and exists (select from pgps_internal.share s
             where s.subscription_id = (require_own.subscription).subscription_id and starts_with(s.holder, v_session)
                 and s.holder <> v_session || current_setting('application_name')) then
-        raise exception 'the events of subscription "%" that this server process holds were received under another application_name than "%"',
+        raise exception 'the events of subscription "%" that this server process holds were received under another '
+            'application_name than "%"',
             (require_own.subscription).name, current_setting('application_name')
-        using errcode = '55000', hint = 'Behind a transaction pooler name the consumer: receive(…, consumer => ''…''), ack(…, consumer => ''…'').';
+        using errcode = '55000',
+            hint = 'Behind a transaction pooler name the consumer: receive(…, consumer => ''…''), ack(…, consumer '
+            '=> ''…'').';
     end if;
 end
 $$;
@@ -181,14 +199,16 @@ comment on function pgps_internal.require_own(pgps_internal.subscription, text) 
 create or replace function pgps.ack(subscription text, up_to bigint = null, consumer text = null) returns bigint
 language sql
 begin atomic
-    select (pgps._call('ack', jsonb_build_object('subscription', ack.subscription, 'up_to', ack.up_to, 'consumer', ack.consumer)) #>> '{}')::bigint;
+    select (pgps._call('ack', jsonb_build_object('subscription', ack.subscription, 'up_to', ack.up_to, 'consumer',
+        ack.consumer)) #>> '{}')::bigint;
 end;
 comment on function pgps.ack(text, bigint, text) is
-'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many. What pgps.receive has
-not returned is never covered. In the transaction of the application''s own writes it makes consumption exactly once. consumer: the name given to pgps.receive, if
-one was. Behind a transaction pooler a consumer has to have a name: without, on a handler => ''any'' subscription, what the server process holds is
-acknowledged, whoever received it there; a WARNING tells when that were several transactions. Needs to own the subscription.
-Errors: 42704, 42501, 22023, 55000 not received, not by this consumer, or acknowledged already, or internal.';
+'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many. What
+pgps.receive has not returned is never covered. In the transaction of the application''s own writes it makes consumption
+exactly once. consumer: the name given to pgps.receive, if one was. Behind a transaction pooler a consumer has to have a
+name: without, on a handler => ''any'' subscription, what the server process holds is acknowledged, whoever received it
+there; a WARNING tells when that were several transactions. Needs to own the subscription. Errors: 42704, 42501, 22023,
+55000 not received, not by this consumer, or acknowledged already, or internal.';
 
 create or replace function pgps_internal.put_back(
     subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval, consumer text
@@ -202,17 +222,22 @@ declare
 begin
     perform pgps_internal.require_read_committed();
     if put_back.retry_in < '0' then
-        raise exception 'invalid retry_in %', put_back.retry_in using errcode = '22023', hint = 'Give a positive interval, or null.';
+        raise exception 'invalid retry_in %', put_back.retry_in using errcode = '22023',
+            hint = 'Give a positive interval, or null.';
     end if;
-    v_failed := case (put_back.subscription).handler when 'any' then pgps_internal.release(put_back.subscription, put_back.event_ids, put_back.consumer)
+    v_failed := case (put_back.subscription).handler when 'any'
+        then pgps_internal.release(put_back.subscription, put_back.event_ids, put_back.consumer)
         else pgps_internal.received_of(put_back.subscription, put_back.event_ids, put_back.consumer) end;
     select e.id into v_missing from unnest(put_back.event_ids) e(id)
     where not exists (select from unnest(v_failed) f where f.event_id = e.id) order by e.id limit 1;
     if found then
-        raise exception 'event % has not been received by subscription "%", or is settled already', v_missing, (put_back.subscription).name
-        using errcode = '55000', hint = 'Give the event_id of an event that pgps.receive returned and that is not acknowledged.';
+        raise exception 'event % has not been received by subscription "%", or is settled already', v_missing,
+            (put_back.subscription).name
+        using errcode = '55000',
+            hint = 'Give the event_id of an event that pgps.receive returned and that is not acknowledged.';
     elsif v_failed is not null then
-        perform pgps_internal.note_failures(put_back.subscription, v_failed, 'nack', null, put_back.error, coalesce(put_back.retry_in, '0'));
+        perform pgps_internal.note_failures(put_back.subscription, v_failed, 'nack', null, put_back.error,
+            coalesce(put_back.retry_in, '0'));
     end if;
     return coalesce(cardinality(v_failed), 0);
 end
@@ -220,7 +245,9 @@ $$;
 comment on function pgps_internal.put_back(pgps_internal.subscription, bigint[], text, interval, text) is
 'Files events that a consumer has refused: all of them, or none. Errors: 22023, 55000.';
 
-create or replace function pgps_internal.release(subscription pgps_internal.subscription, event_ids bigint[], consumer text) returns pgps_internal.received[]
+create or replace function pgps_internal.release(
+    subscription pgps_internal.subscription, event_ids bigint[], consumer text
+) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -230,16 +257,20 @@ declare
 begin
     with released as (
         update pgps_internal.share s set leased_until = null, holder = null, leased_by = null
-        where s.subscription_id = (release.subscription).subscription_id and s.event_id = any (release.event_ids) and s.holder = v_holder
+        where s.subscription_id = (release.subscription).subscription_id and s.event_id = any (release.event_ids)
+            and s.holder = v_holder
         returning s.event_id, s.type_id, s.attempts
     )
     select array_agg((0, r.event_id, r.type_id, r.attempts)::pgps_internal.received) into v_released from released r;
     return v_released;
 end
 $$;
-comment on function pgps_internal.release(pgps_internal.subscription, bigint[], text) is 'Ends the leases that this consumer has on events, and returns those';
+comment on function pgps_internal.release(pgps_internal.subscription, bigint[], text) is
+'Ends the leases that this consumer has on events, and returns those';
 
-create or replace function pgps_internal.received_of(subscription pgps_internal.subscription, event_ids bigint[], consumer text)
+create or replace function pgps_internal.received_of(
+    subscription pgps_internal.subscription, event_ids bigint[], consumer text
+)
 returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -272,7 +303,8 @@ begin
 end
 $$;
 comment on function pgps_internal.received_of(pgps_internal.subscription, bigint[], text) is
-'Those events that the one consumer of a subscription has received and neither acknowledged nor put back, with how often they were tried';
+'Those events that the one consumer of a subscription has received and neither acknowledged nor put back, with how often
+they were tried';
 
 create or replace function pgps_internal.do_nack(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -282,9 +314,11 @@ declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'subscription');
 begin
     if args ->> 'event_id' is null then
-        raise exception 'event_id is null' using errcode = '22023', hint = 'Give the event_id of an event that pgps.receive returned.';
+        raise exception 'event_id is null' using errcode = '22023',
+            hint = 'Give the event_id of an event that pgps.receive returned.';
     end if;
-    perform pgps_internal.put_back(v_subscription, array[(args ->> 'event_id')::bigint], args ->> 'error', (args ->> 'retry_in')::interval,
+    perform pgps_internal.put_back(v_subscription, array[(args ->> 'event_id')::bigint], args ->> 'error',
+        (args ->> 'retry_in')::interval,
         args ->> 'consumer');
     return null;
 end
@@ -300,13 +334,16 @@ declare
     v_ids bigint[];
 begin
     if jsonb_typeof(args -> 'event_ids') is distinct from 'array' then
-        raise exception 'event_ids is null' using errcode = '22023', hint = 'Give an array of the event_ids that pgps.receive returned.';
+        raise exception 'event_ids is null' using errcode = '22023',
+            hint = 'Give an array of the event_ids that pgps.receive returned.';
     end if;
     v_ids := array(select e.id::bigint from jsonb_array_elements_text(args -> 'event_ids') e(id));
     if array_position(v_ids, null) is not null then
-        raise exception 'event_ids contains null' using errcode = '22023', hint = 'Give an array of the event_ids that pgps.receive returned.';
+        raise exception 'event_ids contains null' using errcode = '22023',
+            hint = 'Give an array of the event_ids that pgps.receive returned.';
     end if;
-    return to_jsonb(pgps_internal.put_back(v_subscription, v_ids, args ->> 'error', (args ->> 'retry_in')::interval, args ->> 'consumer'));
+    return to_jsonb(pgps_internal.put_back(v_subscription, v_ids, args ->> 'error', (args ->> 'retry_in')::interval,
+        args ->> 'consumer'));
 end
 $$;
 comment on function pgps_internal.do_nack_events(name, jsonb) is 'See pgps.nack_events';
@@ -316,12 +353,14 @@ create or replace function pgps.nack(
 ) returns void
 language sql
 begin atomic
-    select pgps._call('nack', jsonb_build_object('subscription', nack.subscription, 'event_id', nack.event_id, 'error', nack.error,
+    select pgps._call('nack', jsonb_build_object('subscription', nack.subscription, 'event_id', nack.event_id, 'error',
+        nack.error,
         'retry_in', nack.retry_in, 'consumer', nack.consumer));
 end;
 comment on function pgps.nack(text, bigint, text, interval, text) is
-'Puts one received event back: it comes again after retry_in (null = at the next receive), and goes to the exception queue with error
-after max_attempts. The others can be acknowledged over it. consumer: the name given to pgps.receive, if one was. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received.';
+'Puts one received event back: it comes again after retry_in (null = at the next receive), and goes to the exception
+queue with error after max_attempts. The others can be acknowledged over it. consumer: the name given to pgps.receive,
+if one was. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 not received.';
 
 create or replace function pgps.nack_events(
     subscription text, event_ids bigint[], error text = null, retry_in interval = null, consumer text = null
@@ -330,12 +369,15 @@ language sql
 begin atomic
     select (pgps._call('nack_events', jsonb_build_object('subscription', nack_events.subscription,
         -- Flat, also when it was given as an array of arrays.
-        'event_ids', to_jsonb(case when nack_events.event_ids is not null then array(select unnest(nack_events.event_ids)) end),
-        'error', nack_events.error, 'retry_in', nack_events.retry_in, 'consumer', nack_events.consumer)) #>> '{}')::bigint;
+        'event_ids', to_jsonb(case when nack_events.event_ids is not null
+            then array(select unnest(nack_events.event_ids)) end),
+        'error', nack_events.error, 'retry_in', nack_events.retry_in, 'consumer',
+            nack_events.consumer)) #>> '{}')::bigint;
 end;
 comment on function pgps.nack_events(text, bigint[], text, interval, text) is
-'Puts several received events back, as pgps.nack does with one, in one step: all of them or, when one has not been received, none; returns
-how many. An empty array puts nothing back. Needs to own the subscription. Errors: 42704, 42501, 22023 null, 55000 not received.';
+'Puts several received events back, as pgps.nack does with one, in one step: all of them or, when one has not been
+received, none; returns how many. An empty array puts nothing back. Needs to own the subscription. Errors: 42704, 42501,
+22023 null, 55000 not received.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack(text, bigint, text), pgps.nack(text, bigint, text, interval, text),

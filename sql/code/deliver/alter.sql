@@ -1,6 +1,7 @@
--- Changing a subscription where it stands: its filter, priority, tries, limits. What waits is matched anew, from the position on.
--- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing consumers the
--- dispatcher's lock, too; until the transaction ends.
+-- Changing a subscription where it stands: its filter, priority, tries, limits. What waits is matched anew, from the
+-- position on.
+-- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing
+-- consumers the dispatcher's lock, too; until the transaction ends.
 -- Writes: backlog_limit, joining, member, share, subscription.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
@@ -11,10 +12,12 @@ declare
     v_subscription pgps_internal.subscription := pgps_internal.find_subscription(caller, args ->> 'name');
 begin
     return (select coalesce(jsonb_agg(t.name order by t.name), '[]')
-        from pgps_internal.member m join pgps_internal.event_type t using (type_id) where m.subscription_id = v_subscription.subscription_id);
+        from pgps_internal.member m join pgps_internal.event_type t using (type_id)
+            where m.subscription_id = v_subscription.subscription_id);
 end
 $$;
-comment on function pgps_internal.do_types_of(name, jsonb) is 'The event types of a subscription of the caller''s, for a look at a new filter. Errors: 42704, 42501.';
+comment on function pgps_internal.do_types_of(name, jsonb) is
+'The event types of a subscription of the caller''s, for a look at a new filter. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.rematch(
     subscription pgps_internal.subscription, member pgps_internal.member, last pgps_internal.batch
@@ -35,39 +38,48 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
     -- Up to here the old filter has been asked.
     select case when not c.is_active then c.suspended_batch
-            -- Whose role was dropped was not asked since. Behind its last delivery, or what is left of all deliveries, nothing was shared out.
+            -- Whose role was dropped was not asked since. Behind its last delivery, or what is left of all deliveries,
+            -- nothing was shared out.
             when c.owner::text = c.owner::oid::text then greatest((rematch.member).from_batch,
                 (select max(d.batch_id) from pgps_internal.delivery d where d.class_id = c.class_id),
                 (select min(d.batch_id) - 1 from pgps_internal.delivery d))
-            else pgps_internal.matched_upto(c.owner, (select g from pgps_internal.signature g where g.signature_id = c.signature_id), rematch.last) end
+            else pgps_internal.matched_upto(c.owner,
+                (select g from pgps_internal.signature g where g.signature_id = c.signature_id), rematch.last) end
     into v_matched from pgps_internal.class c where c.class_id = (rematch.member).class_id;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode', v_type.log);
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode', v_type.log);
     -- Signatures and classes are shared by the subscriptions of a role.
     perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
-    v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter, (rematch.subscription).parameter_types,
+    v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter,
+        (rematch.subscription).parameter_types,
         (rematch.subscription).environment, true,
         case when (rematch.subscription).is_pattern and (rematch.subscription).filter is not null then true end);
-    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id) where c.class_id = v_class;
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
     v_upto := pgps_internal.matched_upto((rematch.subscription).owner, v_signature, rematch.last);
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then
         perform pgps_internal.add_feature(v_type.type_id, 'share');
-        select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id and s.type_id = v_type.type_id;
+        select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id
+            and s.type_id = v_type.type_id;
         perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched), v_upto);
         -- Of what was matched before, what waits: the rest has been settled. Then what was not matched yet.
         delete from pgps_internal.share s
         where s.subscription_id = v_id and s.type_id = v_type.type_id and (s.batch_id, s.event_id) not in (
-            select d.batch_id, e.event_id from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+            select d.batch_id, e.event_id from pgps_internal.delivery d cross
+                join lateral pgps_internal.event_ids(d) e(event_id)
             where d.class_id = v_class);
         insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
         select v_id, d.batch_id, e.event_id, d.type_id
         from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
-        where d.class_id = v_class and d.batch_id > greatest(v_matched, (rematch.member).from_batch) and not e.event_id <@ (rematch.member).skip
+        where d.class_id = v_class and d.batch_id > greatest(v_matched, (rematch.member).from_batch)
+            and not e.event_id <@ (rematch.member).skip
         on conflict do nothing;
         update pgps_internal.member m set takes_batch = true where m.subscription_id = v_id and m.class_id = v_class;
     else
-        perform pgps_internal.replay(v_class, v_type, 0, greatest((rematch.member).from_batch, v_position.acked_batch - 1), v_upto);
+        perform pgps_internal.replay(v_class, v_type, 0,
+            greatest((rematch.member).from_batch, v_position.acked_batch - 1), v_upto);
     end if;
     if v_signature.in_lane is not true then
         perform pgps_internal.make_pending(v_class, v_upto);
@@ -76,7 +88,8 @@ begin
 end
 $$;
 comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
-'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits up to the last batch, or to where its lane is';
+'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits up to the last
+batch, or to where its lane is';
 
 create or replace function pgps_internal.limit_backlog(subscription_id bigint, args jsonb) returns void
 language plpgsql
@@ -88,10 +101,12 @@ begin
     if coalesce(args ->> 'dead_after', args ->> 'max_backlog', args ->> 'on_backlog') is null then
         return;
     end if;
-    select l.* into v_limit from pgps_internal.backlog_limit l where l.subscription_id = limit_backlog.subscription_id for update;
+    select l.* into v_limit from pgps_internal.backlog_limit l
+        where l.subscription_id = limit_backlog.subscription_id for update;
     v_limit.dead_after := nullif(coalesce((args ->> 'dead_after')::interval, v_limit.dead_after), interval '0');
     v_limit.max_backlog := coalesce((args ->> 'max_backlog')::bigint, v_limit.max_backlog);
-    v_limit.on_backlog := coalesce(case args ->> 'on_backlog' when 'drop' then 'drop_oldest' else args ->> 'on_backlog' end, v_limit.on_backlog, 'suspend');
+    v_limit.on_backlog := coalesce(case args ->> 'on_backlog' when 'drop' then 'drop_oldest'
+        else args ->> 'on_backlog' end, v_limit.on_backlog, 'suspend');
     if args ->> 'on_backlog' = 'keep' and args ->> 'max_backlog' is null then
         -- Nothing is done beyond it any more: there is no limit.
         v_limit.max_backlog := null;
@@ -99,13 +114,16 @@ begin
     end if;
     insert into pgps_internal.backlog_limit as l (subscription_id, dead_after, max_backlog, on_backlog)
     values (limit_backlog.subscription_id, v_limit.dead_after, v_limit.max_backlog, v_limit.on_backlog)
-    on conflict on constraint backlog_limit_pkey do update set dead_after = excluded.dead_after, max_backlog = excluded.max_backlog,
+    on conflict on constraint backlog_limit_pkey do update set dead_after = excluded.dead_after,
+        max_backlog = excluded.max_backlog,
         on_backlog = excluded.on_backlog, is_resting = l.is_resting and args ->> 'max_backlog' is null;
     delete from pgps_internal.backlog_limit l
-    where l.subscription_id = limit_backlog.subscription_id and l.dead_after is null and l.max_backlog is null and l.on_backlog = 'suspend';
+    where l.subscription_id = limit_backlog.subscription_id and l.dead_after is null and l.max_backlog is null
+        and l.on_backlog = 'suspend';
 end
 $$;
-comment on function pgps_internal.limit_backlog(bigint, jsonb) is 'Sets, changes or takes away the limits of what waits for a subscription';
+comment on function pgps_internal.limit_backlog(bigint, jsonb) is
+'Sets, changes or takes away the limits of what waits for a subscription';
 
 create or replace function pgps_internal.do_alter_subscription(caller name, args jsonb) returns void
 language plpgsql
@@ -113,14 +131,16 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- A filter runs with the owner's rights: whoever gives one has them.
-    v_subscription pgps_internal.subscription := case when args ->> 'filter' is null then pgps_internal.find_administered(caller, args ->> 'name')
+    v_subscription pgps_internal.subscription := case when args ->> 'filter' is null
+        then pgps_internal.find_administered(caller, args ->> 'name')
         else pgps_internal.find_subscription(caller, args ->> 'name') end;
     v_id bigint := v_subscription.subscription_id;
     v_was text := v_subscription.state;
     v_position pgps_internal.position;
 begin
     update pgps_internal.subscription s
-    set priority = coalesce((args ->> 'priority')::integer, s.priority), max_attempts = coalesce((args ->> 'max_attempts')::integer, s.max_attempts)
+    set priority = coalesce((args ->> 'priority')::integer, s.priority),
+        max_attempts = coalesce((args ->> 'max_attempts')::integer, s.max_attempts)
     where s.subscription_id = v_id;
     perform pgps_internal.limit_backlog(v_id, args);
     if args ->> 'filter' is null then
@@ -135,12 +155,15 @@ begin
     perform pgps_internal.retire(v_subscription, false);
     update pgps_internal.subscription s
     set filter = nullif(args ->> 'filter', ''), parameter_types = pgps_internal.clean_types(args -> 'constant_types'),
-        environment = jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
+        environment = jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
+            current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         state = case when s.state = 'suspended' then 'active' else s.state end, last_error = null
     where s.subscription_id = v_id returning * into v_subscription;
-    update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended' and l.on_backlog = 'suspend';
-    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch()) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'
+        and l.on_backlog = 'suspend';
+    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
+        from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
     -- It is to join types that it could not with the old one; until then it waits.
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;
     if found then
@@ -150,7 +173,8 @@ begin
     v_position := pgps_internal.position_of(v_id);
     -- What was received and not acknowledged is given again, if it still matches.
     if v_position.outstanding > 0 then
-        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+            v_position.acked_event,
             v_position.acked_total);
     end if;
     perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, '');
@@ -175,11 +199,14 @@ begin
         raise exception 'role "%" does not exist', args ->> 'owner' using errcode = '42704', hint = 'See pg_roles.';
     elsif not v_is_orphan and not pg_has_role(caller, v_subscription.owner::oid, 'usage') then
         raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
-        using errcode = '42501', hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.', v_subscription.owner);
+        using errcode = '42501',
+            hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
+            v_subscription.owner);
     elsif not pg_has_role(caller, v_owner, 'member') then
         -- Its filter and its callback are going to run with those rights.
         raise exception 'role "%" is no member of role "%"', caller, args ->> 'owner'
-        using errcode = '42501', hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', args ->> 'owner', caller);
+        using errcode = '42501',
+            hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', args ->> 'owner', caller);
     elsif v_owner = v_subscription.owner::oid then
         return;
     end if;
@@ -187,7 +214,8 @@ begin
     where m.subscription_id = v_id and not has_table_privilege(v_owner, t.endpoint, 'select') limit 1;
     if v_type is not null then
         raise exception 'role "%" may not subscribe to event type "%"', args ->> 'owner', v_type
-        using errcode = '42501', hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, args ->> 'owner');
+        using errcode = '42501',
+            hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, args ->> 'owner');
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
@@ -201,7 +229,8 @@ begin
     if v_subscription.is_pattern then
         perform pgps_internal.open_lane(v_owner::regrole);
     end if;
-    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch()) from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
+    perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
+        from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
     for v_function in select p.oid from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
         and p.proname ~ format('^callback_%s_\d+$', v_id) loop
         execute format('drop function %s', v_function);
@@ -210,17 +239,21 @@ begin
         where m.subscription_id = v_id and v_subscription.callback is not null) m;
     v_position := pgps_internal.position_of(v_id);
     if v_position.outstanding > 0 then
-        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+        perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+            v_position.acked_event,
             v_position.acked_total);
     end if;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, ''), pg_notify('pgps_lanes', '');
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_id else 'pgps_internal' end, ''),
+        pg_notify('pgps_lanes', '');
 end
 $$;
 comment on function pgps_internal.do_give_subscription(name, jsonb) is
-'Gives a subscription to another role, whose rights its filter and callback have from then on: what waits is matched anew with them';
+'Gives a subscription to another role, whose rights its filter and callback have from then on: what waits is matched
+anew with them';
 
 create or replace function pgps.alter_subscription(
-    name text, filter text = null, priority integer = null, max_attempts integer = null, dead_after interval = null, max_backlog bigint = null,
+    name text, filter text = null, priority integer = null, max_attempts integer = null, dead_after interval = null,
+    max_backlog bigint = null,
     on_backlog text = null, owner name = null
 ) returns void
 language plpgsql
@@ -230,7 +263,8 @@ declare
     v_constants text[];
 begin
     if alter_subscription.max_attempts < 1 then
-        raise exception 'invalid max_attempts %', alter_subscription.max_attempts using errcode = '22023', hint = 'Give 1 or more.';
+        raise exception 'invalid max_attempts %', alter_subscription.max_attempts using errcode = '22023',
+            hint = 'Give 1 or more.';
     elsif alter_subscription.dead_after < '0' then
         raise exception 'invalid dead_after %', alter_subscription.dead_after using errcode = '22023',
             hint = 'Give a time above 0, as ''1 hour''; ''0'' takes it away.';
@@ -241,40 +275,49 @@ begin
         raise exception 'invalid on_backlog "%"', alter_subscription.on_backlog using errcode = '22023',
             hint = 'Use suspend, drop (drop_oldest), or keep for no limit.';
     elsif alter_subscription.on_backlog = 'keep' and alter_subscription.max_backlog is not null then
-        raise exception 'max_backlog % with on_backlog "keep", which takes it away', alter_subscription.max_backlog using errcode = '22023',
+        raise exception 'max_backlog % with on_backlog "keep", which takes it away', alter_subscription.max_backlog
+            using errcode = '22023',
             hint = 'Leave one of them out.';
     end if;
     if alter_subscription.owner is not null then
-        perform pgps._call('give_subscription', pg_catalog.jsonb_build_object('name', alter_subscription.name, 'owner', alter_subscription.owner));
+        perform pgps._call('give_subscription',
+            pg_catalog.jsonb_build_object('name', alter_subscription.name, 'owner', alter_subscription.owner));
     end if;
     if alter_subscription.filter <> '' then
         for v_type in
-            select pg_catalog.jsonb_array_elements_text(pgps._call('types_of', pg_catalog.jsonb_build_object('name', alter_subscription.name)))
+            select pg_catalog.jsonb_array_elements_text(pgps._call('types_of',
+                pg_catalog.jsonb_build_object('name', alter_subscription.name)))
         loop
             v_constants := pgps.check_filter(v_type, alter_subscription.filter);
         end loop;
     end if;
-    perform pgps._call('alter_subscription', pg_catalog.jsonb_build_object('name', alter_subscription.name, 'filter', alter_subscription.filter,
-        'constant_types', v_constants, 'priority', alter_subscription.priority, 'max_attempts', alter_subscription.max_attempts,
-        'dead_after', alter_subscription.dead_after, 'max_backlog', alter_subscription.max_backlog, 'on_backlog', alter_subscription.on_backlog,
+    perform pgps._call('alter_subscription',
+        pg_catalog.jsonb_build_object('name', alter_subscription.name, 'filter', alter_subscription.filter,
+        'constant_types', v_constants, 'priority', alter_subscription.priority, 'max_attempts',
+            alter_subscription.max_attempts,
+        'dead_after', alter_subscription.dead_after, 'max_backlog', alter_subscription.max_backlog, 'on_backlog',
+            alter_subscription.on_backlog,
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
 comment on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) is
-'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, '''' takes it away: what waits is
-matched anew from the position on, and what was received but not acknowledged comes again if it matches; a suspended subscription is active again. It runs with
-the owner''s rights. priority: among the owner''s subscriptions. max_attempts: of what fails from now on.
-dead_after: when nobody has received or acknowledged anything (internal: it was not run) for so long although events waited, pgps.subscriptions
-and pgps doctor show it as dead; ''0'' takes it away. max_backlog: how many events may wait for it, whether it is dead or not; more than that, and the
-next pgps.reclaim (a worker''s, every few seconds) does what on_backlog says. ''suspend'', the default: the subscription is suspended; it keeps its
-place and all that waits, so that nothing is lost, and the space with it, until it is resumed (then the limit counts again once no more than
-max_backlog wait), moved with pgps.seek, or ended. ''drop'' (''drop_oldest''): the oldest events beyond the limit, received or not, are passed over,
-their space is free, and pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what they have in
-hand. ''keep'' takes max_backlog away: the log is the buffer. A filter raises what it raises on what waits; of a subscription with
-competing consumers it holds the dispatcher until the transaction ends. owner: gives it to that role, of which the caller is a member and which may
-subscribe to its types: its filter and callback run with that role''s rights from then on, what waits is matched anew with them, and it goes on where it
-was; who is pgps_admin, too, may give away what belonged to a role that was dropped. Needs to own the subscription; pgps_admin may change the rest of anybody''s.
-Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
+'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, ''''
+takes it away: what waits is matched anew from the position on, and what was received but not acknowledged comes again
+if it matches; a suspended subscription is active again. It runs with the owner''s rights. priority: among the owner''s
+subscriptions. max_attempts: of what fails from now on. dead_after: when nobody has received or acknowledged anything
+(internal: it was not run) for so long although events waited, pgps.subscriptions and pgps doctor show it as dead; ''0''
+takes it away. max_backlog: how many events may wait for it, whether it is dead or not; more than that, and the next
+pgps.reclaim (a worker''s, every few seconds) does what on_backlog says. ''suspend'', the default: the subscription is
+suspended; it keeps its place and all that waits, so that nothing is lost, and the space with it, until it is resumed
+(then the limit counts again once no more than max_backlog wait), moved with pgps.seek, or ended. ''drop''
+(''drop_oldest''): the oldest events beyond the limit, received or not, are passed over, their space is free, and
+pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what they have
+in hand. ''keep'' takes max_backlog away: the log is the buffer. A filter raises what it raises on what waits; of a
+subscription with competing consumers it holds the dispatcher until the transaction ends. owner: gives it to that role,
+of which the caller is a member and which may subscribe to its types: its filter and callback run with that role''s
+rights from then on, what waits is matched anew with them, and it goes on where it was; who is pgps_admin, too, may give
+away what belonged to a role that was dropped. Needs to own the subscription; pgps_admin may change the rest of
+anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) to public;

@@ -1,29 +1,37 @@
--- Limits of what waits for a subscription: who is beyond its own is suspended, or its oldest events are passed over and noted as a gap. Looked after
--- by pgps.reclaim, before it asks what is still needed. Writes: gap, backlog_limit, subscription, position, share, failure.
+-- Limits of what waits for a subscription: who is beyond its own is suspended, or its oldest events are passed over and
+-- noted as a gap. Looked after by pgps.reclaim, before it asks what is still needed. Writes: gap, backlog_limit,
+-- subscription, position, share, failure.
 -- Locks: the turn of a subscription whose events are passed over; what is in use is left for the next time.
 -- Writes: backlog_gap, backlog_limit, failure, share, subscription.
 
 create or replace function pgps_internal.backlog_of(subscription_id bigint) returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp set jit = off
-as $$ select coalesce(sum(b.depth), 0)::bigint from pgps_internal.backlog b where b.subscription_id = backlog_of.subscription_id $$;
-comment on function pgps_internal.backlog_of(bigint) is 'How many events wait for a subscription, as pgps.subscriptions shows it';
+as $$ select coalesce(sum(b.depth), 0)::bigint from pgps_internal.backlog b
+    where b.subscription_id = backlog_of.subscription_id $$;
+comment on function pgps_internal.backlog_of(bigint) is
+'How many events wait for a subscription, as pgps.subscriptions shows it';
 
 create or replace function pgps_internal.rest_of(
-    delivery pgps_internal.delivery, skip int8multirange, after_event bigint, upto_event bigint, out events bigint, out first_event bigint,
+    delivery pgps_internal.delivery, skip int8multirange, after_event bigint, upto_event bigint, out events bigint,
+    out first_event bigint,
     out last_event bigint
 )
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select count(*), min(e.event_id), max(e.event_id) from pgps_internal.event_ids(rest_of.delivery) e(event_id)
-    where (rest_of.after_event is null or e.event_id > rest_of.after_event) and (rest_of.upto_event is null or e.event_id <= rest_of.upto_event)
+    where (rest_of.after_event is null or e.event_id > rest_of.after_event)
+        and (rest_of.upto_event is null or e.event_id <= rest_of.upto_event)
         and not e.event_id <@ rest_of.skip
 $$;
 comment on function pgps_internal.rest_of(pgps_internal.delivery, int8multirange, bigint, bigint) is
-'Of a delivery what lies behind one event up to another (null: all) and is not skipped: how many, the lowest, the highest';
+'Of a delivery what lies behind one event up to another (null: all) and is not skipped: how many, the lowest, the
+highest';
 
-create or replace function pgps_internal.window_end(subscription_id bigint, at pgps_internal.position, keep bigint, out batch bigint, out event bigint)
+create or replace function pgps_internal.window_end(
+    subscription_id bigint, at pgps_internal.position, keep bigint, out batch bigint, out event bigint
+)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set jit = off
 as $$
@@ -33,20 +41,25 @@ begin
     -- By batches first, of which only the one at the position is unfolded; then one more, for the place inside it.
     with waiting as (
         select d.batch_id, sum(case when d.batch_id > (window_end.at).acked_batch and isempty(m.skip) then d.events
-            else (pgps_internal.rest_of(d, m.skip, case when d.batch_id = (window_end.at).acked_batch then (window_end.at).acked_event end, null)).events
+            else (pgps_internal.rest_of(d, m.skip, case when d.batch_id = (window_end.at).acked_batch
+                then (window_end.at).acked_event end, null)).events
             end) as events
         from pgps_internal.member m
-        join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id >= greatest((window_end.at).acked_batch, m.from_batch + 1)
+        join pgps_internal.delivery d on d.class_id = m.class_id
+            and d.batch_id >= greatest((window_end.at).acked_batch, m.from_batch + 1)
         where m.subscription_id = window_end.subscription_id group by d.batch_id
     ),
     summed as (
-        select w.batch_id, w.events, sum(w.events) over (order by w.batch_id) as running, sum(w.events) over () as whole from waiting w
+        select w.batch_id, w.events, sum(w.events) over (order by w.batch_id) as running, sum(w.events) over () as whole
+            from waiting w
     )
     select s.batch_id, s.whole - window_end.keep - (s.running - s.events) into window_end.batch, v_within
-    from summed s where s.running >= s.whole - window_end.keep and s.whole > window_end.keep order by s.batch_id limit 1;
+    from summed s where s.running >= s.whole - window_end.keep and s.whole > window_end.keep
+        order by s.batch_id limit 1;
     select e.event_id into window_end.event
     from pgps_internal.member m
-    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = window_end.batch and d.batch_id > m.from_batch
+    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = window_end.batch
+        and d.batch_id > m.from_batch
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.subscription_id = window_end.subscription_id and not e.event_id <@ m.skip
         and (d.batch_id > (window_end.at).acked_batch or e.event_id > (window_end.at).acked_event)
@@ -62,23 +75,29 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Where nobody took anything in between, the last gap goes on.
-    update pgps_internal.backlog_gap g set events = g.events + (note_gap.gap).events, last_event = (note_gap.gap).last_event,
-        upto_batch = (note_gap.gap).upto_batch, upto_event = (note_gap.gap).upto_event, max_backlog = (note_gap.gap).max_backlog,
+    update pgps_internal.backlog_gap g set events = g.events + (note_gap.gap).events,
+        last_event = (note_gap.gap).last_event,
+        upto_batch = (note_gap.gap).upto_batch, upto_event = (note_gap.gap).upto_event,
+        max_backlog = (note_gap.gap).max_backlog,
         noted_at = pgps_internal.clock()
     where g.gap_id = (select max(x.gap_id) from pgps_internal.backlog_gap x
             where x.subscription_id = (note_gap.gap).subscription_id and x.type_id = (note_gap.gap).type_id)
         and g.ids is null and (note_gap.gap).ids is null
         and (g.upto_batch, g.upto_event) = ((note_gap.gap).after_batch, (note_gap.gap).after_event);
     if not found then
-        insert into pgps_internal.backlog_gap (subscription_id, type_id, events, first_event, last_event, after_batch, after_event, upto_batch, upto_event,
+        insert into pgps_internal.backlog_gap (subscription_id, type_id, events, first_event, last_event, after_batch,
+            after_event, upto_batch, upto_event,
             ids, max_backlog)
-        select (note_gap.gap).subscription_id, (note_gap.gap).type_id, (note_gap.gap).events, (note_gap.gap).first_event, (note_gap.gap).last_event,
-            (note_gap.gap).after_batch, (note_gap.gap).after_event, (note_gap.gap).upto_batch, (note_gap.gap).upto_event, (note_gap.gap).ids,
+        select (note_gap.gap).subscription_id, (note_gap.gap).type_id, (note_gap.gap).events,
+            (note_gap.gap).first_event, (note_gap.gap).last_event,
+            (note_gap.gap).after_batch, (note_gap.gap).after_event, (note_gap.gap).upto_batch,
+                (note_gap.gap).upto_event, (note_gap.gap).ids,
             (note_gap.gap).max_backlog;
     end if;
 end
 $$;
-comment on function pgps_internal.note_gap(pgps_internal.backlog_gap) is 'Writes down events that a subscription will not get, or adds them to its last gap of the type';
+comment on function pgps_internal.note_gap(pgps_internal.backlog_gap) is
+'Writes down events that a subscription will not get, or adds them to its last gap of the type';
 
 create or replace function pgps_internal.drop_oldest(subscription_id bigint, keep bigint) returns void
 language plpgsql
@@ -94,18 +113,23 @@ begin
     if v_end.event is null then
         return;
     end if;
-    perform pgps_internal.note_gap(row(null, v_id, w.type_id, w.events, w.first_event, w.last_event, v_from.acked_batch, v_from.acked_event,
+    perform pgps_internal.note_gap(row(null, v_id, w.type_id, w.events, w.first_event, w.last_event, v_from.acked_batch,
+        v_from.acked_event,
         v_end.batch, v_end.event, null, drop_oldest.keep, null)::pgps_internal.backlog_gap)
     from (
-        select d.type_id, sum((d.rest).events) as events, (array_agg((d.rest).first_event order by d.batch_id, (d.rest).first_event))[1] as first_event,
+        select d.type_id, sum((d.rest).events) as events,
+            (array_agg((d.rest).first_event order by d.batch_id, (d.rest).first_event))[1] as first_event,
             (array_agg((d.rest).last_event order by d.batch_id desc, (d.rest).last_event desc))[1] as last_event
         from (
             select d.batch_id, d.type_id, pgps_internal.rest_of(d, m.skip + coalesce(
                     -- What has failed is settled apart, in the exception queue.
-                    (select range_agg(int8range(f.event_id, f.event_id, '[]')) from pgps_internal.failure f where f.subscription_id = v_id), '{}'),
-                case when d.batch_id = v_from.acked_batch then v_from.acked_event end, case when d.batch_id = v_end.batch then v_end.event end) as rest
+                    (select range_agg(int8range(f.event_id, f.event_id, '[]')) from pgps_internal.failure f
+                        where f.subscription_id = v_id), '{}'),
+                case when d.batch_id = v_from.acked_batch then v_from.acked_event end, case
+                    when d.batch_id = v_end.batch then v_end.event end) as rest
             from pgps_internal.member m
-            join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id >= greatest(v_from.acked_batch, m.from_batch + 1)
+            join pgps_internal.delivery d on d.class_id = m.class_id
+                and d.batch_id >= greatest(v_from.acked_batch, m.from_batch + 1)
                 and d.batch_id <= v_end.batch
             where m.subscription_id = v_id offset 0
         ) d
@@ -114,16 +138,20 @@ begin
     v_to.acked_batch := v_end.batch;
     v_to.acked_event := v_end.event;
     if (v_to.received_batch, v_to.received_event) <= (v_end.batch, v_end.event) then
-        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_end.batch, v_end.event, v_from.acked_total, 0, v_from.consumer);
+        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_end.batch, v_end.event, v_from.acked_total, 0,
+            v_from.consumer);
     else
-        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_to.received_batch, v_to.received_event, v_from.acked_total,
-            (select count(*) from pgps_internal.received_events(v_id, v_to) n where not exists (select from pgps_internal.failure f
+        perform pgps_internal.move(v_id, v_end.batch, v_end.event, v_to.received_batch, v_to.received_event,
+            v_from.acked_total,
+            (select count(*) from pgps_internal.received_events(v_id, v_to) n
+                where not exists (select from pgps_internal.failure f
                 where f.subscription_id = v_id and f.event_id = n.event_id))::integer, v_from.consumer);
     end if;
 end
 $$;
 comment on function pgps_internal.drop_oldest(bigint, bigint) is
-'Passes over the oldest of what waits for a subscription, received or not, until "keep" events are left, and notes the gap. In its turn';
+'Passes over the oldest of what waits for a subscription, received or not, until "keep" events are left, and notes the
+gap. In its turn';
 
 create or replace function pgps_internal.drop_oldest_shares(subscription_id bigint, keep bigint) returns void
 language plpgsql
@@ -141,12 +169,14 @@ begin
     ),
     gone as (
         delete from pgps_internal.share s using old o
-        where s.subscription_id = v_id and s.batch_id = o.batch_id and s.event_id = o.event_id returning s.type_id, s.batch_id, s.event_id
+        where s.subscription_id = v_id and s.batch_id = o.batch_id and s.event_id = o.event_id returning s.type_id,
+            s.batch_id, s.event_id
     ),
     settled as (
         delete from pgps_internal.failure f using gone g where f.subscription_id = v_id and f.event_id = g.event_id
     )
-    insert into pgps_internal.backlog_gap (subscription_id, type_id, events, first_event, last_event, after_batch, after_event, upto_batch, upto_event, ids,
+    insert into pgps_internal.backlog_gap (subscription_id, type_id, events, first_event, last_event, after_batch,
+        after_event, upto_batch, upto_event, ids,
         max_backlog)
     select v_id, g.type_id, count(*), (array_agg(g.event_id order by g.batch_id, g.event_id))[1],
         (array_agg(g.event_id order by g.batch_id desc, g.event_id desc))[1], min(g.batch_id), 0, max(g.batch_id), 0,
@@ -154,7 +184,8 @@ begin
     from gone g group by g.type_id;
 end
 $$;
-comment on function pgps_internal.drop_oldest_shares(bigint, bigint) is 'As drop_oldest, where competing consumers share what waits';
+comment on function pgps_internal.drop_oldest_shares(bigint, bigint) is
+'As drop_oldest, where competing consumers share what waits';
 
 create or replace function pgps_internal.apply_backlog_limits() returns void
 language plpgsql
@@ -164,23 +195,28 @@ declare
     v_over record;
 begin
     for v_over in
-        select l.subscription_id, l.max_backlog, l.on_backlog, s.handler = 'any' and s.callback is null as is_shared, b.depth
+        select l.subscription_id, l.max_backlog, l.on_backlog, s.handler = 'any' and s.callback is null as is_shared,
+            b.depth
         from pgps_internal.backlog_limit l
         join pgps_internal.subscription s using (subscription_id)
         cross join lateral (select pgps_internal.backlog_of(l.subscription_id) as depth offset 0) b
-        where l.max_backlog is not null and (l.on_backlog = 'drop_oldest' or l.on_backlog = 'suspend' and s.state <> 'suspended') and (b.depth > l.max_backlog) <> l.is_resting
+        where l.max_backlog is not null
+            and (l.on_backlog = 'drop_oldest' or l.on_backlog = 'suspend' and s.state <> 'suspended')
+            and (b.depth > l.max_backlog) <> l.is_resting
             -- What it is to have of the past is not all there yet.
             and not exists (select from pgps_internal.member m join pgps_internal.class c using (class_id)
                 where m.subscription_id = l.subscription_id and c.is_pending)
         order by l.subscription_id
     loop
         if v_over.depth <= v_over.max_backlog then
-            update pgps_internal.backlog_limit l set is_resting = false where l.subscription_id = v_over.subscription_id;
+            update pgps_internal.backlog_limit l set is_resting = false
+                where l.subscription_id = v_over.subscription_id;
         elsif not pgps_internal.try_subscription(v_over.subscription_id) then
             continue;
         elsif v_over.on_backlog = 'suspend' then
             update pgps_internal.subscription s set state = 'suspended',
-                last_error = format('backlog: %s events wait, more than its max_backlog %s', v_over.depth, v_over.max_backlog)
+                last_error = format('backlog: %s events wait, more than its max_backlog %s', v_over.depth,
+                    v_over.max_backlog)
             where s.subscription_id = (select x.subscription_id from pgps_internal.subscription x
                 where x.subscription_id = v_over.subscription_id for no key update skip locked);
             perform pg_notify('pgps_' || v_over.subscription_id, '');
@@ -193,7 +229,8 @@ begin
 end
 $$;
 comment on function pgps_internal.apply_backlog_limits() is
-'Suspends subscriptions for which more waits than their max_backlog, or passes their oldest events over. Costs nothing without limits; else by batches';
+'Suspends subscriptions for which more waits than their max_backlog, or passes their oldest events over. Costs nothing
+without limits; else by batches';
 
 create or replace function pgps_internal.discard_gaps(caller name, args jsonb) returns bigint
 language plpgsql
@@ -209,7 +246,8 @@ begin
     where s.subscription_id = g.subscription_id and g.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id
         and (args ->> 'event_id' is null or g.first_event = (args ->> 'event_id')::bigint)
         and (args ->> 'subscription' is null or s.name = pgps_internal.fold(args ->> 'subscription'))
-        and (pg_has_role(discard_gaps.caller, 'pgps_admin', 'usage') or pg_has_role(discard_gaps.caller, s.owner::oid, 'usage'));
+        and (pg_has_role(discard_gaps.caller, 'pgps_admin', 'usage')
+            or pg_has_role(discard_gaps.caller, s.owner::oid, 'usage'));
     get diagnostics v_count = row_count;
     return v_count;
 end

@@ -1,12 +1,14 @@
--- Delivery to external subscriptions: receive, ack, nack. A subscription is a position in the deliveries of its classes, kept
--- as an append-only ledger, with failures (events to come again) and shares (competing consumers) beside it.
+-- Delivery to external subscriptions: receive, ack, nack. A subscription is a position in the deliveries of its
+-- classes, kept as an append-only ledger, with failures (events to come again) and shares (competing consumers) beside
+-- it.
 -- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
 -- Writes: failure, pgps._receive_calls, position, share.
 
 create or replace function pgps_internal.holder() returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
-as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start)) from pg_stat_get_activity(pg_backend_pid()) a); end $$;
+as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start))
+    from pg_stat_get_activity(pg_backend_pid()) a); end $$;
 comment on function pgps_internal.holder() is 'Who holds a lease: this session';
 
 create or replace function pgps_internal.holder_for(consumer text) returns text
@@ -15,13 +17,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if holder_for.consumer is null then
-        -- Behind a transaction pooler a server process serves many clients. It tells them apart by what they say of themselves, if they do.
+        -- Behind a transaction pooler a server process serves many clients. It tells them apart by what they say of
+        -- themselves, if they do.
         return pgps_internal.holder() || '/' || current_setting('application_name');
     end if;
     return 'consumer/' || pgps_internal.check_consumer(holder_for.consumer);
 end
 $$;
-comment on function pgps_internal.holder_for(text) is 'Who holds a lease on an event of a shared subscription: the consumer of that name, null = this session';
+comment on function pgps_internal.holder_for(text) is
+'Who holds a lease on an event of a shared subscription: the consumer of that name, null = this session';
 
 create or replace function pgps_internal.check_consumer(consumer text) returns text
 language plpgsql immutable
@@ -37,7 +41,9 @@ end
 $$;
 comment on function pgps_internal.check_consumer(text) is 'The name of a consumer, null = none; 22023 when it is none';
 
-create or replace function pgps_internal.require_consumer(subscription pgps_internal.subscription, at pgps_internal.position, consumer text) returns boolean
+create or replace function pgps_internal.require_consumer(
+    subscription pgps_internal.subscription, at pgps_internal.position, consumer text
+) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -47,7 +53,9 @@ begin
         raise exception 'what subscription "%" gave last was received %, not %', (require_consumer.subscription).name,
             coalesce('by consumer "' || (require_consumer.at).consumer || '"', 'without the name of a consumer'),
             coalesce('by consumer "' || pgps_internal.check_consumer(require_consumer.consumer) || '"', 'without one')
-        using errcode = '55000', hint = 'Receive again under the name that acknowledges. Two consumers share a subscription with handler => ''any''; '
+        using errcode = '55000',
+            hint = 'Receive again under the name that acknowledges. Two consumers share a subscription with handler '
+            '=> ''any''; '
             'otherwise subscribe once for each.';
     end if;
     return true;
@@ -60,7 +68,8 @@ comment on function pgps_internal.require_consumer(pgps_internal.subscription, p
 -- receive
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.take_due(subscription_id bigint, max_events integer) returns pgps_internal.received[]
+create or replace function pgps_internal.take_due(subscription_id bigint, max_events integer)
+returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -70,20 +79,24 @@ declare
 begin
     with chosen as materialized (
         select d.event_id from pgps_internal.failure d
-        where d.subscription_id = take_due.subscription_id and (d.state = 'retrying' and d.due_at <= pgps_internal.clock() or d.state = 'leased')
+        where d.subscription_id = take_due.subscription_id
+            and (d.state = 'retrying' and d.due_at <= pgps_internal.clock() or d.state = 'leased')
         order by d.event_id limit take_due.max_events
     ),
     returned as (
         -- What an earlier consumer was given and this one is not: its ack must not cover that.
         update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
-        where f.subscription_id = take_due.subscription_id and f.state = 'leased' and f.event_id not in (select c.event_id from chosen c)
+        where f.subscription_id = take_due.subscription_id and f.state = 'leased'
+            and f.event_id not in (select c.event_id from chosen c)
     ),
     due as (
-        update pgps_internal.failure f set state = 'leased', due_at = pgps_internal.clock() + pgps_internal.setting('lease')::interval
+        update pgps_internal.failure f set state = 'leased',
+            due_at = pgps_internal.clock() + pgps_internal.setting('lease')::interval
         from chosen c where f.subscription_id = take_due.subscription_id and f.event_id = c.event_id
         returning f.event_id, f.type_id, f.attempts
     )
-    select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due from due d;
+    select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due
+        from due d;
     return v_due;
 end
 $$;
@@ -95,12 +108,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (select from pgps_internal.failure f
-        where f.subscription_id = has_due.subscription_id and (f.state = 'retrying' and f.due_at <= pgps_internal.clock() or f.state = 'leased'));
+        where f.subscription_id = has_due.subscription_id
+            and (f.state = 'retrying' and f.due_at <= pgps_internal.clock() or f.state = 'leased'));
 end
 $$;
 comment on function pgps_internal.has_due(bigint) is 'True when take_due has something to hand out';
 
-create or replace function pgps_internal.take(subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text) returns pgps_internal.received[]
+create or replace function pgps_internal.take(
+    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
+) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -123,7 +139,8 @@ begin
         return v_due;
     end if;
     if not pgps_internal.hold_unmoved(v_id, v_position.position_id) then
-        -- Another one had the turn meanwhile. Events put back come first; they are out of order by the consumer's own wish.
+        -- Another one had the turn meanwhile. Events put back come first; they are out of order by the consumer's own
+        -- wish.
         v_position := pgps_internal.position_of(v_id);
         v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
         v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), true);
@@ -133,40 +150,51 @@ begin
     elsif take.acks then
         if v_next is null then
             v_next := '{}';
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch, v_position.received_event,
+            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch,
+                v_position.received_event,
                 v_position.acked_total + cardinality(v_due), v_position.outstanding, v_position.consumer);
         else
             v_last := v_next[cardinality(v_next)];
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total + cardinality(v_due || v_next), 0);
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+                received_event, acked_total, outstanding)
+            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+                v_position.acked_total + cardinality(v_due || v_next), 0);
         end if;
         if cardinality(v_due) > 0 then
             perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
         end if;
         return v_due || v_next;
     elsif v_next is null then
-        -- Only what was put back, or as much of it as was asked for: what was received before stays received, by the same consumer.
+        -- Only what was put back, or as much of it as was asked for: what was received before stays received, by the
+        -- same consumer.
         if v_position.consumer is distinct from take.consumer then
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch, v_position.acked_event,
+            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+                v_position.acked_event,
                 v_position.acked_total, 0, take.consumer);
         end if;
         return v_due;
     end if;
     v_last := v_next[cardinality(v_next)];
     -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
-    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch, v_position.received_event, v_position.outstanding)
+    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
+        v_position.received_event, v_position.outstanding)
             or v_position.consumer is distinct from take.consumer then
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, consumer)
-        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id, v_position.acked_total, cardinality(v_next),
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+            acked_total, outstanding, consumer)
+        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id,
+            v_position.acked_total, cardinality(v_next),
             take.consumer);
     end if;
     return v_due || v_next;
 end
 $$;
 comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean, text) is
-'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged. acks: they are at once';
+'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged. acks:
+they are at once';
 
-create or replace function pgps_internal.lease(subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text) returns pgps_internal.received[]
+create or replace function pgps_internal.lease(
+    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
+) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -177,14 +205,17 @@ declare
 begin
     if lease.consumer is null and not lease.acks and pgps_internal.setting('named_consumers')::boolean then
         raise exception 'a consumer of shared subscription "%" has to name itself', (lease.subscription).name
-        using errcode = '55000', hint = format('select * from pgps.receive(%L, consumer => ''…''), and the same name for pgps.ack; see the setting named_consumers.',
+        using errcode = '55000',
+            hint = format('select * from pgps.receive(%L, consumer => ''…''), and the same name for pgps.ack; see the '
+            'setting named_consumers.',
             quote_ident((lease.subscription).name));
     end if;
     with free as materialized (
         select s.batch_id, s.event_id from pgps_internal.share s
         where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < pgps_internal.clock())
             and not exists (select from pgps_internal.failure f
-                where f.subscription_id = v_id and f.event_id = s.event_id and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
+                where f.subscription_id = v_id and f.event_id = s.event_id
+                    and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
         order by s.batch_id, s.event_id limit lease.max_events for update of s skip locked
     ),
     taken as (
@@ -194,19 +225,22 @@ begin
         from free f where s.subscription_id = v_id and s.batch_id = f.batch_id and s.event_id = f.event_id
         returning s.batch_id, s.event_id, s.type_id, s.attempts
     )
-    select array_agg((t.batch_id, t.event_id, t.type_id, t.attempts)::pgps_internal.received order by t.batch_id, t.event_id)
+    select array_agg((t.batch_id, t.event_id, t.type_id, t.attempts)::pgps_internal.received order by t.batch_id,
+        t.event_id)
     into v_taken from taken t;
     if lease.acks and v_taken is not null then
         delete from pgps_internal.share s using unnest(v_taken) t
         where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
-        delete from pgps_internal.failure f using unnest(v_taken) t where f.subscription_id = v_id and f.event_id = t.event_id;
+        delete from pgps_internal.failure f using unnest(v_taken) t where f.subscription_id = v_id
+            and f.event_id = t.event_id;
         perform pgps_internal.move(v_id, -1, 0, -1, 0, cardinality(v_taken));
     end if;
     return coalesce(v_taken, '{}');
 end
 $$;
 comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean, text) is
-'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: and acknowledges them';
+'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: and acknowledges
+them';
 
 create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
 returns pgps_internal.message[]
@@ -223,8 +257,10 @@ declare
 begin
     if not (unfold.subscription).is_pattern then
         -- Of one type, whose name is in the catalogue as the subscription has it.
-        select t.type_id, t.name, t.has_policy or not has_table_privilege(v_owner::oid, t.endpoint, 'select') as is_restricted,
-            coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text) as broker
+        select t.type_id, t.name, t.has_policy
+            or not has_table_privilege(v_owner::oid, t.endpoint, 'select') as is_restricted,
+            coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
+                current_database()::text) as broker
         into v_found from pgps_internal.event_type t where t.type_id = unfold.taken[1].type_id;
         if v_found.is_restricted then
             select t.* into v_type from pgps_internal.event_type t where t.type_id = v_found.type_id;
@@ -235,9 +271,11 @@ begin
         return coalesce(v_messages, '{}');
     end if;
     v_messages := '{}';
-    for v_type in select t.* from pgps_internal.event_type t where t.type_id in (select r.type_id from unnest(unfold.taken) r)
+    for v_type in select t.* from pgps_internal.event_type t
+        where t.type_id in (select r.type_id from unnest(unfold.taken) r)
     loop
-        v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.taken) r where r.type_id = v_type.type_id));
+        v_ids := pgps_internal.visible_ids(v_type, v_owner,
+            array(select r.event_id from unnest(unfold.taken) r where r.type_id = v_type.type_id));
         execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
         using unfold.taken, v_ids, v_type.name, pgps_internal.broker() into v_part;
         v_messages := v_messages || v_part;
@@ -246,14 +284,16 @@ begin
 end
 $$;
 comment on function pgps_internal.unfold(pgps_internal.received[], pgps_internal.subscription) is
-'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type among them';
+'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type
+among them';
 
 create or replace function pgps_internal.broker() returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text);
+    return coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
+        current_database()::text);
 end
 $$;
 comment on function pgps_internal.broker() is 'Name of this broker';
@@ -265,20 +305,24 @@ set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
     -- As in find_subscription.
-    v_name text := case when new.subscription ~ '^[a-z_][a-z0-9_]*$' then new.subscription else pgps_internal.fold(new.subscription) end;
+    v_name text := case when new.subscription ~ '^[a-z_][a-z0-9_]*$' then new.subscription
+        else pgps_internal.fold(new.subscription) end;
     v_subscription pgps_internal.subscription;
     v_found record;
     v_max integer := coalesce(new.max_events, 100);
     v_acks boolean := coalesce(new.acks, false);
     v_taken pgps_internal.received[];
 begin
-    -- In one statement what find_subscription and require_rights look for; they are asked when it is not as it should be.
-    select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage') and s.owner::text <> s.owner::oid::text as is_theirs,
+    -- In one statement what find_subscription and require_rights look for; they are asked when it is not as it should
+    -- be.
+    select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage')
+        and s.owner::text <> s.owner::oid::text as is_theirs,
         s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
     into v_found
     from pgps_internal.subscription s left join pgps_internal.event_type t on t.name = s.event_type
     where s.name = v_name and not s.is_hidden;
-    v_subscription := case when v_found.is_theirs then v_found.subscription else pgps_internal.find_subscription(new.caller, new.subscription) end;
+    v_subscription := case when v_found.is_theirs then v_found.subscription
+        else pgps_internal.find_subscription(new.caller, new.subscription) end;
     if v_subscription.callback is not null then
         raise exception 'subscription "%" is internal: its events go to %', v_subscription.name, v_subscription.callback
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
@@ -287,7 +331,8 @@ begin
     elsif v_subscription.state <> 'active' then
         if v_subscription.state = 'suspended' then
             raise exception 'subscription "%" is suspended: %', v_subscription.name, v_subscription.last_error
-            using errcode = '55000', hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
+            using errcode = '55000',
+                hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
         end if;
         new.messages := '{}';
         return new;
@@ -299,9 +344,11 @@ begin
         perform pgps_internal.check_consumer(new.consumer);
     end if;
     loop
-        v_taken := case v_subscription.handler when 'any' then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
+        v_taken := case v_subscription.handler when 'any'
+            then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
             else pgps_internal.take(v_subscription, v_max, v_acks, new.consumer) end;
-        new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription) else '{}' end;
+        new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription)
+            else '{}' end;
         if v_subscription.kind <> 'external' then
             new.messages := pgps_internal.after_receive(v_subscription, new.messages);
         end if;
@@ -326,11 +373,13 @@ begin
         and not has_table_privilege((require_rights.subscription).owner::oid, t.endpoint, 'select') limit 1;
     if v_type is not null and not (require_rights.subscription).is_pattern then
         raise exception 'role % may not receive event type "%" any more', (require_rights.subscription).owner, v_type
-        using errcode = '42501', hint = format('Ask for: grant select on pgps_event.%I to %s', v_type, (require_rights.subscription).owner);
+        using errcode = '42501',
+            hint = format('Ask for: grant select on pgps_event.%I to %s', v_type, (require_rights.subscription).owner);
     end if;
 end
 $$;
-comment on function pgps_internal.require_rights(pgps_internal.subscription) is 'Raises 42501 when the owner has lost SELECT on the type';
+comment on function pgps_internal.require_rights(pgps_internal.subscription) is
+'Raises 42501 when the owner has lost SELECT on the type';
 
 do $$
 begin
@@ -353,14 +402,16 @@ $$;
 comment on view pgps._receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
 
 create or replace function pgps.receive(subscription text, max_events integer = 100, consumer text = null)
-returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
+returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
+    origin text, attempt integer)
 language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
     v_messages pgps._receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events, consumer) values (receive.subscription, receive.max_events, receive.consumer)
+    insert into pgps._receive_calls (subscription, max_events, consumer)
+        values (receive.subscription, receive.max_events, receive.consumer)
     returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then
         return query
@@ -370,22 +421,25 @@ begin
 end
 $$;
 comment on function pgps.receive(text, integer, text) is
-'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are acknowledged.
-On a handler => ''any'' subscription each session gets events of its own, for the time of the setting lease; with consumer, the name of who
-receives, they are that consumer''s, whatever session it comes in: behind a transaction pooler it has to name itself, here and to pgps.ack.
-Otherwise consumer makes sure that no other than who received acknowledges.
-Acknowledged in the same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
-A paused subscription gives nothing. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
+'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are
+acknowledged. On a handler => ''any'' subscription each session gets events of its own, for the time of the setting
+lease; with consumer, the name of who receives, they are that consumer''s, whatever session it comes in: behind a
+transaction pooler it has to name itself, here and to pgps.ack. Otherwise consumer makes sure that no other than who
+received acknowledges. Acknowledged in the same transaction as the application''s writes, consumption is exactly once:
+another session waits for that transaction. A paused subscription gives nothing. Needs to own the subscription. Errors:
+42704, 42501, 22023, 55000 internal or suspended.';
 
 create or replace function pgps.take(subscription text, max_events integer = 100, consumer text = null)
-returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8, origin text, attempt integer)
+returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
+    origin text, attempt integer)
 language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
     v_messages pgps._receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events, acks, consumer) values (take.subscription, take.max_events, true, take.consumer)
+    insert into pgps._receive_calls (subscription, max_events, acks, consumer)
+        values (take.subscription, take.max_events, true, take.consumer)
     returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then
         return query
@@ -395,9 +449,10 @@ begin
 end
 $$;
 comment on function pgps.take(text, integer, text) is
-'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for three quarters of
-what both cost. In the transaction of the application''s own writes consumption is exactly once: if it rolls back, the events come again.
-What has been taken cannot be put back with pgps.nack. consumer: as for pgps.receive. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
+'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for
+three quarters of what both cost. In the transaction of the application''s own writes consumption is exactly once: if it
+rolls back, the events come again. What has been taken cannot be put back with pgps.nack. consumer: as for pgps.receive.
+Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.receive(text, integer, text), pgps.take(text, integer, text) to public;

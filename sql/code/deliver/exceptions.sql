@@ -1,10 +1,12 @@
--- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again when due;
--- leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the rows.
+-- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again
+-- when due; leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the
+-- rows.
 -- Writes: asked_again, delivery, discarded, failure, share, subscription; by name: events kept aside, the log of a
 -- type.
 
 create or replace function pgps_internal.note_failures(
-    subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text, retry_in interval
+    subscription pgps_internal.subscription, failed pgps_internal.received[], step text, sqlstate text, error text,
+    retry_in interval
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -21,11 +23,14 @@ begin
             array(select f.event_id from unnest(note_failures.failed) f where f.type_id = v_type_id));
     end loop;
     with noted as (
-        insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error, due_at)
+        insert into pgps_internal.failure as f (subscription_id, type_id, event_id, step, state, attempts, sqlstate,
+            error, due_at)
         select v_id, n.type_id, n.event_id, note_failures.step,
-            case when n.attempt >= (note_failures.subscription).max_attempts or n.event_id = any (v_volatile) then 'failed' else 'retrying' end,
+            case when n.attempt >= (note_failures.subscription).max_attempts or n.event_id = any (v_volatile)
+                then 'failed' else 'retrying' end,
             n.attempt, note_failures.sqlstate, note_failures.error,
-            pgps_internal.clock() + coalesce(note_failures.retry_in, least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
+            pgps_internal.clock() + coalesce(note_failures.retry_in,
+                least(v_most, v_first * power(2, least(n.attempt, 20) - 1)))
         from unnest(note_failures.failed) n
         on conflict on constraint failure_pkey do update
         set step = excluded.step, state = excluded.state, attempts = excluded.attempts, sqlstate = excluded.sqlstate,
@@ -33,20 +38,25 @@ begin
         returning f.event_id, f.state
     )
     delete from pgps_internal.share s using noted n
-    where (note_failures.subscription).handler = 'any' and s.subscription_id = v_id and s.event_id = n.event_id and n.state = 'failed';
+    where (note_failures.subscription).handler = 'any' and s.subscription_id = v_id and s.event_id = n.event_id
+        and n.state = 'failed';
     update pgps_internal.subscription s
     set last_error = coalesce(note_failures.error, s.last_error),
         -- A callback that is gone or may not be called fails for every event: stop, and keep the events.
         state = case when note_failures.step = 'callback' and (note_failures.sqlstate = '42883'
-            and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id)) then 'suspended' else s.state end
-    where s.subscription_id = v_id and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
+            and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id))
+                then 'suspended' else s.state end
+    where s.subscription_id = v_id
+        and (s.last_error is distinct from note_failures.error or note_failures.step = 'callback');
 end
 $$;
-comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps_internal.received[], text, text, text, interval) is
-'Files events whose step has failed, with how often it was tried; retry_in: null = the setting retry_delay, doubling. Non-guaranteed
-events are not tried again. A subscription whose callback does not exist any more is suspended.';
+comment on function pgps_internal.note_failures(pgps_internal.subscription, pgps_internal.received[], text, text, text,
+    interval) is
+'Files events whose step has failed, with how often it was tried; retry_in: null = the setting retry_delay, doubling.
+Non-guaranteed events are not tried again. A subscription whose callback does not exist any more is suspended.';
 
-create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer) returns boolean
+create or replace function pgps_internal.callback_exists(subscription pgps_internal.subscription, type_id integer)
+returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -59,10 +69,12 @@ begin
     end if;
     -- Which of several functions of a name is called with arguments is PostgreSQL's choice: one has to be there.
     return exists (select from pg_proc p where p.proname = v_name[cardinality(v_name)]
-        and (cardinality(v_name) = 1 or p.pronamespace = (select n.oid from pg_namespace n where n.nspname = v_name[1])));
+        and (cardinality(v_name) = 1
+            or p.pronamespace = (select n.oid from pg_namespace n where n.nspname = v_name[1])));
 end
 $$;
-comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is 'True while the callback of a subscription is there';
+comment on function pgps_internal.callback_exists(pgps_internal.subscription, integer) is
+'True while the callback of a subscription is there';
 
 create or replace function pgps_internal.keep_events(type_id integer, event_ids bigint[]) returns bigint[]
 language plpgsql
@@ -81,22 +93,28 @@ begin
             where l.event_id = any ($1)
         ),
         kept as (
-            insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
-            select f.event_id, f.xid, f.pgps_publisher, f.pgps_published_at, f.pgps_origin, f.pgps_origin_event, %3$s from found f
+            insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, '
+                'pgps_origin_event, %2$s)
+            select f.event_id, f.xid, f.pgps_publisher, f.pgps_published_at, f.pgps_origin, f.pgps_origin_event, %3$s '
+                'from found f
             on conflict do nothing
         )
-        select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept', pgps_internal.column_list(v_type.endpoint),
+        select array_agg(f.event_id) from found f where f.pgps_volatile', v_type.name || '_kept',
+            pgps_internal.column_list(v_type.endpoint),
         pgps_internal.column_list(v_type.endpoint, 'f.'), v_type.log,
         pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id, c.volatile', '$2'))
     using keep_events.event_ids, keep_events.type_id into v_volatile;
-    return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids else coalesce(v_volatile, '{}') end;
+    return case when v_type.reliability = 'non-guaranteed' then keep_events.event_ids
+        else coalesce(v_volatile, '{}') end;
 end
 $$;
 comment on function pgps_internal.keep_events(integer, bigint[]) is
-'Copies events of one type aside, so that the log''s segment need not wait for one failure; returns those published as non-guaranteed:
-at most once';
+'Copies events of one type aside, so that the log''s segment need not wait for one failure; returns those published as
+non-guaranteed: at most once';
 
-create or replace function pgps_internal.choose_failures(caller name, args jsonb) returns table (subscription_id bigint, event_id bigint)
+create or replace function pgps_internal.choose_failures(
+    caller name, args jsonb
+) returns table (subscription_id bigint, event_id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -110,10 +128,12 @@ begin
     end if;
     v_type := pgps_internal.find_type(args ->> 'event_type');
     if v_name is not null and not exists (select from pgps_internal.subscription s where s.name = v_name) then
-        raise exception 'subscription "%" does not exist', args ->> 'subscription' using errcode = '42704', hint = 'See pgps.subscriptions.';
+        raise exception 'subscription "%" does not exist', args ->> 'subscription' using errcode = '42704',
+            hint = 'See pgps.subscriptions.';
     elsif not pg_has_role(caller, 'pgps_admin', 'usage') and not exists (
             select from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
-            where m.type_id = v_type.type_id and pg_has_role(caller, s.owner::oid, 'usage') and (v_name is null or s.name = v_name)) then
+            where m.type_id = v_type.type_id and pg_has_role(caller, s.owner::oid, 'usage')
+                and (v_name is null or s.name = v_name)) then
         raise exception 'role "%" may not settle exceptions of event type "%"', caller, v_type.name
         using errcode = '42501', hint = 'Exceptions belong to the owner of the subscription and to pgps_admin.';
     end if;
@@ -121,7 +141,8 @@ begin
     select f.subscription_id, f.event_id
     from pgps_internal.failure f join pgps_internal.subscription s using (subscription_id)
     where f.type_id = v_type.type_id and (f.state = 'failed' or f.state = 'retrying' and f.step = 'callback')
-        and (args ->> 'event_id' is null or f.event_id = (args ->> 'event_id')::bigint) and (v_name is null or s.name = v_name)
+        and (args ->> 'event_id' is null or f.event_id = (args ->> 'event_id')::bigint)
+            and (v_name is null or s.name = v_name)
         and (pg_has_role(caller, 'pgps_admin', 'usage') or pg_has_role(caller, s.owner::oid, 'usage'))
     for update of f;
 end
@@ -156,8 +177,10 @@ begin
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     -- Asked again where filters are asked: in the log, as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
-    execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, k.pgps_origin_event, %2$s from pgps_internal.%3$I k
-        where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns, v_type.name || '_kept')
+    execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, '
+        'k.pgps_origin_event, %2$s from pgps_internal.%3$I k
+        where k.event_id = $1 and not exists (select from %1$s l where l.event_id = $1)', v_type.log, v_columns,
+            v_type.name || '_kept')
     using still_wanted.event_id;
     begin
         perform pgps_internal.match_signature(0, v_signature, pgps_internal.visible(v_type, v_class.owner, v_ids),
@@ -167,20 +190,24 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error, failed_at = pgps_internal.clock()
+        update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error,
+            failed_at = pgps_internal.clock()
         where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
         return false;
     end;
-    delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id and d.event_ids = array[still_wanted.event_id];
+    delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id
+        and d.event_ids = array[still_wanted.event_id];
     v_matches := found;
     if not v_matches then
-        delete from pgps_internal.failure f where f.subscription_id = still_wanted.subscription_id and f.event_id = still_wanted.event_id;
+        delete from pgps_internal.failure f where f.subscription_id = still_wanted.subscription_id
+            and f.event_id = still_wanted.event_id;
     end if;
     return v_matches;
 end
 $$;
 comment on function pgps_internal.still_wanted(bigint, bigint) is
-'Whether a failed event goes back to its subscription: one whose filter had raised is asked again, and forgotten when it does not match';
+'Whether a failed event goes back to its subscription: one whose filter had raised is asked again, and forgotten when it
+does not match';
 
 create or replace function pgps_internal.do_retry(caller name, args jsonb) returns bigint
 language plpgsql
@@ -192,19 +219,24 @@ declare
     v_events bigint[];
     v_left bigint;
 begin
-    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from pgps_internal.choose_failures(caller, args) c;
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
+        from pgps_internal.choose_failures(caller, args) c;
     v_left := pgps_internal.ask_in_lane(caller, v_chosen, v_events);
     -- Into variables again: beside a join, the filter would be asked before it is known whose it is.
-    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from unnest(v_chosen, v_events) c(subscription_id, event_id)
-    where not exists (select from pgps_internal.asked_again a where a.subscription_id = c.subscription_id and a.event_id = c.event_id);
-    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events from unnest(v_chosen, v_events) c(subscription_id, event_id)
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
+        from unnest(v_chosen, v_events) c(subscription_id, event_id)
+    where not exists (select from pgps_internal.asked_again a where a.subscription_id = c.subscription_id
+        and a.event_id = c.event_id);
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
+        from unnest(v_chosen, v_events) c(subscription_id, event_id)
     where pgps_internal.still_wanted(c.subscription_id, c.event_id);
     return v_left + pgps_internal.put_failed_back(v_chosen, v_events) + pgps_internal.retry_refused(caller, args);
 end
 $$;
 comment on function pgps_internal.do_retry(name, jsonb) is 'See pgps.retry_exception';
 
-create or replace function pgps_internal.ask_in_lane(caller name, subscriptions bigint[], events bigint[]) returns bigint
+create or replace function pgps_internal.ask_in_lane(caller name, subscriptions bigint[], events bigint[])
+returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -216,9 +248,11 @@ begin
     select c.subscription_id, c.event_id, s.owner
     from unnest(ask_in_lane.subscriptions, ask_in_lane.events) c(subscription_id, event_id)
     join pgps_internal.subscription s using (subscription_id)
-    join pgps_internal.failure f on f.subscription_id = c.subscription_id and f.event_id = c.event_id and f.step = 'filter'
+    join pgps_internal.failure f on f.subscription_id = c.subscription_id and f.event_id = c.event_id
+        and f.step = 'filter'
     where not pgps_internal.acts_for(ask_in_lane.caller, s.owner) and exists (
-        select from pgps_internal.member m join pgps_internal.class k using (class_id) join pgps_internal.signature g using (signature_id)
+        select from pgps_internal.member m join pgps_internal.class k using (class_id) join pgps_internal.signature g
+            using (signature_id)
         where m.subscription_id = c.subscription_id and m.type_id = f.type_id and g.in_lane)
     on conflict do nothing;
     get diagnostics v_count = row_count;
@@ -229,7 +263,8 @@ begin
 end
 $$;
 comment on function pgps_internal.ask_in_lane(name, bigint[], bigint[]) is
-'Leaves failed events to their owners'' lanes, which ask the filters again, unless caller acts for the owner; returns how many';
+'Leaves failed events to their owners'' lanes, which ask the filters again, unless caller acts for the owner; returns
+how many';
 
 create or replace function pgps_internal.ask_again(owner regrole, only_one boolean) returns boolean
 language plpgsql
@@ -241,7 +276,8 @@ begin
     for v_asked in
         delete from pgps_internal.asked_again a where (a.subscription_id, a.event_id) in (
             select b.subscription_id, b.event_id from pgps_internal.asked_again b where b.owner = ask_again.owner
-            order by b.subscription_id, b.event_id limit case when ask_again.only_one then 1 else 100 end for update skip locked)
+            order by b.subscription_id, b.event_id limit case when ask_again.only_one then 1
+                else 100 end for update skip locked)
         returning a.subscription_id, a.event_id
     loop
         v_found := true;
@@ -252,7 +288,8 @@ begin
     return v_found;
 end
 $$;
-comment on function pgps_internal.ask_again(regrole, boolean) is 'In a lane: asks filters again about events that an administrator has put back. False when there are none';
+comment on function pgps_internal.ask_again(regrole, boolean) is
+'In a lane: asks filters again about events that an administrator has put back. False when there are none';
 
 create or replace function pgps_internal.acts_for(caller name, owner regrole) returns boolean
 language sql stable
@@ -262,7 +299,8 @@ as $$
         and not (select r.rolsuper from pg_roles r where r.rolname = acts_for.caller)
 $$;
 comment on function pgps_internal.acts_for(name, regrole) is
-'True when caller has been given the rights of owner, so that code of owner''s may run in his statement; a superuser is anybody''s, and was not';
+'True when caller has been given the rights of owner, so that code of owner''s may run in his statement; a superuser is
+anybody''s, and was not';
 
 create or replace function pgps_internal.put_failed_back(subscriptions bigint[], events bigint[]) returns bigint
 language plpgsql
@@ -275,11 +313,13 @@ begin
     with back as (
         update pgps_internal.failure f set state = 'retrying', attempts = 0, due_at = pgps_internal.clock()
         from unnest(put_failed_back.subscriptions, put_failed_back.events) c(subscription_id, event_id)
-        where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id, f.type_id
+        where f.subscription_id = c.subscription_id and f.event_id = c.event_id returning f.subscription_id, f.event_id,
+            f.type_id
     ),
     shared as (
         insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-        select b.subscription_id, 0, b.event_id, b.type_id from back b join pgps_internal.subscription s using (subscription_id)
+        select b.subscription_id, 0, b.event_id, b.type_id from back b join pgps_internal.subscription s
+            using (subscription_id)
         where s.handler = 'any' and s.callback is null on conflict do nothing
     )
     select count(*), array_agg(distinct b.subscription_id) into v_count, v_subscriptions from back b;
@@ -288,22 +328,26 @@ begin
     return v_count;
 end
 $$;
-comment on function pgps_internal.put_failed_back(bigint[], bigint[]) is 'Has failed events delivered again; returns how many';
+comment on function pgps_internal.put_failed_back(bigint[], bigint[]) is
+'Has failed events delivered again; returns how many';
 
-create or replace function pgps.retry_exception(event_type text, event_id bigint = null, subscription text = null) returns bigint
+create or replace function pgps.retry_exception(event_type text, event_id bigint = null, subscription text = null)
+returns bigint
 language sql
 begin atomic
-    select (pgps._call('retry', jsonb_build_object('event_type', retry_exception.event_type, 'event_id', retry_exception.event_id,
+    select (pgps._call('retry',
+        jsonb_build_object('event_type', retry_exception.event_type, 'event_id', retry_exception.event_id,
         'subscription', retry_exception.subscription)) #>> '{}')::bigint;
 end;
 comment on function pgps.retry_exception(text, bigint, text) is
-'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns how many.
-event_id, subscription: null = all. An event whose filter had failed goes back if that matches now; where the filter reads more than the event and the
-caller is an administrator who is no member of its owner, the lane of the owner asks it, a moment later: then the event is counted, and stays failed if
-it fails again. What a link brought and this broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its
-origin) is published here, as an event of its origin, behind what has come since and for every subscription there is now; the
-brokers behind this one do not get it. Still refused, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin.
-Errors: 42704, 42501, 55000 a gap.';
+'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns
+how many. event_id, subscription: null = all. An event whose filter had failed goes back if that matches now; where the
+filter reads more than the event and the caller is an administrator who is no member of its owner, the lane of the owner
+asks it, a moment later: then the event is counted, and stays failed if it fails again. What a link brought and this
+broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its origin) is published here, as an
+event of its origin, behind what has come since and for every subscription there is now; the brokers behind this one do
+not get it. Still refused, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin. Errors:
+42704, 42501, 55000 a gap.';
 
 create or replace function pgps_internal.do_discard(caller name, args jsonb) returns bigint
 language plpgsql
@@ -314,29 +358,36 @@ declare
     v_events bigint[];
     v_chosen pgps_internal.failure[];
 begin
-    select array_agg(c.subscription_id), array_agg(c.event_id) into v_subscriptions, v_events from pgps_internal.choose_failures(caller, args) c;
+    select array_agg(c.subscription_id), array_agg(c.event_id) into v_subscriptions, v_events
+        from pgps_internal.choose_failures(caller, args) c;
     v_chosen := array(select f from unnest(v_subscriptions, v_events) c(subscription_id, event_id)
         join pgps_internal.failure f using (subscription_id, event_id));
     insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
     select g.type_id, s.name, g.event_id, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
     from unnest(v_chosen) g join pgps_internal.subscription s using (subscription_id)
     join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable;
-    perform pgps_internal.settle(g.subscription_id, array_agg(g.event_id)) from unnest(v_chosen) g group by g.subscription_id;
-    return cardinality(v_chosen) + pgps_internal.discard_refused(caller, args) + pgps_internal.discard_gaps(caller, args);
+    perform pgps_internal.settle(g.subscription_id, array_agg(g.event_id)) from unnest(v_chosen) g
+        group by g.subscription_id;
+    return cardinality(v_chosen) + pgps_internal.discard_refused(caller, args) + pgps_internal.discard_gaps(caller,
+        args);
 end
 $$;
 comment on function pgps_internal.do_discard(name, jsonb) is 'See pgps.discard_exception';
 
-create or replace function pgps.discard_exception(event_type text, event_id bigint = null, subscription text = null) returns bigint
+create or replace function pgps.discard_exception(event_type text, event_id bigint = null, subscription text = null)
+returns bigint
 language sql
 begin atomic
-    select (pgps._call('discard', jsonb_build_object('event_type', discard_exception.event_type, 'event_id', discard_exception.event_id,
+    select (pgps._call('discard',
+        jsonb_build_object('event_type', discard_exception.event_type, 'event_id', discard_exception.event_id,
         'subscription', discard_exception.subscription)) #>> '{}')::bigint;
 end;
 comment on function pgps.discard_exception(text, bigint, text) is
-'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception queue keeps a record.
-Of a gap (see pgps.exceptions) it drops the note; event_id is that of its first event. event_type: null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one link''s.
-event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
+'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception
+queue keeps a record. Of a gap (see pgps.exceptions) it drops the note; event_id is that of its first event. event_type:
+null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one
+link''s. event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function pgps.retry_exception(text, bigint, text), pgps.discard_exception(text, bigint, text) to public;
+grant execute on function pgps.retry_exception(text, bigint, text),
+    pgps.discard_exception(text, bigint, text) to public;

@@ -11,7 +11,8 @@ declare
 begin
     -- Who moves now and then has its newest position in the newest segment: one scan to set up, not four.
     select p.* into v_position from pgps_internal.position p
-    where p.subscription_id = position_of.subscription_id and (p.position_id / 262144) % 4 = v_segment % 4 and p.position_id >= v_segment * 262144
+    where p.subscription_id = position_of.subscription_id and (p.position_id / 262144) % 4 = v_segment % 4
+        and p.position_id >= v_segment * 262144
     order by p.position_id desc limit 1;
     if not found then
         select p.* into v_position from pgps_internal.position p
@@ -23,25 +24,31 @@ begin
     return v_position;
 end
 $$;
-comment on function pgps_internal.position_of(bigint) is 'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
+comment on function pgps_internal.position_of(bigint) is
+'How far a subscription is: (batch, event) acknowledged and received; -1 = from the start';
 
 create or replace function pgps_internal.move(
-    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint, acked_total bigint = 0, outstanding integer = 0,
+    subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint,
+    acked_total bigint = 0, outstanding integer = 0,
     consumer text = null
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, consumer)
-    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event, move.acked_total, move.outstanding,
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+        acked_total, outstanding, consumer)
+    values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event,
+        move.acked_total, move.outstanding,
         move.consumer);
 end
 $$;
 comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text) is
 'Adds a position to the ledger; outstanding: how many events are received and not acknowledged, consumer: by whom';
 
-create or replace function pgps_internal.has_rest(event_ids bigint[], ids int8multirange, skip int8multirange, after_event bigint) returns boolean
+create or replace function pgps_internal.has_rest(
+    event_ids bigint[], ids int8multirange, skip int8multirange, after_event bigint
+) returns boolean
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -54,9 +61,10 @@ $$;
 comment on function pgps_internal.has_rest(bigint[], int8multirange, int8multirange, bigint) is
 'True when a delivery, as a list or as ranges, has an event after one (null: any event) that is not skipped';
 
--- What comes next after a position begins here, for all who ask. Without settings attached and of one statement, so that it becomes a part
--- of the statement that asks and costs nothing of its own. With ties: a batch may have several deliveries of one class, where a filter was
--- asked about it in parts (isolate.sql), and several of one subscription, one for each type; who took some of a batch would lose the others.
+-- What comes next after a position begins here, for all who ask. Without settings attached and of one statement, so
+-- that it becomes a part of the statement that asks and costs nothing of its own. With ties: a batch may have several
+-- deliveries of one class, where a filter was asked about it in parts (isolate.sql), and several of one subscription,
+-- one for each type; who took some of a batch would lose the others.
 drop function if exists pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint);
 create or replace function pgps_internal.deliveries_after(
     class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, most bigint
@@ -64,16 +72,19 @@ create or replace function pgps_internal.deliveries_after(
 language sql stable rows 100
 begin atomic
     select d.* from pgps_internal.delivery d
-    where d.class_id = deliveries_after.class_id and d.batch_id >= greatest(deliveries_after.after_batch, deliveries_after.from_batch + 1)
+    where d.class_id = deliveries_after.class_id
+        and d.batch_id >= greatest(deliveries_after.after_batch, deliveries_after.from_batch + 1)
         and (d.batch_id > deliveries_after.after_batch or deliveries_after.after_event < any (d.event_ids)
             or deliveries_after.after_event < upper(d.ids) - 1)
-        and (deliveries_after.skip is null or isempty(deliveries_after.skip) or pgps_internal.has_rest(d.event_ids, d.ids, deliveries_after.skip,
+        and (deliveries_after.skip is null or isempty(deliveries_after.skip)
+            or pgps_internal.has_rest(d.event_ids, d.ids, deliveries_after.skip,
             case when d.batch_id = deliveries_after.after_batch then deliveries_after.after_event end))
     order by d.batch_id fetch first (deliveries_after.most) rows with ties;
 end;
 comment on function pgps_internal.deliveries_after(bigint, bigint, int8multirange, bigint, bigint, bigint) is
-'The next deliveries of a class that have an event of its member (from_batch, skip; null = none) after a position (batch, event), in order:
-at least so many (most), whole batches. The first may have events up to the position as well, each may have skipped ones: who unfolds a delivery leaves these out';
+'The next deliveries of a class that have an event of its member (from_batch, skip; null = none) after a position
+(batch, event), in order: at least so many (most), whole batches. The first may have events up to the position as well,
+each may have skipped ones: who unfolds a delivery leaves these out';
 
 create or replace view pgps_internal.assigned as
 select m.subscription_id, m.takes_batch, d.batch_id, d.class_id, d.type_id, e.event_id
@@ -85,7 +96,8 @@ cross join lateral (
     select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
 ) e
 where not e.event_id <@ m.skip;
-comment on view pgps_internal.assigned is 'All that is delivered to a subscription, wherever it is: a row for each event. Ask for a range of batches';
+comment on view pgps_internal.assigned is
+'All that is delivered to a subscription, wherever it is: a row for each event. Ask for a range of batches';
 
 create or replace function pgps_internal.next_events(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
@@ -101,17 +113,21 @@ declare
     v_is_plain boolean := true;
 begin
     if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id) then
-        select range_agg(int8range(f.event_id, f.event_id, '[]')), next_events.max_events + count(*), false into v_failed, v_most, v_is_plain
+        select range_agg(int8range(f.event_id, f.event_id, '[]')), next_events.max_events + count(*), false
+            into v_failed, v_most, v_is_plain
         from pgps_internal.failure f where f.subscription_id = next_events.subscription_id;
-    elsif exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id and not isempty(m.skip)) then
+    elsif exists (select from pgps_internal.member m where m.subscription_id = next_events.subscription_id
+        and not isempty(m.skip)) then
         v_is_plain := false;
     end if;
     if v_is_plain then
-        -- The usual case, without what the other needs: nothing is to be left out of a delivery but what lies before the position in the first one.
+        -- The usual case, without what the other needs: nothing is to be left out of a delivery but what lies before
+        -- the position in the first one.
         return query
         select d.batch_id, e.event_id, d.type_id
         from (
-            select d.batch_id, d.type_id, d.event_ids, d.ids, coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
+            select d.batch_id, d.type_id, d.event_ids, d.ids,
+                coalesce(sum(case when d.batch_id > next_events.after_batch then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
             from pgps_internal.member m
             cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, null, next_events.after_batch,
@@ -133,8 +149,9 @@ begin
     return query
     select d.batch_id, e.event_id, d.type_id
     from (
-        -- Only as many deliveries as it takes: a backlog must not make each call slower. A batch has a delivery for each type, so what
-        -- comes before is counted by whole batches (range, which takes less time than groups); how many events of one are skipped is not known before it is unfolded.
+        -- Only as many deliveries as it takes: a backlog must not make each call slower. A batch has a delivery for
+        -- each type, so what comes before is counted by whole batches (range, which takes less time than groups); how
+        -- many events of one are skipped is not known before it is unfolded.
         select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
             coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(m.skip) then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
@@ -157,9 +174,12 @@ begin
 end
 $$;
 comment on function pgps_internal.next_events(bigint, bigint, bigint, integer) is
-'The next events of a subscription after a position, in delivery order: batch, then event id; without those that are put back or failed';
+'The next events of a subscription after a position, in delivery order: batch, then event id; without those that are put
+back or failed';
 
-create or replace function pgps_internal.next_received(subscription_id bigint, at pgps_internal.position, max_events integer, has_failures boolean)
+create or replace function pgps_internal.next_received(
+    subscription_id bigint, at pgps_internal.position, max_events integer, has_failures boolean
+)
 returns pgps_internal.received[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
@@ -174,9 +194,10 @@ declare
     v_events bigint;
     v_is_plain boolean;
 begin
-    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time. Only when this is all
-    -- there is, so that nothing has to be cut.
-    select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events, v_is_plain
+    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time. Only
+    -- when this is all there is, so that nothing has to be cut.
+    select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events,
+        v_is_plain
     from pgps_internal.member m
     cross join lateral (
         select d as delivery from pgps_internal.delivery d
@@ -190,7 +211,8 @@ begin
     elsif cardinality(v_deliveries) < 3 and v_events <= 100 and v_is_plain and not next_received.has_failures then
         return nullif(array(
             select (d.batch_id, e.event_id, d.type_id,
-                case when (d.batch_id, e.event_id) <= (v_received_batch, v_received_event) then 2 else 1 end)::pgps_internal.received
+                case when (d.batch_id, e.event_id) <= (v_received_batch, v_received_event) then 2
+                    else 1 end)::pgps_internal.received
             from unnest(v_deliveries) d
             cross join lateral (
                 select unnest(d.event_ids)
@@ -203,15 +225,20 @@ begin
     end if;
     return (
         select array_agg((n.batch_id, n.event_id, n.type_id,
-            case when (n.batch_id, n.event_id) <= (v_received_batch, v_received_event) then 2 else 1 end)::pgps_internal.received
+            case when (n.batch_id, n.event_id) <= (v_received_batch, v_received_event) then 2
+                else 1 end)::pgps_internal.received
             order by n.batch_id, n.event_id)
-        from pgps_internal.next_events(next_received.subscription_id, v_after_batch, v_after_event, next_received.max_events) n);
+        from pgps_internal.next_events(next_received.subscription_id, v_after_batch, v_after_event,
+            next_received.max_events) n);
 end
 $$;
 comment on function pgps_internal.next_received(bigint, pgps_internal.position, integer, boolean) is
-'What next_events finds after a position, to be handed out: for the second time up to where it was received before; null when there is nothing';
+'What next_events finds after a position, to be handed out: for the second time up to where it was received before; null
+when there is nothing';
 
-create or replace function pgps_internal.pass_over(subscription pgps_internal.subscription, taken pgps_internal.received[]) returns void
+create or replace function pgps_internal.pass_over(
+    subscription pgps_internal.subscription, taken pgps_internal.received[]
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -224,17 +251,20 @@ begin
     where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
     if (pass_over.subscription).handler = 'all' then
         select t.* into v_last from unnest(pass_over.taken) t
-        where not exists (select from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = t.event_id)
+        where not exists (select from pgps_internal.failure f where f.subscription_id = v_id
+            and f.event_id = t.event_id)
         order by t.batch_id desc, t.event_id desc limit 1;
         if found then
-            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id, v_position.acked_total);
+            perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+                v_position.acked_total);
         end if;
     end if;
     perform pgps_internal.settle(v_id, array(select t.event_id from unnest(pass_over.taken) t));
 end
 $$;
 comment on function pgps_internal.pass_over(pgps_internal.subscription, pgps_internal.received[]) is
-'Goes on when nothing of what was taken can be shown: an unlogged log is empty after a crash, a policy may hide all of it since';
+'Goes on when nothing of what was taken can be shown: an unlogged log is empty after a crash, a policy may hide all of
+it since';
 
 create or replace function pgps_internal.is_ahead(subscription_id bigint, event_id bigint) returns boolean
 language plpgsql stable
@@ -244,10 +274,12 @@ begin
     return exists (
         select from pgps_internal.position_of(is_ahead.subscription_id) p
         join pgps_internal.assigned a on a.subscription_id = p.subscription_id and a.batch_id >= p.acked_batch
-        where not a.takes_batch and a.event_id = is_ahead.event_id and (a.batch_id, a.event_id) > (p.acked_batch, p.acked_event));
+        where not a.takes_batch and a.event_id = is_ahead.event_id
+            and (a.batch_id, a.event_id) > (p.acked_batch, p.acked_event));
 end
 $$;
-comment on function pgps_internal.is_ahead(bigint, bigint) is 'True while the position of a subscription has not come to an event of its own';
+comment on function pgps_internal.is_ahead(bigint, bigint) is
+'True while the position of a subscription has not come to an event of its own';
 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
 returns table (batch_id bigint, event_id bigint, type_id integer)
@@ -265,6 +297,7 @@ begin
         and (a.batch_id, a.event_id) <= ((received_events.at).received_batch, (received_events.at).received_event);
 end
 $$;
-comment on function pgps_internal.received_events(bigint, pgps_internal.position) is 'Events received and not acknowledged';
+comment on function pgps_internal.received_events(bigint, pgps_internal.position) is
+'Events received and not acknowledged';
 
 revoke all on all functions in schema pgps_internal from public;

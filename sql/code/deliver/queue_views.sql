@@ -1,11 +1,12 @@
--- What people look at: the three queue views of each event type. Each shows what the reader may see.
--- Views, not functions: a function in a view runs with the reader's rights, and nobody but the owner may execute internals.
+-- What people look at: the three queue views of each event type. Each shows what the reader may see. Views, not
+-- functions: a function in a view runs with the reader's rights, and nobody but the owner may execute internals.
 -- Writes: nothing.
 
 create or replace view pgps_internal.progress with (security_barrier) as
 select b.previous, b.snapshot, b.upto, coalesce(b.base_hi, 0) as base_hi,
     case when b.upto is null then coalesce(b.snapshot, '1:1:'::pg_snapshot) else b.previous end as before,
-    coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'), current_database()::text) as broker
+    coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
+        current_database()::text) as broker
 from (select) one left join lateral (select b.* from pgps_internal.batch b order by b.batch_id desc limit 1) b on true;
 comment on view pgps_internal.progress is 'How far dispatch is';
 
@@ -15,7 +16,8 @@ from pgps_internal.progress p
 cross join lateral (
     select c.* from pgps_internal.control c where c.xid >= pg_snapshot_xmax(p.before)
     union all
-    select c.* from pgps_internal.control c where c.xid in (select pg_snapshot_xip(p.before)) and c.xid < pg_snapshot_xmax(p.before)
+    select c.* from pgps_internal.control c where c.xid in (select pg_snapshot_xip(p.before))
+        and c.xid < pg_snapshot_xmax(p.before)
 ) c
 where c.hi > p.base_hi and (p.upto is null or c.xid > p.upto or not pg_visible_in_snapshot(c.xid, p.snapshot));
 comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.waiting';
@@ -33,7 +35,8 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.name = _count_waiting.event_type;
     -- The reader is who reads the view; anybody may call this and say it is another.
     if not found or not pg_has_role(session_user, _count_waiting.reader, 'member')
-        or not (has_table_privilege(_count_waiting.reader, v_type.endpoint, 'select') or pg_has_role(_count_waiting.reader, 'pgps_admin', 'usage')
+        or not (has_table_privilege(_count_waiting.reader, v_type.endpoint, 'select')
+            or pg_has_role(_count_waiting.reader, 'pgps_admin', 'usage')
             or has_table_privilege(_count_waiting.reader, v_type.endpoint, 'insert')) then
         return null;
     end if;
@@ -41,14 +44,16 @@ begin
     from pgps_internal.undispatched w where w.type_id = v_type.type_id;
     -- A name alone would be an attribute's, if there is one of that name.
     execute format('select count(*) from unnest($1) w(ids)
-        cross join lateral (select l.xid from %s l where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) offset 0) l
+        cross join lateral (select l.xid from %s l where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) '
+            'offset 0) l
         where l.xid in (select u from unnest($2) u)', v_type.log) using v_ranges, v_xids into v_count;
     return v_count;
 end
 $$;
 comment on function pgps._count_waiting(text, name) is
-'How many events wait for dispatch, counted in the log: the id ranges of statements that ran side by side overlap. For pgps.queues and
-pgps.activity, not for applications; null unless the session may be reader and reader may use the event type.';
+'How many events wait for dispatch, counted in the log: the id ranges of statements that ran side by side overlap. For
+pgps.queues and pgps.activity, not for applications; null unless the session may be reader and reader may use the event
+type.';
 grant execute on function pgps._count_waiting(text, name) to public;
 
 create or replace view pgps_internal.standing as
@@ -56,10 +61,12 @@ select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p
     coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event,
     -- Competing consumers do not wait for each other: each row has what one ack settled, and their sum counts.
     case when s.handler = 'any' and s.callback is null
-        then coalesce((select sum(t.acked_total) from pgps_internal.position t where t.subscription_id = s.subscription_id), 0)::bigint
+        then coalesce((select sum(t.acked_total) from pgps_internal.position t
+            where t.subscription_id = s.subscription_id), 0)::bigint
         else coalesce(p.acked_total, 0) end as acked_total, p.moved_at
 from pgps_internal.subscription s
-left join lateral (select p.* from pgps_internal.position p where p.subscription_id = s.subscription_id order by p.position_id desc limit 1) p on true;
+left join lateral (select p.* from pgps_internal.position p where p.subscription_id = s.subscription_id
+    order by p.position_id desc limit 1) p on true;
 comment on view pgps_internal.standing is 'The newest position of each subscription; see pgps_internal.position_of';
 
 create or replace view pgps_internal.unfolded as
@@ -84,7 +91,8 @@ cross join lateral (
     select coalesce(sum(d.rest), 0)::bigint as depth, min(d.batch_id) filter (where d.rest > 0) as first_batch
     from (
         select d.batch_id, case when d.batch_id > p.acked_batch and isempty(m.skip) then d.events
-            else (select count(*) from pgps_internal.unfolded e where e.class_id = d.class_id and e.batch_id = d.batch_id
+            else (select count(*) from pgps_internal.unfolded e where e.class_id = d.class_id
+                and e.batch_id = d.batch_id
                 and (e.batch_id > p.acked_batch or e.event_id > p.acked_event) and not e.event_id <@ m.skip) end as rest
         from pgps_internal.delivery d
         where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
@@ -92,15 +100,18 @@ cross join lateral (
 ) w
 where not m.takes_batch
 union all
-select m.subscription_id, m.type_id, (select count(*) from pgps_internal.share s where s.subscription_id = m.subscription_id and s.type_id = m.type_id),
+select m.subscription_id, m.type_id,
+    (select count(*) from pgps_internal.share s where s.subscription_id = m.subscription_id and s.type_id = m.type_id),
     (select min(x.created_at) from pgps_internal.share s join pgps_internal.batch x using (batch_id)
         where s.subscription_id = m.subscription_id and s.type_id = m.type_id)
 from pgps_internal.member m where m.takes_batch;
-comment on view pgps_internal.backlog is 'Events that wait for a subscription, and since when: from positions and deliveries, not by counting events';
+comment on view pgps_internal.backlog is
+'Events that wait for a subscription, and since when: from positions and deliveries, not by counting events';
 
 create or replace view pgps_internal.statement with (security_barrier) as
 select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at,
-    case when c.origin_id is not null then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin,
+    case when c.origin_id is not null
+        then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin,
     -- An immediate event is written in a transaction of its own.
     coalesce(nullif(c.raiser, '0'), c.xid) as publishers_xid
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
@@ -127,7 +138,8 @@ where has_table_privilege(current_user, t.endpoint, 'select')
         select from pgps_internal.share s where s.type_id = b.type_id and s.batch_id = b.batch_id
         union all
         select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id);
-comment on view pgps_internal.pending is 'Events in batches that some lane has not matched, or some subscription not acknowledged wholly; the in queues join it';
+comment on view pgps_internal.pending is
+'Events in batches that some lane has not matched, or some subscription not acknowledged wholly; the in queues join it';
 
 create or replace view pgps_internal.queue_audit with (security_barrier) as
 select q.type_id, q.kind, q.auditable, q.retention
@@ -137,15 +149,19 @@ comment on view pgps_internal.queue_audit is 'Which queues keep their events; th
 
 create or replace view pgps_internal.outgoing with (security_barrier) as
 select d.type_id, e.event_id, s.name as subscription, b.created_at as matched_at,
-    coalesce(f.attempts, sh.attempts, case when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 1 else 0 end) as attempts,
+    coalesce(f.attempts, sh.attempts, case when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 1
+        else 0 end) as attempts,
     case
         when f.state = 'settled' then 'delivered'
         when f.state is not null then f.state
         when sh.leased_until > pgps._clock() then 'leased'
-        when m.takes_batch and sh.event_id is null or not m.takes_batch and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then
-            case when exists (select from pgps_internal.backlog_gap g where g.subscription_id = m.subscription_id and g.type_id = d.type_id
+        when m.takes_batch and sh.event_id is null or not m.takes_batch
+            and (d.batch_id, e.event_id) <= (p.acked_batch, p.acked_event) then
+            case when exists (select from pgps_internal.backlog_gap g where g.subscription_id = m.subscription_id
+                and g.type_id = d.type_id
                 and case when g.ids is not null then e.event_id <@ g.ids
-                    else (d.batch_id, e.event_id) > (g.after_batch, g.after_event) and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
+                    else (d.batch_id, e.event_id) > (g.after_batch, g.after_event)
+                        and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
                 then 'gap' else 'delivered' end
         when (d.batch_id, e.event_id) <= (p.received_batch, p.received_event) then 'received'
         else 'waiting' end as state
@@ -162,12 +178,15 @@ cross join lateral (
     select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r
 ) e
 left join pgps_internal.failure f on f.subscription_id = m.subscription_id and f.event_id = e.event_id
-left join pgps_internal.share sh on sh.subscription_id = m.subscription_id and sh.event_id = e.event_id and m.takes_batch
+left join pgps_internal.share sh on sh.subscription_id = m.subscription_id and sh.event_id = e.event_id
+    and m.takes_batch
 where has_table_privilege(current_user, t.endpoint, 'select') and not e.event_id <@ m.skip
 union all
 select d.type_id, e.event_id, s.name, d.matched_at, 1, case when exists (select from pgps_internal.backlog_gap g
-        where g.subscription_id = m.subscription_id and g.type_id = d.type_id and case when g.ids is not null then e.event_id <@ g.ids
-            else (d.batch_id, e.event_id) > (g.after_batch, g.after_event) and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
+        where g.subscription_id = m.subscription_id and g.type_id = d.type_id and case when g.ids is not null
+            then e.event_id <@ g.ids
+            else (d.batch_id, e.event_id) > (g.after_batch, g.after_event)
+                and (d.batch_id, e.event_id) <= (g.upto_batch, g.upto_event) end)
         then 'gap' else 'delivered' end
 from pgps_internal.delivered d
 join pgps_internal.event_type t using (type_id)
@@ -193,20 +212,24 @@ cross join lateral (
 ) e
 where has_table_privilege(current_user, t.endpoint, 'select') and d.batch_id > f.from_batch
     and (d.batch_id, e.event_id) <= (f.upto_batch, f.upto_event) and not e.event_id <@ (f.skip + f.missed);
-comment on view pgps_internal.outgoing is 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
+comment on view pgps_internal.outgoing is
+'Deliveries unfolded: one row for each event and subscription; the out queues join it';
 
 create or replace view pgps_internal.failed with (security_barrier) as
 -- What a callback says may come from its owner's own tables: for the owner and administrators only.
 select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate,
-    case when pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage') then f.error end as error, f.state
+    case when pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage')
+        then f.error end as error, f.state
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
-where has_table_privilege(current_user, t.endpoint, 'select') and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
+where has_table_privilege(current_user, t.endpoint, 'select')
+    and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
 union all
 select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstate,
     case when pg_has_role(current_user, 'pgps_admin', 'usage') or exists (select from pgps_internal.subscription s
-        where s.name = d.subscription and s.created_at <= d.failed_at and pg_has_role(current_user, s.owner::oid, 'usage')) then d.error end, d.state
+        where s.name = d.subscription and s.created_at <= d.failed_at
+            and pg_has_role(current_user, s.owner::oid, 'usage')) then d.error end, d.state
 from pgps_internal.discarded d join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
 comment on view pgps_internal.failed is 'Failed steps; the exception queues join it';
@@ -220,12 +243,14 @@ set search_path = pg_catalog, pg_temp
 as $$
     select coalesce(string_agg(format('l.%I as %I, ', a.name, case
         when a.name <> all (shown_attributes.own) then a.name
-        when not exists (select from pgps_internal.attributes_of(shown_attributes.endpoint) b where b.name = 'attribute_' || a.name)
+        when not exists (select from pgps_internal.attributes_of(shown_attributes.endpoint) b
+            where b.name = 'attribute_' || a.name)
             then 'attribute_' || a.name
         else 'attribute_' || a.name || '_' end), ''), '')
     from pgps_internal.attributes_of(shown_attributes.endpoint) a
 $$;
 comment on function pgps_internal.shown_attributes(regclass, text[]) is
-'The attributes of a type as the first columns of a queue; one that is named as a column of the queue''s own is shown as attribute_<name>';
+'The attributes of a type as the first columns of a queue; one that is named as a column of the queue''s own is shown as
+attribute_<name>';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,13 +1,15 @@
--- Receiving as typed rows: pgps_queue.<type>_receive, made for each event type, gives the attributes as columns and not as JSON, and takes
--- several subscriptions at once: those that are at the same place of the same class share the rows. What it cannot do plainly (events put
--- back, competing consumers, policies, patterns, events that were kept aside) it leaves to pgps.receive, and gives the same rows.
+-- Receiving as typed rows: pgps_queue.<type>_receive, made for each event type, gives the attributes as columns and not
+-- as JSON, and takes several subscriptions at once: those that are at the same place of the same class share the rows.
+-- What it cannot do plainly (events put back, competing consumers, policies, patterns, events that were kept aside) it
+-- leaves to pgps.receive, and gives the same rows.
 -- Locks: the turns of the subscriptions, in the order of their ids, until the transaction ends.
 -- Writes: position.
 
 do $$
 begin
     if to_regtype('pgps_internal.run') is null then
-        -- Events that follow upon each other in one delivery and come from one statement; places: of the subscriptions in the call.
+        -- Events that follow upon each other in one delivery and come from one statement; places: of the subscriptions
+        -- in the call.
         create type pgps_internal.run as (
             batch_id bigint,
             lo bigint,
@@ -24,7 +26,8 @@ begin
             broker text,
             publishers_xid xid8
         );
-    elsif not exists (select from pg_attribute a where a.attrelid = 'pgps_internal.run'::regclass and a.attname = 'publishers_xid') then
+    elsif not exists (select from pg_attribute a where a.attrelid = 'pgps_internal.run'::regclass
+        and a.attname = 'publishers_xid') then
         alter type pgps_internal.run add attribute publishers_xid xid8;
     end if;
 end
@@ -53,7 +56,8 @@ begin
         from d cross join lateral (
             select min(i.id) as lo, max(i.id) as hi
             from (select e.id, e.id - row_number() over (order by e.id) as island from unnest(d.event_ids) e(id)
-                where (d.batch_id > next_runs.after_batch or e.id > next_runs.after_event) and not e.id <@ next_runs.skip) i
+                where (d.batch_id > next_runs.after_batch or e.id > next_runs.after_event)
+                    and not e.id <@ next_runs.skip) i
             group by i.island
             union all
             select lower(m), upper(m) - 1 from unnest(d.ids * case when d.batch_id = next_runs.after_batch
@@ -67,7 +71,8 @@ begin
     )
     -- Not across segments of the log: a run is looked for in one of them.
     select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
-        null, null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo, s.segment) into v_runs
+        null, null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo,
+            s.segment) into v_runs
     from cut c cross join lateral generate_series(c.lo / 65536, c.hi / 65536) s(segment);
     return v_runs;
 end
@@ -90,10 +95,12 @@ begin
             or exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
             or exists (select from pgps_internal.delivery d
                 where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
-                    and (d.batch_id > p.acked_batch or p.acked_event < any (d.event_ids) or p.acked_event < upper(d.ids) - 1)));
+                    and (d.batch_id > p.acked_batch or p.acked_event < any (d.event_ids)
+                        or p.acked_event < upper(d.ids) - 1)));
 end
 $$;
-comment on function pgps_internal.have_news(bigint[]) is 'False when none of these subscriptions has anything to hand out';
+comment on function pgps_internal.have_news(bigint[]) is
+'False when none of these subscriptions has anything to hand out';
 
 create or replace function pgps_internal.is_behind(subscription_id bigint) returns boolean
 language plpgsql stable
@@ -107,10 +114,12 @@ begin
 end
 $$;
 comment on function pgps_internal.is_behind(bigint) is
-'True when a subscription has deliveries of a later batch than it has acknowledged: have_news would say so, too, for four times the cost';
+'True when a subscription has deliveries of a later batch than it has acknowledged: have_news would say so, too, for
+four times the cost';
 
 create or replace function pgps_internal.take_runs(
-    subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text, out runs pgps_internal.run[], out others integer[]
+    subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
+    out runs pgps_internal.run[], out others integer[]
 ) language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -124,12 +133,15 @@ begin
     runs := '{}';
     others := '{}';
     for v_group in
-        select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event, p.outstanding,
+        select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event,
+            p.outstanding,
             p.consumer, s.handler = 'all' and not (take_runs.event_type).has_policy
                 and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
                 -- The handler clause is looked at for registrations of clients.
-                and not exists (select from pgps_internal.registration r where r.subscription_id = s.subscription_id) as is_plain,
-            array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals, range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
+                and not exists (select from pgps_internal.registration r
+                    where r.subscription_id = s.subscription_id) as is_plain,
+            array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals,
+                range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
         from unnest(take_runs.subscription_ids) with ordinality u(subscription_id, place)
         join pgps_internal.subscription s using (subscription_id)
         join pgps_internal.member m using (subscription_id)
@@ -139,11 +151,13 @@ begin
         order by min(u.place)
     loop
         if v_group.is_plain then
-            v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch, v_group.acked_event,
+            v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch,
+                v_group.acked_event,
                 take_runs.max_events);
             continue when v_found is null;
             execute 'select pgps_internal.statements_' || (take_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
-            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker() into v_told;
+            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker()
+                into v_told;
         end if;
         if not v_group.is_plain or v_told is null then
             others := others || array(select generate_series(lower(r), upper(r) - 1) from unnest(v_group.places) r);
@@ -151,11 +165,14 @@ begin
         end if;
         v_last := v_found[cardinality(v_found)];
         v_events := (select sum(r.hi - r.lo + 1) from unnest(v_found) r);
-        if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event, v_group.outstanding)
+        if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event,
+            v_group.outstanding)
                 or v_group.consumer is distinct from take_runs.consumer then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding,
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+                received_event, acked_total, outstanding,
                 consumer)
-            select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events, take_runs.consumer
+            select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events,
+                take_runs.consumer
             from unnest(v_group.ids, v_group.totals) u(id, total);
         end if;
         runs := runs || v_told;
@@ -163,8 +180,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer, text) is
-'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same place of the same class.
-others: places of those for which pgps.receive has to do it';
+'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same
+place of the same class. others: places of those for which pgps.receive has to do it';
 
 create or replace function pgps_internal.enter_receive_rows() returns trigger
 language plpgsql security definer
@@ -178,7 +195,8 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = new.type_id;
     if coalesce(new.max_events, 0) <= 0 then
-        raise exception 'invalid max_events %', new.max_events using errcode = '22023', hint = 'Give a positive number.';
+        raise exception 'invalid max_events %', new.max_events using errcode = '22023',
+            hint = 'Give a positive number.';
     end if;
     if new.consumer is not null then
         perform pgps_internal.check_consumer(new.consumer);
@@ -193,7 +211,8 @@ begin
         using errcode = '55000', hint = 'Subscribe without execute to receive events yourself.';
     elsif v_wrong.state = 'suspended' then
         raise exception 'subscription "%" is suspended: %', v_wrong.name, v_wrong.last_error
-        using errcode = '55000', hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_wrong.name));
+        using errcode = '55000',
+            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_wrong.name));
     elsif v_wrong.name is not null then
         raise exception 'subscription "%" is to %, not to event type "%"', v_wrong.name, v_wrong.event_type, v_type.name
         using errcode = '22023', hint = 'Use the function of its own event type, or pgps.receive.';
@@ -207,9 +226,11 @@ begin
             return new;
         end if;
     end if;
-    perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s where s.handler = 'all'));
+    perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s
+        where s.handler = 'all'));
     select t.runs, t.others into new.runs, new.others
-    from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
+    from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id
+        from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
         v_type, new.max_events, new.consumer) t;
     return new;
 end
@@ -220,7 +241,8 @@ do $$
 begin
     if to_regclass('pgps._receive_rows_calls') is null then
         create view pgps._receive_rows_calls as
-        select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events, null::name as caller,
+        select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events,
+            null::name as caller,
             null::pgps_internal.run[] as runs, null::integer[] as others where false;
         alter view pgps._receive_rows_calls alter column caller set default current_user;
         create trigger enter instead of insert on pgps._receive_rows_calls
@@ -255,7 +277,8 @@ begin
         raise exception 'subscription "%" is internal', v_internal
         using errcode = '55000', hint = 'Its events are acknowledged when its function returns.';
     end if;
-    perform pgps_internal.hold_subscriptions(array(select distinct s.subscription_id from unnest(v_subscriptions) s where s.handler = 'all'));
+    perform pgps_internal.hold_subscriptions(array(select distinct s.subscription_id from unnest(v_subscriptions) s
+        where s.handler = 'all'));
     with wanted as (
         select distinct s.subscription_id, s.handler = 'all' and not exists (select from pgps_internal.failure f
             where f.subscription_id = s.subscription_id) as is_plain from unnest(v_subscriptions) s
@@ -263,12 +286,15 @@ begin
     plain as materialized (
         select w.subscription_id, p.received_batch, p.received_event, p.acked_total, p.outstanding
         from wanted w cross join lateral pgps_internal.position_of(w.subscription_id) p
-        where w.is_plain and (p.consumer is not distinct from args ->> 'consumer' or (select pgps_internal.require_consumer(s, p, args ->> 'consumer')
+        where w.is_plain and (p.consumer is not distinct from args ->> 'consumer'
+            or (select pgps_internal.require_consumer(s, p, args ->> 'consumer')
             from pgps_internal.subscription s where s.subscription_id = w.subscription_id))
     ),
     moved as (
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding)
-        select p.subscription_id, p.received_batch, p.received_event, p.received_batch, p.received_event, p.acked_total + p.outstanding, 0
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+            acked_total, outstanding)
+        select p.subscription_id, p.received_batch, p.received_event, p.received_batch, p.received_event,
+            p.acked_total + p.outstanding, 0
         from plain p where p.outstanding > 0
     ),
     other as materialized (
@@ -282,13 +308,16 @@ begin
         select o.subscription_id, o.acked from other o
     )
     select jsonb_agg(a.acked order by n.place) into v_acked
-    from generate_subscripts(v_subscriptions, 1) n(place) join acked a on a.subscription_id = (v_subscriptions[n.place]).subscription_id;
+    from generate_subscripts(v_subscriptions, 1) n(place)
+        join acked a on a.subscription_id = (v_subscriptions[n.place]).subscription_id;
     return v_acked;
 end
 $$;
 comment on function pgps_internal.do_ack_each(name, jsonb) is 'See pgps.ack_each';
 
-create or replace function pgps.ack_each(subscriptions text[], consumer text = null) returns table (subscription text, acked bigint)
+create or replace function pgps.ack_each(
+    subscriptions text[], consumer text = null
+) returns table (subscription text, acked bigint)
 language sql
 begin atomic
     select n.name, a.acked::bigint
@@ -297,8 +326,8 @@ begin atomic
     join unnest(ack_each.subscriptions) with ordinality n(name, place) using (place);
 end;
 comment on function pgps.ack_each(text[], text) is
-'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of each. consumer: as for pgps.ack.
-Needs to own all of them. Errors: 22023 null, 42704, 42501, 55000 internal.';
+'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of
+each. consumer: as for pgps.ack. Needs to own all of them. Errors: 22023 null, 42704, 42501, 55000 internal.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack_each(text[], text) to public;

@@ -13,7 +13,8 @@ begin
         cross join lateral (select d.* from pgps_internal.delivery d
             where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1)
                 and (d.batch_id > p.acked_batch
-                    or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event and not e.event_id <@ m.skip))
+                    or exists (select from pgps_internal.event_ids(d) e(event_id) where e.event_id > p.acked_event
+                        and not e.event_id <@ m.skip))
             order by d.batch_id limit 1) d
         where not m.takes_batch and (low_of_subscriptions.type_id is null or m.type_id = low_of_subscriptions.type_id));
 end
@@ -57,8 +58,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format('insert into pgps_internal.position
-            (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, moved_at, consumer)
-        (select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, o.received_event,
+            (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, '
+                'moved_at, consumer)
+        (select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, '
+            'o.received_event,
             o.acked_total, o.outstanding, o.moved_at, o.consumer
         from %1$s o join pgps_internal.subscription s using (subscription_id)
         where not (s.handler = ''any'' and s.callback is null) and not exists (select from pgps_internal.position n

@@ -1,5 +1,6 @@
--- CALL pgps.run_subscribers(): internal subscriptions in the session of whoever calls, owners in turn, each batch in its own transaction.
--- A worker does the same with pgps.run_subscriber. Callbacks leave nothing in the session: see left_behind.sql. Locks: those of pgps_internal.run.
+-- CALL pgps.run_subscribers(): internal subscriptions in the session of whoever calls, owners in turn, each batch in
+-- its own transaction. A worker does the same with pgps.run_subscriber. Callbacks leave nothing in the session: see
+-- left_behind.sql. Locks: those of pgps_internal.run.
 -- Writes: nothing.
 
 create or replace procedure pgps.run_subscribers()
@@ -16,8 +17,8 @@ begin
     v_names := pgps._runnable();
     commit;
     v_locks := pgps._session_locks();
-    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call. After each batch it is
-    -- the next owner's turn.
+    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call.
+    -- After each batch it is the next owner's turn.
     while pg_catalog.cardinality(v_names) operator(pg_catalog.>) 0 loop
         v_name := v_names[1];
         if pgps._run(v_name, v_name operator(pg_catalog.<>) all (v_begun)) operator(pg_catalog.>) 0 then
@@ -37,11 +38,13 @@ begin
 end
 $$;
 comment on procedure pgps.run_subscribers() is
-'Runs all internal subscriptions (paper, section 5.2), each in its own transaction, until nothing waits: owners in turn, batch by batch, those of
-one owner by priority; tries failed events again without waiting for their time. Callbacks run in this session and leave nothing in it: settings are
-compared, temporary objects, LISTENs and advisory locks taken back, prepared statements and currval forgotten. Only settings like my.own that no
-role or database has are not known: a worker, which resets its sessions, does not have that gap. Not inside a transaction block.
-Needs pgps_worker or pgps_admin. Errors: 2D000 in a transaction, 55000 a cursor with hold is open, or a callback gave one of your locks away.';
+'Runs all internal subscriptions (paper, section 5.2), each in its own transaction, until nothing waits: owners in turn,
+batch by batch, those of one owner by priority; tries failed events again without waiting for their time. Callbacks run
+in this session and leave nothing in it: settings are compared, temporary objects, LISTENs and advisory locks taken
+back, prepared statements and currval forgotten. Only settings like my.own that no role or database has are not known: a
+worker, which resets its sessions, does not have that gap. Not inside a transaction block. Needs pgps_worker or
+pgps_admin. Errors: 2D000 in a transaction, 55000 a cursor with hold is open, or a callback gave one of your locks
+away.';
 
 create or replace function pgps._runnable() returns text[]
 language plpgsql security definer
@@ -55,12 +58,14 @@ begin
             hint = format('Callbacks could read from it. First: close %I', v_cursor);
     end if;
     perform pgps_internal.learn_settings();
-    return (select coalesce(array_agg(s.name order by s.highest desc, s.owner, s.priority desc, s.subscription_id), '{}')
+    return (select coalesce(array_agg(s.name order by s.highest desc, s.owner, s.priority desc, s.subscription_id),
+        '{}')
         from (select s.*, max(s.priority) over (partition by s.owner) as highest from pgps_internal.subscription s
             where s.callback is not null and s.state = 'active') s);
 end
 $$;
-comment on function pgps._runnable() is 'Names of the active internal subscriptions, owner by owner, of each by priority; see pgps.run_subscribers';
+comment on function pgps._runnable() is
+'Names of the active internal subscriptions, owner by owner, of each by priority; see pgps.run_subscribers';
 
 create or replace function pgps._behind(names text[]) returns text[]
 language sql security definer stable
@@ -71,7 +76,8 @@ as $$
     left join pgps_internal.subscription s using (name)
     left join pgps_internal.subscription f on f.name = _behind.names[1]
 $$;
-comment on function pgps._behind(text[]) is 'Names of subscriptions with those of the first one''s owner behind the others; see pgps.run_subscribers';
+comment on function pgps._behind(text[]) is
+'Names of subscriptions with those of the first one''s owner behind the others; see pgps.run_subscribers';
 
 create or replace function pgps._run(subscription text, hurry boolean) returns bigint
 language plpgsql security definer
@@ -83,14 +89,19 @@ declare
     v_subscription pgps_internal.subscription;
     v_events bigint;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.name = _run.subscription and s.callback is not null;
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = _run.subscription
+        and s.callback is not null;
     -- Not where nothing waits: to take the turn is to write.
-    if not found or (pgps_internal.next_delivery(v_subscription.subscription_id)).event_id is null and not (_run.hurry and exists (
-            select from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state = 'retrying')) then
+    if not found or (pgps_internal.next_delivery(v_subscription.subscription_id)).event_id is null
+        and not (_run.hurry and exists (
+            select from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
+                and f.state = 'retrying')) then
         return 0;
     end if;
-    v_events := pgps_internal.run(v_subscription, pgps_internal.setting('run_batch_events')::integer, _run.hurry, false);
-    -- LISTEN and UNLISTEN take effect at the commit, in their order, and cannot be seen before: these are the last ones.
+    v_events := pgps_internal.run(v_subscription, pgps_internal.setting('run_batch_events')::integer, _run.hurry,
+        false);
+    -- LISTEN and UNLISTEN take effect at the commit, in their order, and cannot be seen before: these are the last
+    -- ones.
     unlisten *;
     foreach v_channel in array v_channels loop
         execute format('listen %I', v_channel);
@@ -98,20 +109,23 @@ begin
     return v_events;
 end
 $$;
-comment on function pgps._run(text, boolean) is 'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
+comment on function pgps._run(text, boolean) is
+'One transaction''s worth of an internal subscription; see pgps.run_subscribers';
 
 create or replace function pgps._session_locks() returns text[]
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(array_agg(format(case l.objsubid when 1 then '%3$s(%4$s)' else '%3$s(%1$s, %2$s)' end, l.classid::bigint::bit(32)::integer,
+    select coalesce(array_agg(format(case l.objsubid when 1 then '%3$s(%4$s)' else '%3$s(%1$s, %2$s)' end,
+        l.classid::bigint::bit(32)::integer,
         l.objid::bigint::bit(32)::integer, case l.mode when 'ShareLock' then '_shared' else '' end,
         (l.classid::bigint << 32) | l.objid::bigint)), '{}')
     from pg_locks l
     where l.locktype = 'advisory' and l.pid = pg_backend_pid() and l.granted
         and l.database = (select d.oid from pg_database d where d.datname = current_database())
 $$;
-comment on function pgps._session_locks() is 'Advisory locks that this session holds, as in pg_advisory_lock_shared(1, 2); see pgps.run_subscribers';
+comment on function pgps._session_locks() is
+'Advisory locks that this session holds, as in pg_advisory_lock_shared(1, 2); see pgps.run_subscribers';
 
 create or replace function pgps._restore_locks(before text[]) returns void
 language plpgsql
@@ -140,11 +154,14 @@ begin
 end
 $$;
 comment on function pgps._restore_locks(text[]) is
-'Outside of a transaction''s work: gives back the session''s advisory locks that callbacks took, and takes those again that they released. Errors: 55000.';
+'Outside of a transaction''s work: gives back the session''s advisory locks that callbacks took, and takes those again
+that they released. Errors: 55000.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(), pgps._restore_locks(text[]) from public;
+revoke all on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(),
+    pgps._restore_locks(text[]) from public;
 revoke all on procedure pgps.run_subscribers() from public;
-grant execute on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(), pgps._restore_locks(text[])
+grant execute on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(),
+    pgps._restore_locks(text[])
 to pgps_worker, pgps_admin;
 grant execute on procedure pgps.run_subscribers() to pgps_worker, pgps_admin;

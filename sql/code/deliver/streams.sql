@@ -1,16 +1,20 @@
--- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch, event), as in
--- positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is told that it was read.
+-- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch,
+-- event), as in positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is
+-- told that it was read.
 -- Locks: the turn of the subscription when its position moves, until the transaction ends.
 -- Writes: failure, stream.
 
 create or replace view pgps.publications with (security_barrier) as
-select t.name as event_type, c.xid, c.lo as first_event, c.hi as last_event, c.published_at, pg_get_userbyid(c.publisher) as publisher,
-    coalesce((select o.name from pgps_internal.origin o where o.origin_id = c.origin_id), (select p.broker from pgps_internal.progress p)) as origin
+select t.name as event_type, c.xid, c.lo as first_event, c.hi as last_event, c.published_at,
+    pg_get_userbyid(c.publisher) as publisher,
+    coalesce((select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
+        (select p.broker from pgps_internal.progress p)) as origin
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select') and not t.has_policy;
 comment on view pgps.publications is
-'What the events of one publishing statement have in common, while the broker holds them: those with this xid from first_event to last_event. For readers
-of many events, who look it up once for each statement; not of event types with policies, of which a reader may not see all';
+'What the events of one publishing statement have in common, while the broker holds them: those with this xid from
+first_event to last_event. For readers of many events, who look it up once for each statement; not of event types with
+policies, of which a reader may not see all';
 
 create or replace function pgps_internal.find_stream(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -27,13 +31,15 @@ begin
         using errcode = '55000', hint = 'Subscribe with handler => ''all'' to read events as a stream.';
     elsif v_subscription.state = 'suspended' then
         raise exception 'subscription "%" is suspended: %', v_subscription.name, v_subscription.last_error
-        using errcode = '55000', hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
+        using errcode = '55000',
+            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
     end if;
     perform pgps_internal.require_rights(v_subscription);
     return v_subscription;
 end
 $$;
-comment on function pgps_internal.find_stream(name, text) is 'The subscription of that name, when it can be read as a stream; 42704, 42501, 55000';
+comment on function pgps_internal.find_stream(name, text) is
+'The subscription of that name, when it can be read as a stream; 42704, 42501, 55000';
 
 create or replace function pgps_internal.do_open_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -44,13 +50,15 @@ declare
     v_position pgps_internal.position := pgps_internal.position_of(v_subscription.subscription_id);
     v_other pgps_internal.stream;
 begin
-    insert into pgps_internal.stream as s (subscription_id, holder) values (v_subscription.subscription_id, pgps_internal.holder())
+    insert into pgps_internal.stream as s (subscription_id, holder)
+        values (v_subscription.subscription_id, pgps_internal.holder())
     on conflict (subscription_id) do update set holder = excluded.holder, opened_at = pgps_internal.clock()
     where not exists (select from pg_stat_get_activity(null) a
         where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = s.holder and a.pid <> pg_backend_pid());
     if not found then
         select s.* into v_other from pgps_internal.stream s where s.subscription_id = v_subscription.subscription_id;
-        raise exception 'subscription "%" is read as a stream already, by server process % since %', v_subscription.name,
+        raise exception 'subscription "%" is read as a stream already, by server process % since %',
+            v_subscription.name,
             split_part(v_other.holder, '@', 1), v_other.opened_at
         using errcode = '55006', hint = 'Stop the other query, or subscribe once for each query.';
     end if;
@@ -68,11 +76,14 @@ begin atomic
     select pgps._call('open_stream', jsonb_build_object('subscription', open_stream.subscription));
 end;
 comment on function pgps.open_stream(text) is
-'Makes this session the one that reads a subscription as a stream, while it is connected; returns broker (which database this is),
-subscription_id, event_type (null for a pattern), batch and event (the position up to which it has been acknowledged) and last_batch.
-Needs to own the subscription. Errors: 42704, 42501, 55006 another session reads it, 55000 internal, shared or suspended.';
+'Makes this session the one that reads a subscription as a stream, while it is connected; returns broker (which database
+this is), subscription_id, event_type (null for a pattern), batch and event (the position up to which it has been
+acknowledged) and last_batch. Needs to own the subscription. Errors: 42704, 42501, 55006 another session reads it, 55000
+internal, shared or suspended.';
 
-create or replace function pgps_internal.stream_parts(subscription_id bigint, after_batch bigint, after_event bigint, most bigint)
+create or replace function pgps_internal.stream_parts(
+    subscription_id bigint, after_batch bigint, after_event bigint, most bigint
+)
 returns table (batch_id bigint, type_id integer, class_id bigint, ids int8multirange, events bigint, last_event bigint)
 language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -81,24 +92,30 @@ as $$
 begin
     return query
     select d.batch_id, d.type_id, d.class_id, w.ids,
-        case when w.ids is null then d.events else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
-        case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1) else upper(w.ids) - 1 end
+        case when w.ids is null then d.events
+            else (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(w.ids) r) end,
+        case when w.ids is null then greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1)
+            else upper(w.ids) - 1 end
     from pgps_internal.member m
     cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
         stream_parts.after_event, stream_parts.most) d
     -- Null: the whole delivery, the usual case, which need not be unfolded.
     cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
         else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
-            - case when d.batch_id = stream_parts.after_batch then int8multirange(int8range(null, stream_parts.after_event, '(]')) else '{}' end
+            - case when d.batch_id = stream_parts.after_batch
+                then int8multirange(int8range(null, stream_parts.after_event, '(]')) else '{}' end
         end as ids) w
     where m.subscription_id = stream_parts.subscription_id and (w.ids is null or not isempty(w.ids))
     order by d.batch_id;
 end
 $$;
 comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint) is
-'What is delivered to a subscription after a position, at most so many deliveries of each class; ids: null = all of the delivery';
+'What is delivered to a subscription after a position, at most so many deliveries of each class; ids: null = all of the
+delivery';
 
-create or replace function pgps_internal.require_position(subscription pgps_internal.subscription, batch bigint, event bigint) returns void
+create or replace function pgps_internal.require_position(
+    subscription pgps_internal.subscription, batch bigint, event bigint
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -110,17 +127,23 @@ begin
         using errcode = '22023', hint = 'Give batch and event as pgps.open_stream or pgps.end_of_stream returned them.';
     end if;
     if (v_position.acked_batch, v_position.acked_event) > (require_position.batch, require_position.event) then
-        raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, where this reader stands',
-            (require_position.subscription).name, v_position.acked_batch, v_position.acked_event, require_position.batch, require_position.event
-        using errcode = '55000', hint = 'Another consumer reads it too, or this reader goes on from an old checkpoint. Subscribe once for each reader.';
+        raise exception 'subscription "%" has been acknowledged up to batch %, event %: beyond batch %, event %, '
+            'where this reader stands',
+            (require_position.subscription).name, v_position.acked_batch, v_position.acked_event,
+                require_position.batch, require_position.event
+        using errcode = '55000',
+            hint = 'Another consumer reads it too, or this reader goes on from an old checkpoint. Subscribe once for '
+            'each reader.';
     elsif require_position.batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
-        raise exception 'there is no batch % yet: this reader goes on from a checkpoint of another broker, or of a later state of this one', require_position.batch
+        raise exception 'there is no batch % yet: this reader goes on from a checkpoint of another broker, or of a '
+            'later state of this one', require_position.batch
         using errcode = '55000', hint = 'Begin with a new checkpoint: it goes on from where the subscription stands.';
     end if;
 end
 $$;
 comment on function pgps_internal.require_position(pgps_internal.subscription, bigint, bigint) is
-'Raises 55000 when a reader cannot go on from a position: what lies behind it has been acknowledged, or it is not there yet';
+'Raises 55000 when a reader cannot go on from a position: what lies behind it has been acknowledged, or it is not there
+yet';
 
 create or replace function pgps_internal.do_end_of_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -139,13 +162,15 @@ declare
     v_due pgps_internal.received[] := '{}';
 begin
     if v_max <= 0 then
-        raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
+        raise exception 'invalid max_events %', v_max using errcode = '22023',
+            hint = 'Give a positive number, or null for all that waits.';
     end if;
     perform pgps_internal.require_position(v_subscription, v_after_batch, v_after_event);
     if v_subscription.state = 'active' then
         with b as materialized (
             select p.batch_id, sum(p.events) as events, max(p.last_event) as last_event
-            from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, least(v_max, 1000000) + 1) p group by p.batch_id
+            from pgps_internal.stream_parts(v_id, v_after_batch, v_after_event, least(v_max, 1000000) + 1) p
+                group by p.batch_id
         ),
         r as (select b.*, sum(b.events) over (order by b.batch_id) as running from b)
         select r.batch_id, r.last_event, r.running into v_batch, v_event, v_events from r
@@ -155,8 +180,10 @@ begin
             v_event := v_after_event;
             v_events := 0;
         elsif v_events > v_max then
-            -- The first batch alone is more than that: a part of it, or all when the rest of it has been put back or has failed.
-            select max(e.event_id), count(*) into v_part, v_events from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
+            -- The first batch alone is more than that: a part of it, or all when the rest of it has been put back or
+            -- has failed.
+            select max(e.event_id), count(*) into v_part, v_events
+                from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
             where e.batch_id = v_batch;
             v_event := case when v_events = v_max then v_part else v_event end;
         end if;
@@ -170,17 +197,20 @@ end
 $$;
 comment on function pgps_internal.do_end_of_stream(name, jsonb) is 'See pgps.end_of_stream';
 
-create or replace function pgps.end_of_stream(subscription text, batch bigint, event bigint, max_events bigint = null) returns jsonb
+create or replace function pgps.end_of_stream(subscription text, batch bigint, event bigint, max_events bigint = null)
+returns jsonb
 language sql
 begin atomic
-    select pgps._call('end_of_stream', jsonb_build_object('subscription', end_of_stream.subscription, 'batch', end_of_stream.batch,
+    select pgps._call('end_of_stream',
+        jsonb_build_object('subscription', end_of_stream.subscription, 'batch', end_of_stream.batch,
         'event', end_of_stream.event, 'max_events', end_of_stream.max_events));
 end;
 comment on function pgps.end_of_stream(text, bigint, bigint, bigint) is
-'How far a reader that stands at (batch, event) can go: batch, event, events (how many in between) and retried (ids of events that were
-put back from the exception queue and come again with this step). max_events: at about most that many, whole batches where they fit; null = all that is
-dispatched. A paused subscription stays where it is. Needs to own the subscription.
-Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or as pgps.open_stream.';
+'How far a reader that stands at (batch, event) can go: batch, event, events (how many in between) and retried (ids of
+events that were put back from the exception queue and come again with this step). max_events: at about most that many,
+whole batches where they fit; null = all that is dispatched. A paused subscription stays where it is. Needs to own the
+subscription. Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or as
+pgps.open_stream.';
 
 create or replace function pgps_internal.do_slice_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -199,9 +229,12 @@ begin
     select coalesce(range_agg(int8range(f.event_id, f.event_id, '[]')), '{}') into v_failed
     from pgps_internal.failure f where f.subscription_id = v_id;
     with p as (
-        select p.batch_id, p.type_id, coalesce(p.ids, d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - v_failed
-            - case when p.batch_id = v_upto_batch then int8multirange(int8range(v_upto_event, null, '()')) else '{}' end as ids
-        from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint, 9223372036854775807) p
+        select p.batch_id, p.type_id,
+            coalesce(p.ids, d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - v_failed
+            - case when p.batch_id = v_upto_batch then int8multirange(int8range(v_upto_event, null, '()'))
+                else '{}' end as ids
+        from pgps_internal.stream_parts(v_id, (args ->> 'batch')::bigint, (args ->> 'event')::bigint,
+            9223372036854775807) p
         join pgps_internal.delivery d on d.batch_id = p.batch_id and d.class_id = p.class_id
         where p.batch_id <= v_upto_batch
         union all
@@ -209,7 +242,8 @@ begin
         from pgps_internal.failure f where f.subscription_id = v_id and f.event_id = any (v_retried) group by f.type_id
     )
     select coalesce(jsonb_agg(jsonb_build_object('batch', p.batch_id, 'event_type', t.name,
-        'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, p.ids) else p.ids end::text) order by p.batch_id, t.name), '[]')
+        'ids', case when t.has_policy then pgps_internal.visible(t, v_subscription.owner, p.ids) else p.ids end::text)
+            order by p.batch_id, t.name), '[]')
     into v_slices
     from p join pgps_internal.event_type t using (type_id) where not isempty(p.ids);
     return v_slices;
@@ -223,14 +257,16 @@ create or replace function pgps.slice_stream(
 language sql
 begin atomic
     select (s ->> 'batch')::bigint, s ->> 'event_type', (s ->> 'ids')::int8multirange
-    from jsonb_array_elements(pgps._call('slice_stream', jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
+    from jsonb_array_elements(pgps._call('slice_stream',
+        jsonb_build_object('subscription', slice_stream.subscription, 'batch', slice_stream.batch,
         'event', slice_stream.event, 'upto_batch', slice_stream.upto_batch, 'upto_event', slice_stream.upto_event,
         'retried', array(select unnest(slice_stream.retried))))) s;
 end;
 comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
-'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and event type; to be read
-from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged, so reading may be repeated.
-retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as pgps.end_of_stream.';
+'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and
+event type; to be read from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged,
+so reading may be repeated. retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors:
+as pgps.end_of_stream.';
 
 create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -253,14 +289,16 @@ begin
         raise exception 'the position to acknowledge of subscription "%" is null', v_subscription.name
         using errcode = '22023', hint = 'Give batch and event as pgps.end_of_stream returned them.';
     elsif v_batch > coalesce((pgps_internal.last_batch()).batch_id, 0) then
-        raise exception 'there is no batch % to acknowledge', v_batch using errcode = '55000', hint = 'Acknowledge what pgps.end_of_stream gave.';
+        raise exception 'there is no batch % to acknowledge', v_batch using errcode = '55000',
+            hint = 'Acknowledge what pgps.end_of_stream gave.';
     end if;
     if (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
         select coalesce(sum(case when p.batch_id < v_batch or p.last_event <= v_event then p.events
             else (select count(*) from pgps_internal.delivery d cross join pgps_internal.event_ids(d) e(event_id)
                 where d.batch_id = p.batch_id and d.class_id = p.class_id and e.event_id <= v_event
                     and (p.ids is null or e.event_id <@ p.ids)) end), 0) into v_acked
-        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, 9223372036854775807) p where p.batch_id <= v_batch;
+        from pgps_internal.stream_parts(v_id, v_position.acked_batch, v_position.acked_event, 9223372036854775807) p
+            where p.batch_id <= v_batch;
     else
         v_batch := v_position.acked_batch;
         v_event := v_position.acked_event;
@@ -268,7 +306,8 @@ begin
     select count(*) into v_settled from pgps_internal.failure f
     where f.subscription_id = v_id and f.event_id = any (v_retried) and f.state = 'leased';
     if v_acked + v_settled > 0 or (v_batch, v_event) > (v_position.acked_batch, v_position.acked_event) then
-        perform pgps_internal.move(v_id, v_batch, v_event, v_batch, v_event, v_position.acked_total + v_acked + v_settled);
+        perform pgps_internal.move(v_id, v_batch, v_event, v_batch, v_event,
+            v_position.acked_total + v_acked + v_settled);
     end if;
     -- What the reader has rejected stays in the exception queue; what was put back since is for a later step.
     perform pgps_internal.settle(v_id, array(select f.event_id from pgps_internal.failure f
@@ -278,15 +317,17 @@ end
 $$;
 comment on function pgps_internal.do_ack_stream(name, jsonb) is 'See pgps.ack_stream';
 
-create or replace function pgps.ack_stream(subscription text, batch bigint, event bigint, retried bigint[] = '{}') returns bigint
+create or replace function pgps.ack_stream(subscription text, batch bigint, event bigint, retried bigint[] = '{}')
+returns bigint
 language sql
 begin atomic
-    select (pgps._call('ack_stream', jsonb_build_object('subscription', ack_stream.subscription, 'batch', ack_stream.batch,
+    select (pgps._call('ack_stream',
+        jsonb_build_object('subscription', ack_stream.subscription, 'batch', ack_stream.batch,
         'event', ack_stream.event, 'retried', array(select unnest(ack_stream.retried)))) #>> '{}')::bigint;
 end;
 comment on function pgps.ack_stream(text, bigint, bigint, bigint[]) is
-'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is not moved back.
-Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, 25001.';
+'Acknowledges a subscription up to a position, and the retried events; returns how many. What is acknowledged already is
+not moved back. Needs to own the subscription. Errors: 42704, 42501, 55000 a position that is not there yet, 25001.';
 
 create or replace function pgps_internal.do_reject_events(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -301,13 +342,15 @@ declare
     v_errors text[];
     v_rejected bigint;
 begin
-    if jsonb_typeof(args -> 'event_ids') is distinct from 'array' or jsonb_typeof(args -> 'errors') is distinct from 'array'
+    if jsonb_typeof(args -> 'event_ids') is distinct from 'array'
+        or jsonb_typeof(args -> 'errors') is distinct from 'array'
         or jsonb_array_length(args -> 'event_ids') <> jsonb_array_length(args -> 'errors') then
         raise exception 'event_ids and errors are not of the same length' using errcode = '22023',
             hint = 'Give an array of event ids and an array with the reason of each.';
     end if;
     -- Only what this subscription was given: from its position on, or put back from its exception queue.
-    select array_agg(g.id order by g.id), array_agg(coalesce(f.type_id, d.type_id) order by g.id), array_agg(g.error order by g.id)
+    select array_agg(g.id order by g.id), array_agg(coalesce(f.type_id, d.type_id) order by g.id),
+        array_agg(g.error order by g.id)
     into v_ids, v_types, v_errors
     from (
         select distinct on (e.id) e.id::bigint, r.error
@@ -321,7 +364,8 @@ begin
         join pgps_internal.delivery d on d.class_id = m.class_id
             and d.batch_id >= greatest(v_position.acked_batch, m.from_batch + 1)
         where f.event_id is null and m.subscription_id = v_id and not g.id <@ m.skip
-            and (g.id = any (d.event_ids) or g.id <@ d.ids) and (d.batch_id, g.id) > (v_position.acked_batch, v_position.acked_event)
+            and (g.id = any (d.event_ids) or g.id <@ d.ids)
+                and (d.batch_id, g.id) > (v_position.acked_batch, v_position.acked_event)
         limit 1
     ) d on true
     where f.state is distinct from 'settled' and coalesce(f.type_id, d.type_id) is not null;
@@ -332,7 +376,8 @@ begin
     select v_id, i.type_id, i.id, 'nack', 'failed', 1, '22000', i.error
     from unnest(v_ids, v_types, v_errors) i(id, type_id, error)
     on conflict on constraint failure_pkey do update
-    set state = 'failed', attempts = f.attempts + 1, sqlstate = excluded.sqlstate, error = excluded.error, failed_at = pgps_internal.clock()
+    set state = 'failed', attempts = f.attempts + 1, sqlstate = excluded.sqlstate, error = excluded.error,
+        failed_at = pgps_internal.clock()
     where f.state <> 'failed';
     get diagnostics v_rejected = row_count;
     return to_jsonb(v_rejected);
@@ -347,9 +392,12 @@ begin atomic
         'event_ids', to_jsonb(reject_events.event_ids), 'errors', to_jsonb(reject_events.errors))) #>> '{}')::bigint;
 end;
 comment on function pgps.reject_events(text, bigint[], text[]) is
-'For the reader of a stream: puts events that it cannot represent into the exception queue at once, each with its reason, SQLSTATE 22000;
-returns how many are new there. They stay there when the stream is acknowledged; pgps.retry_exception lets them come again. Ids that the
-subscription was not given, or has acknowledged, are passed over; repeated, it changes nothing. Needs to own the subscription.
+'For the reader of a stream: puts events that it cannot represent into the exception queue at once, each with its
+reason, SQLSTATE 22000;
+returns how many are new there. They stay there when the stream is acknowledged; pgps.retry_exception lets them come '
+    'again. Ids that the
+subscription was not given, or has acknowledged, are passed over; repeated, it changes nothing. Needs to own the '
+    'subscription.
 Errors: 42704, 42501, 22023 null or arrays of different length, 55000 as pgps.open_stream.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,6 @@
--- Subscriptions: check the filter with the subscriber's rights, find or make its class, join it from now, from the beginning
--- or from an event. Locks: catalogue rows; with a start other than now the owner's lane, and against reclaim, until the transaction ends.
+-- Subscriptions: check the filter with the subscriber's rights, find or make its class, join it from now, from the
+-- beginning or from an event. Locks: catalogue rows; with a start other than now the owner's lane, and against reclaim,
+-- until the transaction ends.
 -- Writes: delivery, member, share, subscription.
 
 create or replace function pgps_internal.do_types_for(caller name, args jsonb) returns jsonb
@@ -28,13 +29,15 @@ begin
     elsif not exists (select from pgps_internal.advertisement a where a.type_id = v_type.type_id)
             and not exists (select from pgps_internal.offer f where v_type.name = any (f.types)) then
         raise exception 'event type "%" is not advertised by anybody', v_type.name
-        using errcode = '55000', hint = format('A publisher must first: select pgps.advertise(%L)', quote_ident(v_type.name));
+        using errcode = '55000',
+            hint = format('A publisher must first: select pgps.advertise(%L)', quote_ident(v_type.name));
     end if;
     return jsonb_build_object('pattern', false, 'event_type', v_type.name, 'types', jsonb_build_array(v_type.name));
 end
 $$;
 comment on function pgps_internal.do_types_for(name, jsonb) is
-'The event types a subscription is about: one, or all of a prefix that the caller may see. Errors: 42704, 42501, 55000 not advertised.';
+'The event types a subscription is about: one, or all of a prefix that the caller may see. Errors: 42704, 42501, 55000
+not advertised.';
 
 create or replace function pgps.check_filter(event_type text, filter text) returns text[]
 language plpgsql
@@ -50,7 +53,8 @@ begin
         using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
     elsif not pg_catalog.has_table_privilege(v_endpoint, 'select') then
         raise exception 'role "%" may not subscribe to event type "%"', current_user, check_filter.event_type
-        using errcode = '42501', hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
+        using errcode = '42501',
+            hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
     end if;
     v_parsed := pgps.parse_filter(check_filter.filter, check_filter.event_type, array(
         select a.attname::text from pg_catalog.pg_attribute a
@@ -62,19 +66,21 @@ begin
         return '{}';
     end if;
     begin
-        execute pg_catalog.format(E'prepare pgps_probe as select 1 from %s where (%s\n)', v_endpoint, v_parsed ->> 'shape');
+        execute pg_catalog.format(E'prepare pgps_probe as select 1 from %s where (%s\n)', v_endpoint,
+            v_parsed ->> 'shape');
     exception when others then
         return null;
     end;
-    select array(select t::text from pg_catalog.unnest(p.parameter_types) t) into v_types from pg_catalog.pg_prepared_statements p where p.name = 'pgps_probe';
+    select array(select t::text from pg_catalog.unnest(p.parameter_types) t) into v_types
+        from pg_catalog.pg_prepared_statements p where p.name = 'pgps_probe';
     deallocate pgps_probe;
     return v_types;
 end
 $$;
 comment on function pgps.check_filter(text, text) is
-'Checks a filter on an event type with the caller''s rights, as pgps.subscribe does: raises PostgreSQL''s own error with its position.
-Returns the types of its constants; null when they cannot be told from their context. Errors: 42601 not one expression, 42703,
-42804 not boolean, 42883, 42P01, 42501.';
+'Checks a filter on an event type with the caller''s rights, as pgps.subscribe does: raises PostgreSQL''s own error with
+its position. Returns the types of its constants; null when they cannot be told from their context. Errors: 42601 not
+one expression, 42703, 42804 not boolean, 42883, 42P01, 42501.';
 
 create or replace function pgps.check_callback(event_type text, execute text) returns jsonb
 language plpgsql
@@ -86,12 +92,14 @@ declare
     v_type text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_callback.event_type, '')));
     v_takes text := case when v_parsed -> 'types' = '["record"]' then 'record'
         when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type) then 'event'
-        when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type, '[]') then 'batch'
+        when v_parsed -> 'types' = pg_catalog.jsonb_build_array('pgps_event', check_callback.event_type, '[]')
+            then 'batch'
         when v_parsed -> 'types' ->> 0 = 'pgps_event' then 'another event type' end;
     v_function regprocedure;
 begin
     if check_callback.execute is null then
-        raise exception 'the callback is null' using errcode = '22023', hint = 'Give the name of a function, and of what it takes: ''f(attribute, …)''.';
+        raise exception 'the callback is null' using errcode = '22023',
+            hint = 'Give the name of a function, and of what it takes: ''f(attribute, …)''.';
     elsif check_callback.event_type is null or pg_catalog.to_regclass(v_type) is null then
         raise exception 'event type "%" does not exist', check_callback.event_type
         using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
@@ -107,23 +115,30 @@ begin
         (3, 'record', pg_catalog.to_regprocedure(v_name || '(record)'))) f(place, takes, oid)
     where f.oid is not null and f.takes = coalesce(v_takes, f.takes) order by f.place limit 1;
     if v_function is null then
-        raise exception 'function %(%) does not exist', v_name, coalesce(case when v_parsed ->> 'types' is not null then v_parsed ->> 'arguments' end, v_type) using errcode = '42883',
-            hint = pg_catalog.format('The callback takes one event, %1$s(%2$s) or %1$s(record), a batch, %1$s(%2$s[]), or what you give it: ''%1$s(attribute, …)''.',
+        raise exception 'function %(%) does not exist', v_name,
+            coalesce(case when v_parsed ->> 'types' is not null then v_parsed ->> 'arguments' end, v_type)
+            using errcode = '42883',
+            hint = pg_catalog.format('The callback takes one event, %1$s(%2$s) or %1$s(record), a batch, '
+                '%1$s(%2$s[]), or what you give it: ''%1$s(attribute, …)''.',
                 v_name, v_type);
     elsif not pg_catalog.has_function_privilege(v_function::oid, 'execute') then
         raise exception 'permission denied for function %', v_function
-        using errcode = '42501', hint = pg_catalog.format('Ask for: grant execute on function %s to %I', v_function, current_user);
+        using errcode = '42501',
+            hint = pg_catalog.format('Ask for: grant execute on function %s to %I', v_function, current_user);
     elsif (select p.prokind from pg_catalog.pg_proc p where p.oid = v_function::oid) <> 'f' then
         raise exception '% is not a function', v_function using errcode = '42809', hint = 'Give a function.';
     end if;
-    return (select pg_catalog.jsonb_build_object('function', pg_catalog.format('%I.%I', n.nspname, p.proname), 'takes', v_takes)
-        from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace where p.oid = v_function::oid);
+    return (select pg_catalog.jsonb_build_object('function', pg_catalog.format('%I.%I', n.nspname, p.proname), 'takes',
+        v_takes)
+        from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+            where p.oid = v_function::oid);
 end
 $$;
 comment on function pgps.check_callback(text, text) is
-'Finds the callback of an internal subscription with the caller''s rights and search_path: f, f(pgps_event.<type>), f(pgps_event.<type>[]) or
-f(record), which gets the event or the batch; or f(price, symbol): SQL over the attributes, evaluated with the subscriber''s rights.
-f() calls f without arguments if there is such a function. Errors: 42883 no such function, 42703 no such attribute, 42501, 42601 not a call, 42809 not a function.';
+'Finds the callback of an internal subscription with the caller''s rights and search_path: f, f(pgps_event.<type>),
+f(pgps_event.<type>[]) or f(record), which gets the event or the batch; or f(price, symbol): SQL over the attributes,
+evaluated with the subscriber''s rights. f() calls f without arguments if there is such a function. Errors: 42883 no
+such function, 42703 no such attribute, 42501, 42601 not a call, 42809 not a function.';
 
 create or replace function pgps.check_call(event_type text, parsed jsonb) returns jsonb
 language plpgsql
@@ -143,32 +158,40 @@ begin
         using errcode = '42704', hint = 'Give its name as in pgps.event_types, as it stands there.';
     elsif not pg_catalog.has_table_privilege(v_endpoint, 'select') then
         raise exception 'role "%" may not subscribe to event type "%"', current_user, check_call.event_type
-        using errcode = '42501', hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
+        using errcode = '42501',
+            hint = pg_catalog.format('Ask for: grant select on %s to %I', v_endpoint, current_user);
     end if;
     begin
         -- PostgreSQL checks names, types and rights; nothing is executed.
-        execute pg_catalog.format(E'explain (format json) select %s(%s\n) from %s', check_call.parsed ->> 'function', check_call.parsed ->> 'arguments',
+        execute pg_catalog.format(E'explain (format json) select %s(%s\n) from %s', check_call.parsed ->> 'function',
+            check_call.parsed ->> 'arguments',
             v_endpoint) into v_plan;
     exception when undefined_function or undefined_column or ambiguous_function then
         get stacked diagnostics v_message = message_text;
-        raise exception '%', v_message using errcode = sqlstate, hint = pg_catalog.format('Give %s SQL over the attributes of the event: %s.',
+        raise exception '%', v_message using errcode = sqlstate,
+            hint = pg_catalog.format('Give %s SQL over the attributes of the event: %s.',
             check_call.parsed ->> 'function', (select pg_catalog.string_agg(pg_catalog.format('%I %s', a.attname,
                 pg_catalog.format_type(a.atttypid, a.atttypmod)), ', ' order by a.attnum) from pg_catalog.pg_attribute a
-            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')));
+            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
+                and a.attname not in ('_producer', '_producer_seq')));
     end;
     if v_plan -> 0 -> 'Plan' ->> 'Node Type' in ('Aggregate', 'WindowAgg') then
-        raise exception '% is not a function', check_call.parsed ->> 'function' using errcode = '42809', hint = 'Give a function, not an aggregate.';
+        raise exception '% is not a function', check_call.parsed ->> 'function' using errcode = '42809',
+            hint = 'Give a function, not an aggregate.';
     end if;
     -- By the schema in which it is found now, unless functions of that name in several schemas could be meant.
-    select pg_catalog.array_agg(distinct n.nspname) into v_schemas from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+    select pg_catalog.array_agg(distinct n.nspname) into v_schemas from pg_catalog.pg_proc p
+        join pg_catalog.pg_namespace n on n.oid = p.pronamespace
     where p.proname = check_call.parsed ->> 'name' and pg_catalog.pg_function_is_visible(p.oid);
     return pg_catalog.jsonb_build_object('arguments', check_call.parsed ->> 'arguments', 'function',
         case when check_call.parsed ->> 'schema' is null and pg_catalog.cardinality(v_schemas) = 1
-            then pg_catalog.format('%I.%I', v_schemas[1], check_call.parsed ->> 'name') else check_call.parsed ->> 'function' end);
+            then pg_catalog.format('%I.%I', v_schemas[1], check_call.parsed ->> 'name')
+                else check_call.parsed ->> 'function' end);
 end
 $$;
 comment on function pgps.check_call(text, jsonb) is
-'The part of pgps.check_callback that is about f(arguments). parsed: what pgps.parse_callback returns. Errors: as there.';
+'The part of pgps.check_callback that is about f(arguments). parsed: what pgps.parse_callback returns. Errors: as
+there.';
 
 create or replace function pgps.subscribe(
     name text, event_type text, filter text = null, scope text = 'local', execute text = null, priority integer = 0,
@@ -185,7 +208,8 @@ begin
     if subscribe.scope is null or subscribe.scope not in ('local', 'global') then
         raise exception 'invalid scope "%"', subscribe.scope using errcode = '22023', hint = 'Use local or global.';
     elsif subscribe.max_attempts is null or subscribe.max_attempts < 1 then
-        raise exception 'invalid max_attempts %', subscribe.max_attempts using errcode = '22023', hint = 'Give 1 or more.';
+        raise exception 'invalid max_attempts %', subscribe.max_attempts using errcode = '22023',
+            hint = 'Give 1 or more.';
     elsif subscribe.handler not in ('all', 'any') then
         raise exception 'invalid handler "%"', subscribe.handler using errcode = '22023', hint = 'Use all or any.';
     end if;
@@ -197,20 +221,23 @@ begin
             v_callback := pgps.check_callback(v_type, subscribe.execute);
         end if;
     end loop;
-    perform pgps._call('subscribe', pg_catalog.jsonb_build_object('name', subscribe.name, 'types', v_types, 'filter', subscribe.filter,
+    perform pgps._call('subscribe',
+        pg_catalog.jsonb_build_object('name', subscribe.name, 'types', v_types, 'filter', subscribe.filter,
         'constant_types', v_constants, 'scope', subscribe.scope, 'callback', v_callback, 'execute', subscribe.execute,
-        'priority', coalesce(subscribe.priority, 0), 'start', coalesce(subscribe.start, 'now'), 'max_attempts', subscribe.max_attempts,
+        'priority', coalesce(subscribe.priority, 0), 'start', coalesce(subscribe.start, 'now'), 'max_attempts',
+            subscribe.max_attempts,
         'handler', subscribe.handler, 'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
 comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text) is
-'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and later (''security*'').
-filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null = every event; a null result is no match.
-scope: local, or global over links. execute: the callback of an internal subscription: f, which takes an event, f(pgps_event.<type>) or
-f(record), or a batch, f(pgps_event.<type>[]); or f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher
-first. start: now (what commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts: tries before the exception queue.
-handler: all, any = competing consumers, null = as the type says. Needs SELECT on the type.
-Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
+'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and
+later (''security*''). filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null =
+every event; a null result is no match. scope: local, or global over links. execute: the callback of an internal
+subscription: f, which takes an event, f(pgps_event.<type>) or f(record), or a batch, f(pgps_event.<type>[]); or
+f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher first. start: now (what
+commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts:
+tries before the exception queue. handler: all, any = competing consumers, null = as the type says. Needs SELECT on the
+type. Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Joining
@@ -223,40 +250,49 @@ as $$
 declare
     v_name text := pgps_internal.check_name(args ->> 'name', 'subscription');
     v_subscription pgps_internal.subscription;
-    v_types jsonb := pgps_internal.do_types_for(caller, jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
-        || case when (args -> 'types' ->> 'pattern')::boolean then '{}' else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
+    v_types jsonb := pgps_internal.do_types_for(caller,
+        jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
+        || case when (args -> 'types' ->> 'pattern')::boolean then '{}'
+            else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
     v_type pgps_internal.event_type;
     v_callback jsonb := nullif(args -> 'callback', 'null');
 begin
     if v_callback is null and args ->> 'execute' is not null then
         -- A prefix of which there are no types yet.
         v_callback := pgps.parse_callback(args ->> 'execute');
-        v_callback := v_callback || case when v_callback -> 'types' = '["record"]' then '{"arguments": null, "takes": "record"}'
+        v_callback := v_callback || case when v_callback -> 'types' = '["record"]'
+            then '{"arguments": null, "takes": "record"}'
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
     if v_callback ->> 'function' is not null then
         -- Whoever made it, it is a name and one pair of parentheses.
         perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'));
     end if;
-    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types, kind, scope,
+    insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types,
+        kind, scope,
         callback, arguments, takes, priority, max_attempts, handler)
-    values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type', (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
-        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', current_setting('timezone'),
+    values (v_name, quote_ident(caller)::regrole, args -> 'types' ->> 'event_type',
+        (args -> 'types' ->> 'pattern')::boolean, args ->> 'filter',
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone',
+            current_setting('timezone'),
             'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
         pgps_internal.clean_types(args -> 'constant_types'),
         case when v_callback ->> 'function' is null then 'external' else 'internal' end, args ->> 'scope',
         v_callback ->> 'function', v_callback ->> 'arguments',
         case when v_callback ->> 'takes' = any ('{event,batch,record}') then v_callback ->> 'takes' end,
         (args ->> 'priority')::integer, (args ->> 'max_attempts')::integer,
-        coalesce(args ->> 'handler', (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
+        coalesce(args ->> 'handler',
+            (select case t.handler when 'any' then 'any' else 'all' end from pgps_internal.event_type t
             where t.name = args -> 'types' ->> 'event_type'), 'all'))
     on conflict do nothing
     returning * into v_subscription;
     if not found then
         raise exception 'subscription "%" exists already', v_name
-        using errcode = '42710', hint = format('Choose another name, or first: select pgps.unsubscribe(%L)', quote_ident(v_name));
+        using errcode = '42710',
+            hint = format('Choose another name, or first: select pgps.unsubscribe(%L)', quote_ident(v_name));
     end if;
-    for v_type in select t.* from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(v_types -> 'types')) loop
+    for v_type in select t.* from pgps_internal.event_type t
+        where t.name in (select jsonb_array_elements_text(v_types -> 'types')) loop
         perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
     end loop;
     if v_subscription.is_pattern then
@@ -268,7 +304,8 @@ $$;
 comment on function pgps_internal.do_subscribe(name, jsonb) is 'See pgps.subscribe';
 
 drop function if exists pgps_internal.waiting_ids(pgps_internal.event_type);
-create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch) returns int8multirange
+create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch)
+returns int8multirange
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -278,9 +315,11 @@ declare
     v_ids int8multirange;
 begin
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
-    from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w where w.type_id = (waiting_ids.event_type).type_id;
+    from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w
+        where w.type_id = (waiting_ids.event_type).type_id;
     if v_xids is not null then
-        execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id) using v_xids, v_ranges into v_ids;
+        execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id)
+            using v_xids, v_ranges into v_ids;
     end if;
     return coalesce(v_ids, '{}');
 end
@@ -298,18 +337,20 @@ declare
     v_error text;
     v_context text;
 begin
-    -- Nothing tells when a right comes by GRANT. So a subscription to a prefix is about all types of it, as those that are created later are:
-    -- rights are looked at when an event is matched, and when it is handed out.
+    -- Nothing tells when a right comes by GRANT. So a subscription to a prefix is about all types of it, as those that
+    -- are created later are: rights are looked at when an event is matched, and when it is handed out.
     for v_type in
         select t.* from pgps_internal.event_type t
-        where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1)) and not exists (select from pgps_internal.member m
+        where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1))
+            and not exists (select from pgps_internal.member m
             where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
     loop
         begin
             perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
         exception when others or assert_failure or query_canceled then
             -- The filter does not fit the type: nobody has been told of it, and nothing of it comes.
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            v_context = pg_exception_context;
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
@@ -320,7 +361,9 @@ $$;
 comment on function pgps_internal.join_unseen_types(pgps_internal.subscription) is
 'Joins a new subscription to a prefix to the event types of it that its owner may not see yet';
 
-create or replace function pgps_internal.join_type(subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text) returns void
+create or replace function pgps_internal.join_type(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -339,7 +382,8 @@ begin
         return;
     elsif join_type.start <> 'earliest' then
         if join_type.start !~ '^\s*\d{1,18}\s*$' then
-            raise exception 'invalid start "%"', join_type.start using errcode = '22023', hint = 'Use now, earliest, or an event id.';
+            raise exception 'invalid start "%"', join_type.start using errcode = '22023',
+                hint = 'Use now, earliest, or an event id.';
         end if;
         v_from := join_type.start::bigint;
     end if;
@@ -349,7 +393,9 @@ $$;
 comment on function pgps_internal.join_type(pgps_internal.subscription, pgps_internal.event_type, text) is
 'Makes a subscription a member of the class of its filter on one event type, from now, earliest or an event id on';
 
-create or replace function pgps_internal.start_batch(event_type pgps_internal.event_type, event_id bigint, last pgps_internal.batch) returns bigint
+create or replace function pgps_internal.start_batch(
+    event_type pgps_internal.event_type, event_id bigint, last pgps_internal.batch
+) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -362,7 +408,8 @@ begin
     select max(b.batch_id) into v_batch from pgps_internal.batch_type b where start_batch.event_id <@ b.ids;
     if v_batch is not null then
         return v_batch;
-    elsif exists (select from pgps_internal.waiting(start_batch.last, pg_current_snapshot()) w where start_batch.event_id between w.lo and w.hi) then
+    elsif exists (select from pgps_internal.waiting(start_batch.last, pg_current_snapshot()) w
+        where start_batch.event_id between w.lo and w.hi) then
         return v_next;
     end if;
     select coalesce(range_agg(r), '{}') into v_known
@@ -372,14 +419,19 @@ begin
     if v_is_archived then
         return 0;
     end if;
-    -- Nobody knows its place: it is reclaimed, was rolled back, or is still to be committed. From where an event of a higher id is.
-    return coalesce((select min(b.batch_id) from pgps_internal.batch_type b where upper(b.ids) > start_batch.event_id), v_next);
+    -- Nobody knows its place: it is reclaimed, was rolled back, or is still to be committed. From where an event of a
+    -- higher id is.
+    return coalesce((select min(b.batch_id) from pgps_internal.batch_type b where upper(b.ids) > start_batch.event_id),
+        v_next);
 end
 $$;
 comment on function pgps_internal.start_batch(pgps_internal.event_type, bigint, pgps_internal.batch) is
-'The batch in which a subscription to a type begins that is to begin with an event (of any type): its own, 0 = among the archived ones, or the next';
+'The batch in which a subscription to a type begins that is to begin with an event (of any type): its own, 0 = among the
+archived ones, or the next';
 
-create or replace function pgps_internal.join_now(subscription pgps_internal.subscription, event_type pgps_internal.event_type) returns bigint
+create or replace function pgps_internal.join_now(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type
+) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -388,12 +440,14 @@ declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
     v_is_shared boolean := (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
 begin
-    v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner, (join_now.subscription).filter,
+    v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner,
+        (join_now.subscription).filter,
         (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
         case when (join_now.subscription).is_pattern and (join_now.subscription).filter is not null then true end);
     -- What has been committed but is not in a batch yet was published before.
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
-    values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id, coalesce(v_last.batch_id, 0),
+    values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id,
+        coalesce(v_last.batch_id, 0),
         pgps_internal.waiting_ids(join_now.event_type, v_last), v_is_shared);
     if v_is_shared then
         perform pgps_internal.add_feature((join_now.event_type).type_id, 'share');
@@ -407,7 +461,9 @@ $$;
 comment on function pgps_internal.join_now(pgps_internal.subscription, pgps_internal.event_type) is
 'Makes a subscription a member of the class of its filter on one event type, from now on; nothing of the filter is run';
 
-create or replace function pgps_internal.join_past(subscription pgps_internal.subscription, event_type pgps_internal.event_type, from_event bigint)
+create or replace function pgps_internal.join_past(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, from_event bigint
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -422,21 +478,27 @@ declare
 begin
     perform pgps_internal.require_read_committed();
     -- The dispatcher goes on meanwhile; only reclaim has to leave everything where it is until this is committed.
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode',
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode',
         (join_past.event_type).log);
     v_last := pgps_internal.last_batch();
-    v_class := pgps_internal.find_class(join_past.event_type, (join_past.subscription).owner, (join_past.subscription).filter,
+    v_class := pgps_internal.find_class(join_past.event_type, (join_past.subscription).owner,
+        (join_past.subscription).filter,
         (join_past.subscription).parameter_types, (join_past.subscription).environment, true,
         case when (join_past.subscription).is_pattern and (join_past.subscription).filter is not null then true end);
-    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id) where c.class_id = v_class;
-    -- All classes of a subscription up to the same batch, or the reader of one would pass what another has still to catch up with.
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
+    -- All classes of a subscription up to the same batch, or the reader of one would pass what another has still to
+    -- catch up with.
     select min(c.suspended_batch) into v_upto from pgps_internal.member m join pgps_internal.class c using (class_id)
     where m.subscription_id = (join_past.subscription).subscription_id and c.is_pending;
     v_upto := coalesce(v_upto, pgps_internal.matched_upto((join_past.subscription).owner, v_signature, v_last));
-    -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after it.
+    -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after
+    -- it.
     if join_past.from_event > 0 then
         v_batch := pgps_internal.start_batch(join_past.event_type, join_past.from_event, v_last);
-        v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids * int8multirange(int8range(null, join_past.from_event))) r
+        v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b,
+            unnest(b.ids * int8multirange(int8range(null, join_past.from_event))) r
             where b.batch_id = v_batch and b.type_id = (join_past.event_type).type_id), '{}');
     end if;
     perform pgps_internal.restore_audited(join_past.event_type, v_batch, join_past.from_event);
@@ -457,7 +519,9 @@ $$;
 comment on function pgps_internal.join_past(pgps_internal.subscription, pgps_internal.event_type, bigint) is
 'Makes a subscription a member of a class of its own, with what is still there from an event id on (0: everything)';
 
-create or replace function pgps_internal.matched_upto(owner regrole, signature pgps_internal.signature, last pgps_internal.batch) returns bigint
+create or replace function pgps_internal.matched_upto(
+    owner regrole, signature pgps_internal.signature, last pgps_internal.batch
+) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -474,7 +538,8 @@ begin
 end
 $$;
 comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature, pgps_internal.batch) is
-'Up to which batch a class that is filled now has to be filled: in a lane up to where that is, which is held there until the transaction ends';
+'Up to which batch a class that is filled now has to be filled: in a lane up to where that is, which is held there until
+the transaction ends';
 
 create or replace function pgps_internal.replay(
     class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
@@ -491,19 +556,23 @@ begin
     select c.* into v_class from pgps_internal.class c where c.class_id = replay.class_id;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     for v_batch in
-        select b.batch_id, case when b.batch_id = replay.after_batch + 1 then b.ids * int8multirange(int8range(replay.from_event, null))
+        select b.batch_id, case when b.batch_id = replay.after_batch + 1
+            then b.ids * int8multirange(int8range(replay.from_event, null))
             else b.ids end as ids
         from pgps_internal.batch_type b
-        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and b.batch_id <= replay.upto and not isempty(b.ids)
+        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and b.batch_id <= replay.upto
+            and not isempty(b.ids)
         order by b.batch_id
     loop
         v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
         if isempty(v_ids) then
             continue;
         elsif v_signature.signature_id is not null then
-            perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids, int8range(v_class.class_id, v_class.class_id, '[]'));
+            perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids,
+                int8range(v_class.class_id, v_class.class_id, '[]'));
         else
-            -- Only what is still there: a delivery of nothing would stand in the way for ever. As ranges, like those of dispatch.
+            -- Only what is still there: a delivery of nothing would stand in the way for ever. As ranges, like those of
+            -- dispatch.
             execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
                 select $1, $2, $3, sum(i.upto - i.since + 1), range_agg(int8range(i.since, i.upto, ''[]'')) from (
                     select min(e.event_id) as since, max(e.event_id) as upto from (
@@ -525,7 +594,8 @@ begin
 end
 $$;
 comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
-'Matches what is still there after a batch and up to another, of the first one from an event id on, for a class that was not there or suspended';
+'Matches what is still there after a batch and up to another, of the first one from an event id on, for a class that was
+not there or suspended';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql
@@ -539,12 +609,14 @@ begin
     for v_subscription in
         select s.* from pgps_internal.subscription s
         where s.is_pattern and starts_with(v_type.name, left(s.event_type, -1))
-            and not exists (select from pgps_internal.member m where m.subscription_id = s.subscription_id and m.type_id = v_type.type_id)
+            and not exists (select from pgps_internal.member m where m.subscription_id = s.subscription_id
+                and m.type_id = v_type.type_id)
             and exists (select from pg_roles r where r.oid = s.owner)
     loop
-        -- Filters are asked, and planned, in their owner's lane alone; and who is dropping a subscription in an open transaction is not
-        -- waited for. Nobody else knows the type yet: no lock on the owner's definitions.
-        perform from pgps_internal.subscription s where s.subscription_id = v_subscription.subscription_id for key share skip locked;
+        -- Filters are asked, and planned, in their owner's lane alone; and who is dropping a subscription in an open
+        -- transaction is not waited for. Nobody else knows the type yet: no lock on the owner's definitions.
+        perform from pgps_internal.subscription s
+            where s.subscription_id = v_subscription.subscription_id for key share skip locked;
         if found and v_subscription.filter is null then
             perform pgps_internal.join_now(v_subscription, v_type);
         else
@@ -553,7 +625,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.match_pattern_subscriptions(integer) is 'Joins the subscriptions to a prefix to a new event type';
+comment on function pgps_internal.match_pattern_subscriptions(integer) is
+'Joins the subscriptions to a prefix to a new event type';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -1,6 +1,6 @@
 -- Internal subscriptions: a callback in any procedural language, each subscription in its own transaction, by priority.
--- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the failures to
--- the exception queue. Locks: the turn of the subscription, until the transaction ends.
+-- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the
+-- failures to the exception queue. Locks: the turn of the subscription, until the transaction ends.
 -- Writes: subscription, suspect.
 
 create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
@@ -8,38 +8,46 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.build(pgps_internal.write_callback(s, t), t.type_id) from pgps_internal.subscription s, pgps_internal.event_type t
+    perform pgps_internal.build(pgps_internal.write_callback(s, t), t.type_id) from pgps_internal.subscription s,
+        pgps_internal.event_type t
     where s.subscription_id = build_callback.subscription_id and t.type_id = build_callback.type_id;
 end
 $$;
 comment on function pgps_internal.build_callback(bigint, integer) is
-'Generates the function that calls a subscription''s callback for an array of events, with the rights and settings of its owner';
+'Generates the function that calls a subscription''s callback for an array of events, with the rights and settings of
+its owner';
 
 create or replace function pgps_internal.callback_takes(callback text, endpoint regclass) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case when to_regprocedure(format('%s(%s)', callback_takes.callback, callback_takes.endpoint)) is not null then 'event'
-        when to_regprocedure(format('%s(%s[])', callback_takes.callback, callback_takes.endpoint)) is not null then 'batch'
+    select case when to_regprocedure(format('%s(%s)', callback_takes.callback, callback_takes.endpoint)) is not null
+        then 'event'
+        when to_regprocedure(format('%s(%s[])', callback_takes.callback, callback_takes.endpoint)) is not null
+            then 'batch'
         when to_regprocedure(format('%s(record)', callback_takes.callback)) is not null then 'record' end
 $$;
 comment on function pgps_internal.callback_takes(text, regclass) is
-'What a callback that is given without arguments takes: an event, a batch of events, a record; null when there is no such function';
+'What a callback that is given without arguments takes: an event, a batch of events, a record; null when there is no
+such function';
 
 create or replace function pgps_internal.call_back(
-    subscription pgps_internal.subscription, type_id integer, ids bigint[], before pgps_internal.session_state, is_last boolean
+    subscription pgps_internal.subscription, type_id integer, ids bigint[], before pgps_internal.session_state,
+    is_last boolean
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_function text := format('pgps_internal.callback_%s_%s', (call_back.subscription).subscription_id, call_back.type_id);
+    v_function text := format('pgps_internal.callback_%s_%s', (call_back.subscription).subscription_id,
+        call_back.type_id);
     v_ids bigint[] := (select pgps_internal.visible_ids(t, (call_back.subscription).owner, call_back.ids)
         from pgps_internal.event_type t where t.type_id = call_back.type_id);
 begin
     if pg_catalog.cardinality(v_ids) operator(pg_catalog.>) 0 then
         execute format('select %s(array(
-                select e.event from unnest($1) with ordinality u(event_id, place) join pgps_internal.events_%s($1) e using (event_id)
+                select e.event from unnest($1) with ordinality u(event_id, place) join pgps_internal.events_%s($1) e '
+                    'using (event_id)
                 order by u.place))', v_function, call_back.type_id)
         using v_ids;
     end if;
@@ -51,9 +59,10 @@ begin
     perform pgps_internal.check_session(before, 'the callback');
 end
 $$;
-comment on function pgps_internal.call_back(pgps_internal.subscription, integer, bigint[], pgps_internal.session_state, boolean) is
-'Runs the callback over events in their order; what it raises, raises. before: the session as it was; is_last: nothing follows in its
-subtransaction, so what is deferred runs now';
+comment on function pgps_internal.call_back(pgps_internal.subscription, integer, bigint[], pgps_internal.session_state,
+    boolean) is
+'Runs the callback over events in their order; what it raises, raises. before: the session as it was; is_last: nothing
+follows in its subtransaction, so what is deferred runs now';
 
 create or replace function pgps_internal.try_events(
     subscription pgps_internal.subscription, taken pgps_internal.received[], washed boolean
@@ -72,13 +81,15 @@ begin
     begin
         -- Runs of one type, in order.
         for v_run in
-            select r.type_id, array_agg(r.event_id order by r.place) as ids, row_number() over (order by min(r.place)) as place,
+            select r.type_id, array_agg(r.event_id order by r.place) as ids,
+                row_number() over (order by min(r.place)) as place,
                 count(*) over () as runs
             from (select r.*, r.place - row_number() over (partition by r.type_id order by r.place) as run
                 from unnest(try_events.taken) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
             group by r.type_id, r.run order by min(r.place)
         loop
-            perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before, v_run.place = v_run.runs);
+            perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before,
+                v_run.place = v_run.runs);
         end loop;
         return;
     exception when others or assert_failure or query_canceled then
@@ -88,7 +99,8 @@ begin
         end if;
     end;
     if cardinality(try_events.taken) = 1 then
-        perform pgps_internal.note_failures(try_events.subscription, try_events.taken, 'callback', v_state, v_error, null);
+        perform pgps_internal.note_failures(try_events.subscription, try_events.taken, 'callback', v_state, v_error,
+            null);
         return;
     end if;
     perform pgps_internal.try_each(try_events.subscription, try_events.taken, v_before);
@@ -112,22 +124,26 @@ declare
 begin
     foreach v_one in array try_each.taken loop
         begin
-            perform pgps_internal.call_back(try_each.subscription, v_one.type_id, array[v_one.event_id], try_each.before, true);
+            perform pgps_internal.call_back(try_each.subscription, v_one.type_id, array[v_one.event_id],
+                try_each.before, true);
             -- The next event finds its constraints as the first one did.
             execute v_defer;
         exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            v_context = pg_exception_context;
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
-            perform pgps_internal.note_failures(try_each.subscription, array[v_one], 'callback', v_state, v_error, null);
+            perform pgps_internal.note_failures(try_each.subscription, array[v_one], 'callback', v_state, v_error,
+                null);
             exit when exists (select from pgps_internal.subscription s
                 where s.subscription_id = (try_each.subscription).subscription_id and s.state = 'suspended');
         end;
     end loop;
 end
 $$;
-comment on function pgps_internal.try_each(pgps_internal.subscription, pgps_internal.received[], pgps_internal.session_state) is
+comment on function pgps_internal.try_each(pgps_internal.subscription, pgps_internal.received[],
+    pgps_internal.session_state) is
 'Runs a callback over events one by one, each in a subtransaction of its own; failures are noted';
 
 create or replace function pgps_internal.has_rights(subscription pgps_internal.subscription) returns boolean
@@ -139,7 +155,8 @@ as $$
         where m.subscription_id = (has_rights.subscription).subscription_id
             and not has_table_privilege((has_rights.subscription).owner::oid, t.endpoint, 'select'))
 $$;
-comment on function pgps_internal.has_rights(pgps_internal.subscription) is 'False when the owner has lost SELECT on the event type';
+comment on function pgps_internal.has_rights(pgps_internal.subscription) is
+'False when the owner has lost SELECT on the event type';
 
 create or replace function pgps_internal.run(
     subscription pgps_internal.subscription, max_events integer, hurry boolean, washed boolean
@@ -162,7 +179,8 @@ begin
         return 0;
     end if;
     if not pgps_internal.has_rights(run.subscription) then
-        update pgps_internal.subscription s set state = 'suspended', last_error = format('role %s may not receive event type "%s" any more', s.owner, s.event_type)
+        update pgps_internal.subscription s set state = 'suspended',
+            last_error = format('role %s may not receive event type "%s" any more', s.owner, s.event_type)
         where s.subscription_id = v_id;
         return 0;
     end if;
@@ -176,7 +194,8 @@ begin
         perform pgps_internal.try_events(run.subscription, v_due, run.washed);
         execute pgps_internal.defer_again();
     end if;
-    select array_agg((n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received order by n.batch_id, n.event_id) into v_next
+    select array_agg((n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received order by n.batch_id, n.event_id)
+        into v_next
     from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event,
         run.max_events - coalesce(cardinality(v_due), 0)) n;
     if v_next is not null then
@@ -193,7 +212,8 @@ begin
 end
 $$;
 comment on function pgps_internal.run(pgps_internal.subscription, integer, boolean, boolean) is
-'Runs the next events of an internal subscription and moves its position; hurry: retries that are not due yet as well; washed: see session_state';
+'Runs the next events of an internal subscription and moves its position; hurry: retries that are not due yet as well;
+washed: see session_state';
 
 create or replace function pgps_internal.find_internal(name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -202,23 +222,27 @@ as $$
 declare
     v_subscription pgps_internal.subscription;
 begin
-    select s.* into v_subscription from pgps_internal.subscription s where s.name = find_internal.name and s.callback is not null;
+    select s.* into v_subscription from pgps_internal.subscription s where s.name = find_internal.name
+        and s.callback is not null;
     if not found then
-        raise exception 'internal subscription "%" does not exist', find_internal.name using errcode = '42704', hint = 'See pgps.subscriptions.';
+        raise exception 'internal subscription "%" does not exist', find_internal.name using errcode = '42704',
+            hint = 'See pgps.subscriptions.';
     end if;
     return v_subscription;
 end
 $$;
-comment on function pgps_internal.find_internal(text) is 'The internal subscription of that name; 42704 when there is none';
+comment on function pgps_internal.find_internal(text) is
+'The internal subscription of that name; 42704 when there is none';
 
 create or replace function pgps.pending_subscribers() returns table (subscription text, priority integer, owner name)
 language plpgsql security definer stable
-set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 #variable_conflict use_column
 begin
-    -- A few index entries for each subscription; next_events only where these leave a doubt. Offset 0: joined otherwise, all deliveries
-    -- there are would be read.
+    -- A few index entries for each subscription; next_events only where these leave a doubt. Offset 0: joined
+    -- otherwise, all deliveries there are would be read.
     return query
     select s.name, s.priority, pg_get_userbyid(s.owner)
     from pgps_internal.subscription s
@@ -238,29 +262,34 @@ begin
             cross join lateral (select d.batch_id, d.ids, d.event_ids from pgps_internal.delivery d
                 where d.class_id = m.class_id and d.batch_id >= greatest(p.acked_batch, m.from_batch + 1) offset 0) d
             where m.subscription_id = s.subscription_id and (not isempty(m.skip)
-                or d.batch_id = p.acked_batch and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
-        ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1), coalesce(p.acked_event, 0), 1)))
+                or d.batch_id = p.acked_batch
+                    and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
+        ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1),
+            coalesce(p.acked_event, 0), 1)))
     -- The first of each owner, then the second of each: whoever takes some of them has something of everybody.
-    order by row_number() over (partition by s.owner order by s.priority desc, s.subscription_id), s.priority desc, s.subscription_id;
+    order by row_number() over (partition by s.owner order by s.priority desc, s.subscription_id), s.priority desc,
+        s.subscription_id;
 end
 $$;
 comment on function pgps.pending_subscribers() is
-'Internal subscriptions that have events waiting or retries due: the first of each owner, then the second of each, and so on; of one owner
-those with the higher priority first. Needs pgps_worker or pgps_admin.';
+'Internal subscriptions that have events waiting or retries due: the first of each owner, then the second of each, and
+so on; of one owner those with the higher priority first. Needs pgps_worker or pgps_admin.';
 
-create or replace function pgps.run_subscriber(subscription text, max_events integer = null, washed boolean = false) returns bigint
+create or replace function pgps.run_subscriber(subscription text, max_events integer = null, washed boolean = false)
+returns bigint
 language sql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
     select pgps_internal.run(pgps_internal.find_internal(run_subscriber.subscription),
-        coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false, coalesce(run_subscriber.washed, false))
+        coalesce(run_subscriber.max_events, pgps_internal.setting('run_batch_events')::integer), false,
+        coalesce(run_subscriber.washed, false))
 $$;
 comment on function pgps.run_subscriber(text, integer, boolean) is
-'Runs the next events of one internal subscription in this transaction; returns how many, 0 when there are none or another session
-is at it. A callback that raises fails for its event only. max_events: null = the setting run_batch_events. washed: you reset the session
-afterwards, as a worker does; only what counts in this transaction is compared then. LISTENs, advisory locks and numbers of sequences of
-callbacks stay, see pgps.run_subscribers, which takes them back. Needs pgps_worker or pgps_admin.
-Errors: 42704, 25001 something was written in this transaction before.';
+'Runs the next events of one internal subscription in this transaction; returns how many, 0 when there are none or
+another session is at it. A callback that raises fails for its event only. max_events: null = the setting
+run_batch_events. washed: you reset the session afterwards, as a worker does; only what counts in this transaction is
+compared then. LISTENs, advisory locks and numbers of sequences of callbacks stay, see pgps.run_subscribers, which takes
+them back. Needs pgps_worker or pgps_admin. Errors: 42704, 25001 something was written in this transaction before.';
 
 create or replace function pgps_internal.next_delivery(subscription_id bigint) returns pgps_internal.received
 language plpgsql stable
@@ -271,29 +300,34 @@ declare
     v_next pgps_internal.received;
 begin
     select 0, f.event_id, f.type_id, f.attempts + 1 into v_next from pgps_internal.failure f
-    where f.subscription_id = next_delivery.subscription_id and f.state = 'retrying' and f.due_at <= pgps_internal.clock()
+    where f.subscription_id = next_delivery.subscription_id and f.state = 'retrying'
+        and f.due_at <= pgps_internal.clock()
     order by f.event_id limit 1;
     if not found then
         select n.batch_id, n.event_id, n.type_id, 1 into v_next
-        from pgps_internal.next_events(next_delivery.subscription_id, v_position.acked_batch, v_position.acked_event, 1) n;
+        from pgps_internal.next_events(next_delivery.subscription_id, v_position.acked_batch, v_position.acked_event,
+            1) n;
     end if;
     return v_next;
 end
 $$;
 comment on function pgps_internal.next_delivery(bigint) is
-'The event that an internal subscription is given next: a retry that is due (of batch 0) or the next one; null when there is none';
+'The event that an internal subscription is given next: a retry that is due (of batch 0) or the next one; null when
+there is none';
 
 create or replace function pgps.next_delivery(subscription text) returns bigint
 language sql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
-    select (pgps_internal.next_delivery((pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
+    select (pgps_internal.next_delivery(
+        (pgps_internal.find_internal(next_delivery.subscription)).subscription_id)).event_id
 $$;
 comment on function pgps.next_delivery(text) is
-'The id of the event that pgps.run_subscriber(subscription, 1) would run now, null when none waits: for a worker that may have to name it
-to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704.';
+'The id of the event that pgps.run_subscriber(subscription, 1) would run now, null when none waits: for a worker that
+may have to name it to pgps.fail_delivery afterwards. Needs pgps_worker or pgps_admin. Errors: 42704.';
 
-create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null) returns bigint
+create or replace function pgps.fail_delivery(subscription text, sqlstate text, error text, event_id bigint = null)
+returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
@@ -310,7 +344,8 @@ begin
     if v_next.event_id is null or v_next.event_id <> fail_delivery.event_id then
         return null;
     end if;
-    perform pgps_internal.note_failures(v_subscription, array[v_next], 'callback', fail_delivery.sqlstate, fail_delivery.error, null);
+    perform pgps_internal.note_failures(v_subscription, array[v_next], 'callback', fail_delivery.sqlstate,
+        fail_delivery.error, null);
     if v_next.batch_id > 0 then
         perform pgps_internal.move(v_id, v_next.batch_id, v_next.event_id, v_next.batch_id, v_next.event_id,
             (pgps_internal.position_of(v_id)).acked_total);
@@ -319,9 +354,9 @@ begin
 end
 $$;
 comment on function pgps.fail_delivery(text, text, text, bigint) is
-'Files the failure of a subscription''s next event and moves on: for a worker whose callback was cancelled or took its backend down.
-event_id: only if that is the next one still, since another worker may have done it meanwhile; null = whichever is next.
-Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
+'Files the failure of a subscription''s next event and moves on: for a worker whose callback was cancelled or took its
+backend down. event_id: only if that is the next one still, since another worker may have done it meanwhile; null =
+whichever is next. Returns the event id, null when nothing was filed. Needs pgps_worker or pgps_admin. Errors: 42704.';
 
 create or replace function pgps.try_suspect(subscription text) returns boolean
 language plpgsql security definer
@@ -345,8 +380,9 @@ begin
 end
 $$;
 comment on function pgps.try_suspect(text) is
-'Before a subscription is run event by event, to find the one that hangs or kills its callback: true when no other session that lives does
-so. Committed before the callback runs, which may take the session down. Needs pgps_worker or pgps_admin.';
+'Before a subscription is run event by event, to find the one that hangs or kills its callback: true when no other
+session that lives does so. Committed before the callback runs, which may take the session down. Needs pgps_worker or
+pgps_admin.';
 
 create or replace function pgps.release_suspects() returns void
 language sql security definer
@@ -354,10 +390,14 @@ set search_path = pg_catalog, pg_temp
 as $$
     delete from pgps_internal.suspect s where s.pid = pg_backend_pid()
 $$;
-comment on function pgps.release_suspects() is 'Gives back what pgps.try_suspect gave this session. Needs pgps_worker or pgps_admin.';
+comment on function pgps.release_suspects() is
+'Gives back what pgps.try_suspect gave this session. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean), pgps.next_delivery(text),
+revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean),
+    pgps.next_delivery(text),
     pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text), pgps.release_suspects() from public;
-grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean), pgps.next_delivery(text),
-    pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text), pgps.release_suspects() to pgps_worker, pgps_admin;
+grant execute on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean),
+    pgps.next_delivery(text),
+    pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text), pgps.release_suspects() to pgps_worker,
+    pgps_admin;

@@ -1,5 +1,5 @@
--- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's
--- lane, and keep reclaim away, until the transaction ends.
+-- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended
+-- filter, hold the owner's lane, and keep reclaim away, until the transaction ends.
 -- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription.
 
 create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
@@ -14,16 +14,19 @@ begin
     end if;
     perform pgps_internal.set_class_active(drop_unused_class.class_id, false);
     delete from pgps_internal.class c where c.class_id = drop_unused_class.class_id returning * into v_class;
-    if v_class.signature_id is not null and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
+    if v_class.signature_id is not null
+        and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
         perform pgps_internal.drop_signature(v_class.signature_id);
     end if;
     -- What a role owns would keep it from being dropped.
     if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
-        perform pgps_internal.drop_piece('function', f::text) from pgps_internal.visible_function(v_class.type_id, v_class.owner) f where f is not null;
+        perform pgps_internal.drop_piece('function', f::text)
+            from pgps_internal.visible_function(v_class.type_id, v_class.owner) f where f is not null;
     end if;
 end
 $$;
-comment on function pgps_internal.drop_unused_class(bigint) is 'Drops a class that no subscription is in, and the code that only it needed';
+comment on function pgps_internal.drop_unused_class(bigint) is
+'Drops a class that no subscription is in, and the code that only it needed';
 
 create or replace function pgps_internal.drop_subscription(subscription_id bigint) returns void
 language plpgsql
@@ -36,8 +39,10 @@ begin
     perform pgps_internal.hold_owner(s.owner::oid), pgps_internal.retire(s, true) from pgps_internal.subscription s
     where s.subscription_id = drop_subscription.subscription_id;
     perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
-    where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id);
-    with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id returning m.class_id)
+    where p.pronamespace = 'pgps_internal'::regnamespace
+        and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id);
+    with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id
+        returning m.class_id)
     select array_agg(g.class_id) into v_classes from gone g;
     delete from pgps_internal.joining j where j.subscription_id = drop_subscription.subscription_id;
     delete from pgps_internal.share h where h.subscription_id = drop_subscription.subscription_id;
@@ -48,7 +53,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.drop_subscription(bigint) is 'Drops a subscription, and its classes when nobody else is in them';
+comment on function pgps_internal.drop_subscription(bigint) is
+'Drops a subscription, and its classes when nobody else is in them';
 
 create or replace function pgps_internal.do_unsubscribe(caller name, args jsonb) returns void
 language plpgsql
@@ -68,7 +74,8 @@ begin atomic
     select pgps._call('unsubscribe', jsonb_build_object('name', unsubscribe.name));
 end;
 comment on function pgps.unsubscribe(text) is
-'Ends a subscription; what it has not received is not kept for it. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+'Ends a subscription; what it has not received is not kept for it. Needs to own it, or pgps_admin. Errors: 42704,
+42501.';
 
 create or replace function pgps_internal.do_set_state(caller name, args jsonb) returns void
 language plpgsql
@@ -79,29 +86,39 @@ declare
     v_waits boolean;
 begin
     if args ->> 'state' <> 'active' then
-        update pgps_internal.subscription s set state = args ->> 'state' where s.subscription_id = v_subscription.subscription_id;
+        update pgps_internal.subscription s set state = args ->> 'state'
+            where s.subscription_id = v_subscription.subscription_id;
         return;
     end if;
     -- Its consumer has to catch up before a limit of what waits counts again.
     update pgps_internal.backlog_limit l set is_resting = true
-    where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended' and l.on_backlog = 'suspend';
-    -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane, in a moment.
-    select coalesce(bool_or(not pgps_internal.resume_class(c, t, pgps_internal.acts_for(caller, v_subscription.owner))), false) into v_waits
-    from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
+    where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended'
+        and l.on_backlog = 'suspend';
+    -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane,
+    -- in a moment.
+    select coalesce(bool_or(not pgps_internal.resume_class(c, t, pgps_internal.acts_for(caller, v_subscription.owner))),
+        false) into v_waits
+    from pgps_internal.member m join pgps_internal.class c using (class_id)
+        join pgps_internal.event_type t on t.type_id = c.type_id
     where m.subscription_id = v_subscription.subscription_id and not c.is_active;
-    update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id and j.failures >= 3;
+    update pgps_internal.joining j set failures = -1 where j.subscription_id = v_subscription.subscription_id
+        and j.failures >= 3;
     v_waits := v_waits or found;
     if v_waits and v_subscription.state = 'suspended' then
         perform pg_notify('pgps_lanes', '');
         return;
     end if;
-    update pgps_internal.subscription s set state = 'active', last_error = null where s.subscription_id = v_subscription.subscription_id;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
+    update pgps_internal.subscription s set state = 'active', last_error = null
+        where s.subscription_id = v_subscription.subscription_id;
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id
+        else 'pgps_internal' end, '');
 end
 $$;
 comment on function pgps_internal.do_set_state(name, jsonb) is 'See pgps.pause and pgps.resume';
 
-create or replace function pgps_internal.resume_class(class pgps_internal.class, event_type pgps_internal.event_type, is_own boolean) returns boolean
+create or replace function pgps_internal.resume_class(
+    class pgps_internal.class, event_type pgps_internal.event_type, is_own boolean
+) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -123,16 +140,20 @@ begin
     select c.* into v_class from pgps_internal.class c where c.class_id = (resume_class.class).class_id for update;
     if v_class.is_active or v_class.is_pending then
         return v_class.is_active;
-    elsif not v_is_link and (not resume_class.is_own or v_signature.in_lane is not true and exists (select from pgps_internal.member m
-            join pgps_internal.subscription s using (subscription_id) where m.class_id = v_class.class_id and s.is_pattern)) then
+    elsif not v_is_link and (not resume_class.is_own or v_signature.in_lane is not true
+        and exists (select from pgps_internal.member m
+            join pgps_internal.subscription s using (subscription_id) where m.class_id = v_class.class_id
+                and s.is_pattern)) then
         -- Of several classes none may fall behind the others while the subscription is read.
         perform pgps_internal.make_pending(v_class.class_id, coalesce(v_class.suspended_batch, v_upto));
         return false;
     end if;
-    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access share mode',
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode',
         (resume_class.event_type).log);
     perform pgps_internal.set_class_active(v_class.class_id, true);
-    perform pgps_internal.replay(v_class.class_id, resume_class.event_type, 0, coalesce(v_class.suspended_batch, v_upto), v_upto);
+    perform pgps_internal.replay(v_class.class_id, resume_class.event_type, 0,
+        coalesce(v_class.suspended_batch, v_upto), v_upto);
     if v_signature.in_lane is not true and not v_is_link then
         perform pgps_internal.make_pending(v_class.class_id, v_upto);
     end if;
@@ -140,8 +161,9 @@ begin
 end
 $$;
 comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type, boolean) is
-'Takes a suspended class into matching again. is_own: matches what came meanwhile now and raises when its filter still does; otherwise who
-matches it, the dispatcher or its lane, does so later. Returns false when its subscriptions have to wait for that.';
+'Takes a suspended class into matching again. is_own: matches what came meanwhile now and raises when its filter still
+does; otherwise who matches it, the dispatcher or its lane, does so later. Returns false when its subscriptions have to
+wait for that.';
 
 create or replace function pgps.pause(name text) returns void
 language sql
@@ -149,7 +171,8 @@ begin atomic
     select pgps._call('set_state', jsonb_build_object('name', pause.name, 'state', 'paused'));
 end;
 comment on function pgps.pause(text) is
-'Stops delivery to a subscription; its events are matched and wait. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+'Stops delivery to a subscription; its events are matched and wait. Needs to own it, or pgps_admin. Errors: 42704,
+42501.';
 
 create or replace function pgps.resume(name text) returns void
 language sql
@@ -157,9 +180,10 @@ begin atomic
     select pgps._call('set_state', jsonb_build_object('name', resume.name, 'state', 'active'));
 end;
 comment on function pgps.resume(text) is
-'Goes on with a paused or suspended subscription, from where it stood. If its filter had been suspended, what came meanwhile is matched now, and
-this raises what the filter raises if it is not mended; for somebody else''s subscription in the lane of its owner, and it remains
-suspended until then. A max_backlog counts again once no more than that waits. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+'Goes on with a paused or suspended subscription, from where it stood. If its filter had been suspended, what came
+meanwhile is matched now, and this raises what the filter raises if it is not mended; for somebody else''s subscription
+in the lane of its owner, and it remains suspended until then. A max_backlog counts again once no more than that waits.
+Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_seek(caller name, args jsonb) returns void
 language plpgsql
@@ -179,17 +203,23 @@ begin
     -- Also read so that reclaim leaves the positions alone until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);
-    with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id returning m.class_id, m.type_id)
+    with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id
+        returning m.class_id, m.type_id)
     select array_agg(distinct g.type_id), array_agg(g.class_id) into v_types, v_classes from gone g;
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
-    delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id and f.state <> 'failed';
+    delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
+        and f.state <> 'failed';
     -- What was passed over comes again, as far as the broker has it.
-    delete from pgps_internal.backlog_gap g where g.subscription_id = v_subscription.subscription_id and args ->> 'start' <> 'now';
+    delete from pgps_internal.backlog_gap g where g.subscription_id = v_subscription.subscription_id
+        and args ->> 'start' <> 'now';
     perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0,
-        case when v_subscription.handler = 'any' and v_subscription.callback is null then 0 else v_position.acked_total end);
-    perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t where t.type_id = any (v_types);
+        case when v_subscription.handler = 'any' and v_subscription.callback is null then 0
+            else v_position.acked_total end);
+    perform pgps_internal.join_type(v_subscription, t, args ->> 'start') from pgps_internal.event_type t
+        where t.type_id = any (v_types);
     perform pgps_internal.drop_unused_class(c) from unnest(v_classes) c;
-    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id else 'pgps_internal' end, '');
+    perform pg_notify(case when v_subscription.callback is null then 'pgps_' || v_subscription.subscription_id
+        else 'pgps_internal' end, '');
 end
 $$;
 comment on function pgps_internal.do_seek(name, jsonb) is 'See pgps.seek';
@@ -200,9 +230,9 @@ begin atomic
     select pgps._call('seek', jsonb_build_object('name', seek.name, 'start', seek.start));
 end;
 comment on function pgps.seek(text, text) is
-'Moves a subscription: now (skips what waits), earliest, or an event id: that event and what comes after it in delivery order, which is the
-order of the batches in which transactions were committed, then of ids. What the broker still has from there on comes again.
-Needs to own it. Errors: 42704, 42501, 22023.';
+'Moves a subscription: now (skips what waits), earliest, or an event id: that event and what comes after it in delivery
+order, which is the order of the batches in which transactions were committed, then of ids. What the broker still has
+from there on comes again. Needs to own it. Errors: 42704, 42501, 22023.';
 
 create or replace function pgps_internal.subscription_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable
@@ -224,12 +254,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.drop_subscription(s.subscription_id)
-    from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = (drop_subscriptions_of.event_type).type_id) m
+    from (select distinct m.subscription_id from pgps_internal.member m
+        where m.type_id = (drop_subscriptions_of.event_type).type_id) m
     join pgps_internal.subscription s using (subscription_id)
     where not s.is_pattern;
 end
 $$;
-comment on function pgps_internal.drop_subscriptions_of(pgps_internal.event_type) is 'Drops the subscriptions to an event type alone';
+comment on function pgps_internal.drop_subscriptions_of(pgps_internal.event_type) is
+'Drops the subscriptions to an event type alone';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.unsubscribe(text), pgps.pause(text), pgps.resume(text), pgps.seek(text, text) to public;

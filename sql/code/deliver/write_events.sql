@@ -1,4 +1,5 @@
--- Generated: pgps_internal.events_<type>, events by their ids, wherever they are kept. Called by subscribers.sql for callbacks.
+-- Generated: pgps_internal.events_<type>, events by their ids, wherever they are kept. Called by subscribers.sql for
+-- callbacks.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_events(names jsonb) returns pgps_internal.piece
@@ -7,7 +8,8 @@ set search_path = pg_catalog, pg_temp
 as $write$
     select pgps_internal.write_function('pgps_internal.events_{type_id}',
         $head$(pgps_ids bigint[]) returns table (event_id bigint, event pgps_event.{name})
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$, $body$
+        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan$head$,
+            $body$
         #variable_conflict use_column
         begin
             return query
@@ -17,6 +19,7 @@ as $write$
             where l.event_id = any (pgps_ids) and not exists (select from {log} x where x.event_id = l.event_id);
         end$body$, write_events.names)
 $write$;
-comment on function pgps_internal.write_events(jsonb) is 'Writes pgps_internal.events_<type>: events by id, of the log or kept aside';
+comment on function pgps_internal.write_events(jsonb) is
+'Writes pgps_internal.events_<type>: events by id, of the log or kept aside';
 
 revoke all on all functions in schema pgps_internal from public;

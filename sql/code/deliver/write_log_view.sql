@@ -1,13 +1,15 @@
 -- Generated: pgps_queue.<type>_log, the events that the broker holds. Read by streams (streams.sql) and by Spark.
 -- Writes: nothing.
 
-create or replace function pgps_internal.write_log_view(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_log_view(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- Scalar subqueries: what a reader does not name costs nothing.
     select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
-        select {shown} l.event_id, l.xid, (select c.published_at {statement}) as published_at, (select c.publisher {statement}) as publisher,
+        select {shown} l.event_id, l.xid, (select c.published_at {statement}) as published_at,
+            (select c.publisher {statement}) as publisher,
             coalesce((select c.origin {statement}), (select p.broker from pgps_internal.progress p)) as origin,
             (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
         from {log} l
@@ -16,13 +18,17 @@ as $write$
             coalesce(l.pgps_origin, (select p.broker from pgps_internal.progress p)),
             (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
         from {kept} l where not exists (select from {log} x where x.event_id = l.event_id)
-        union all select {each_attribute} null, null, null, null, null, null from only {endpoint} l where false$view$, 'public',
+        union all select {each_attribute} null, null, null, null, null, null from only {endpoint} l where false$view$,
+        'public',
         write_log_view.names || jsonb_build_object('queue', quote_ident((write_log_view.event_type).name || '_log'),
-            'shown', pgps_internal.shown_attributes((write_log_view.event_type).endpoint, '{event_id,xid,published_at,publisher,origin,payload}'),
-            'statement', pgps_internal.render('from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id
+            'shown', pgps_internal.shown_attributes((write_log_view.event_type).endpoint,
+                '{event_id,xid,published_at,publisher,origin,payload}'),
+            'statement', pgps_internal.render('from pgps_internal.statement c where c.xid = l.xid and c.hi >= '
+                'l.event_id and c.lo <= l.event_id
                 and c.type_id = {type_id} order by c.hi limit 1', write_log_view.names)))
 $write$;
 comment on function pgps_internal.write_log_view(pgps_internal.event_type, jsonb) is
-'Writes pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of streams';
+'Writes pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of
+streams';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,4 +1,5 @@
--- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. What they stand on is in queue_views.sql.
+-- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. What they stand on is in
+-- queue_views.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_all_events(names jsonb) returns text
@@ -7,45 +8,62 @@ set search_path = pg_catalog, pg_temp
 as $write$
     -- An event is in the log, or was kept aside for a failure or archived for an audit when its segment went, or both.
     select pgps_internal.render($query$select event_id, {own_attributes} 1 as pgps_one from {log}
-        union all select event_id, {own_attributes} 1 from {kept} k where not exists (select from {log} x where x.event_id = k.event_id)
-        union all select event_id, {own_attributes} 1 from {audit} a where not exists (select from {log} x where x.event_id = a.event_id)
+        union all select event_id, {own_attributes} 1 from {kept} k
+            where not exists (select from {log} x where x.event_id = k.event_id)
+        union all select event_id, {own_attributes} 1 from {audit} a
+            where not exists (select from {log} x where x.event_id = a.event_id)
             and not exists (select from {kept} k where k.event_id = a.event_id)$query$, write_all_events.names)
 $write$;
-comment on function pgps_internal.write_all_events(jsonb) is 'The query of all events of a type that the broker has, wherever they are';
+comment on function pgps_internal.write_all_events(jsonb) is
+'The query of all events of a type that the broker has, wherever they are';
 
-create or replace function pgps_internal.write_queue_in(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_queue_in(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Each of the queues ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL refuses who has no SELECT
-    -- on it, whatever of the view is planned. A function that raises would not be called where policies leave nothing to read.
+    -- Each of the queues ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL
+    -- refuses who has no SELECT on it, whatever of the view is planned. A function that raises would not be called
+    -- where policies leave nothing to read.
     select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
-        select {shown} l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher, coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
+        select {shown} l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher,
+            coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
             coalesce(l.pgps_origin_event, l.event_id) as origin_event_id
         from (
-            select {each_attribute} l.event_id, coalesce(c.publishers_xid, l.xid) as pgps_xid, c.published_at as pgps_published_at, c.publisher as pgps_publisher, c.origin as pgps_origin, l.pgps_origin_event,
+            select {each_attribute} l.event_id, coalesce(c.publishers_xid, l.xid) as pgps_xid,
+                c.published_at as pgps_published_at, c.publisher as pgps_publisher, c.origin as pgps_origin,
+                l.pgps_origin_event,
                 case when coalesce(pg_visible_in_snapshot(l.xid, p.previous) or l.event_id <= p.base_hi
                     or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
                     then 'dispatched' else 'waiting' end as pgps_state
             from {log} l cross join pgps_internal.progress p
-            left join lateral (select c.published_at, c.publisher, c.origin, c.publishers_xid from pgps_internal.statement c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id} order by c.hi limit 1) c on true
+            left join lateral (select c.published_at, c.publisher, c.origin, c.publishers_xid
+                from pgps_internal.statement c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
+                    order by c.hi limit 1) c on true
             union all
-            select {each_attribute} l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher), l.pgps_origin, l.pgps_origin_event, 'archived' from {audit} l
+            select {each_attribute} l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
+                l.pgps_origin, l.pgps_origin_event, 'archived' from {audit} l
             where not exists (select from {log} x where x.event_id = l.event_id)
         ) l cross join pgps_internal.progress p
         where l.pgps_state = 'waiting'
-            or l.pgps_published_at >= (select case when q.auditable then coalesce(pgps._clock() - q.retention, '-infinity') else 'infinity' end
+            or l.pgps_published_at >= (select case when q.auditable
+                then coalesce(pgps._clock() - q.retention, '-infinity') else 'infinity' end
                 from pgps_internal.queue_audit q where q.type_id = {type_id} and q.kind = 'in')
-            or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r where b.type_id = {type_id})
-        union all select {each_attribute} null, null, null, null, null, null, null from only {endpoint} l where false$view$, 'public',
-        write_queue_in.names || jsonb_build_object('queue', quote_ident((write_queue_in.event_type).name || '_in'), 'shown',
-            pgps_internal.shown_attributes((write_queue_in.event_type).endpoint, '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}')))
+            or l.event_id <@ (select coalesce(range_agg(r), '{}') from pgps_internal.pending b, unnest(b.ids) r
+                where b.type_id = {type_id})
+        union all select {each_attribute} null, null, null, null, null, null, null from only {endpoint} l
+            where false$view$, 'public',
+        write_queue_in.names || jsonb_build_object('queue', quote_ident((write_queue_in.event_type).name || '_in'),
+            'shown',
+            pgps_internal.shown_attributes((write_queue_in.event_type).endpoint,
+                '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}')))
 $write$;
 comment on function pgps_internal.write_queue_in(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_in: what is published and not dispatched, not done with, or kept for an audit';
 
-create or replace function pgps_internal.write_queue_out(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_queue_out(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
@@ -55,15 +73,18 @@ as $write$
         join ({events}) l using (event_id)
         where o.type_id = {type_id} and (o.state not in ('delivered', 'failed', 'gap')
             or (select q.auditable from pgps_internal.queue_audit q where q.type_id = {type_id} and q.kind = 'out'))
-        union all select {each_attribute} null, null, null, null, null from only {endpoint} l where false$view$, 'public',
+        union all select {each_attribute} null, null, null, null, null from only {endpoint} l where false$view$,
+        'public',
         write_queue_out.names || jsonb_build_object('queue', quote_ident((write_queue_out.event_type).name || '_out'),
             'events', pgps_internal.write_all_events(write_queue_out.names), 'shown',
-            pgps_internal.shown_attributes((write_queue_out.event_type).endpoint, '{event_id,subscription,matched_at,attempts,state}')))
+            pgps_internal.shown_attributes((write_queue_out.event_type).endpoint,
+                '{event_id,subscription,matched_at,attempts,state}')))
 $write$;
 comment on function pgps_internal.write_queue_out(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_out: what waits for subscriptions, and what they had if that is kept for an audit';
 
-create or replace function pgps_internal.write_queue_exception(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_queue_exception(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
@@ -72,10 +93,13 @@ as $write$
         from pgps_internal.failed f
         join ({events}) l using (event_id)
         where f.type_id = {type_id}
-        union all select {each_attribute} null, null, null, null, null, null, null from only {endpoint} l where false$view$, 'public',
-        write_queue_exception.names || jsonb_build_object('queue', quote_ident((write_queue_exception.event_type).name || '_exception'),
+        union all select {each_attribute} null, null, null, null, null, null, null from only {endpoint} l
+            where false$view$, 'public',
+        write_queue_exception.names
+            || jsonb_build_object('queue', quote_ident((write_queue_exception.event_type).name || '_exception'),
             'events', pgps_internal.write_all_events(write_queue_exception.names), 'shown',
-            pgps_internal.shown_attributes((write_queue_exception.event_type).endpoint, '{event_id,subscription,failed_at,attempts,sqlstate,error,state}')))
+            pgps_internal.shown_attributes((write_queue_exception.event_type).endpoint,
+                '{event_id,subscription,failed_at,attempts,sqlstate,error,state}')))
 $write$;
 comment on function pgps_internal.write_queue_exception(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_exception: what could not be handed over, with the error';

@@ -1,4 +1,5 @@
--- Generated: pgps_queue.<type>_receive, and what it stands on: pgps._log_<type>, the log as its readers may see it. See receive_rows.sql.
+-- Generated: pgps_queue.<type>_receive, and what it stands on: pgps._log_<type>, the log as its readers may see it. See
+-- receive_rows.sql.
 -- Writes: pgps._receive_rows_calls.
 
 create or replace function pgps_internal.write_log_rows(names jsonb) returns pgps_internal.piece
@@ -8,45 +9,60 @@ as $write$
     -- With what a run is looked for by. For the function below, which runs with the reader's rights.
     select pgps_internal.write_view('pgps._log_{type_id}', $view$with (security_invoker = true) as
         select l.event_id as pgps_event_id, (l.event_id / 65536) % 4 as pgps_slot, l.xid as pgps_xid,
-            (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
-                order by c.hi limit 1) as pgps_statement{more_attributes} from {log} l$view$, 'public', write_log_rows.names)
+            (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id
+                and c.type_id = {type_id}
+                order by c.hi limit 1) as pgps_statement{more_attributes} from {log} l$view$, 'public',
+                    write_log_rows.names)
 $write$;
-comment on function pgps_internal.write_log_rows(jsonb) is 'Writes pgps._log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
+comment on function pgps_internal.write_log_rows(jsonb) is
+'Writes pgps._log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
 
 create or replace function pgps_internal.write_run_rows(names jsonb) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     select pgps_internal.render($query$select l.pgps_event_id,
-                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at else (l.pgps_statement).published_at end,
-                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher else (l.pgps_statement).publisher end,
-                    case when l.pgps_xid = r.xid then r.xid_number else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end,
+                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.published_at
+                        else (l.pgps_statement).published_at end,
+                    case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.publisher
+                        else (l.pgps_statement).publisher end,
+                    case when l.pgps_xid = r.xid then r.xid_number
+                        else coalesce((l.pgps_statement).publishers_xid, l.pgps_xid)::text::bigint end,
                     case when l.pgps_xid = r.xid and l.pgps_event_id <= r.last_event then r.origin
                         else coalesce((l.pgps_statement).origin, r.broker) end,
-                    case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end, r.places_text{more_attributes}
+                    case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end,
+                        r.places_text{more_attributes}
                 -- What a run's events have in common is written as text once, not for each of them.
                 from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
-                join pgps._log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi and l.pgps_slot = (r.lo / 65536) % 4$query$,
+                join pgps._log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
+                    and l.pgps_slot = (r.lo / 65536) % 4$query$,
         write_run_rows.names)
 $write$;
-comment on function pgps_internal.write_run_rows(jsonb) is 'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive';
+comment on function pgps_internal.write_run_rows(jsonb) is
+'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive';
 
-create or replace function pgps_internal.write_receive(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_receive(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_queue.{receive}', $head$(subscriptions text[], max_events integer = 1000, consumer text = null)
-        returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint, pgps_origin text,
+    select pgps_internal.write_function('pgps_queue.{receive}',
+        $head$(subscriptions text[], max_events integer = 1000, consumer text = null)
+        returns table (pgps_event_id bigint, pgps_published_at timestamptz, pgps_publisher name, pgps_xid bigint,
+            pgps_origin text,
             pgps_attempt integer, pgps_places text{columns})
-        language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
+        language plpgsql set search_path = pg_catalog,
+            pg_temp set enable_seqscan = off set enable_bitmapscan = off set jit = off
+            set plan_cache_mode = force_generic_plan
         set max_parallel_workers_per_gather = 0$head$, $body$
         #variable_conflict use_column
         declare
             pgps_taken record;
             pgps_rows bigint;
         begin
-            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events, consumer) values ({type_id}, $1, $2, $3)
+            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events, consumer)
+                values ({type_id}, $1, $2, $3)
             returning runs, others into pgps_taken;
             if cardinality(pgps_taken.runs) = 1 then
                 return query
@@ -59,24 +75,29 @@ as $write$
             get diagnostics pgps_rows = row_count;
             if pgps_rows = 0 and cardinality(pgps_taken.runs) > 0 then
                 -- Gone in a crash: pgps.receive goes on behind them.
-                pgps_taken.others := array(select p from unnest(pgps_taken.runs) r, unnest(r.places) m, generate_series(lower(m), upper(m) - 1) p
+                pgps_taken.others := array(select p from unnest(pgps_taken.runs) r, unnest(r.places) m,
+                    generate_series(lower(m), upper(m) - 1) p
                     group by p) || pgps_taken.others;
             end if;
             if cardinality(pgps_taken.others) > 0 then
                 return query
-                select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt, int4multirange(int4range(o.place, o.place, '[]'))::text{more_attributes}
+                select m.event_id, m.published_at, m.publisher, m.xid::text::bigint, m.origin, m.attempt,
+                    int4multirange(int4range(o.place, o.place, '[]'))::text{more_attributes}
                 from unnest(pgps_taken.others) with ordinality o(place, turn)
                 cross join lateral pgps.receive(($1)[o.place], $2, $3) with ordinality
                     m(event_id, event_type, payload, published_at, publisher, xid, origin, attempt, turn)
                 cross join lateral jsonb_populate_record(null::pgps_event.{name}, m.payload) l
                 order by o.turn, m.turn;
             end if;
-        end$body$, write_receive.names || jsonb_build_object('receive', quote_ident((write_receive.event_type).name || '_receive'),
+        end$body$, write_receive.names
+            || jsonb_build_object('receive', quote_ident((write_receive.event_type).name || '_receive'),
             'columns', coalesce((select string_agg(format(', %I %s', a.name, a.type), '')
                 from pgps_internal.attributes_of((write_receive.event_type).endpoint) a), ''),
             'rows', pgps_internal.write_run_rows(write_receive.names)),
-        comment => 'The next events of subscriptions to this type as pgps.receive gives them, the attributes as columns. Subscriptions that are at the same place
-with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from 1. Acknowledge with pgps.ack or pgps.ack_each, under the same consumer.')
+        comment => 'The next events of subscriptions to this type as pgps.receive gives them, the attributes as '
+            'columns. Subscriptions that are at the same place
+with the same filter get their rows once: pgps_places is a multirange of their places in the argument, counted from '
+    '1. Acknowledge with pgps.ack or pgps.ack_each, under the same consumer.')
 $write$;
 comment on function pgps_internal.write_receive(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_receive: the next events of several subscriptions, the attributes as columns';
@@ -88,26 +109,33 @@ as $write$
     select pgps_internal.write_function('pgps_internal.statements_{type_id}',
         $head$(pgps_runs pgps_internal.run[], pgps_batch bigint, pgps_event bigint,
         pgps_places int4multirange, pgps_broker text) returns pgps_internal.run[]
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_told pgps_internal.run[];
         begin
-            -- By its first event; where statements were published side by side, the others are looked up one by one when they are read.
+            -- By its first event; where statements were published side by side, the others are looked up one by one
+            -- when they are read.
             select array_agg((r.batch_id, r.lo, r.hi, l.xid, c.published_at, pg_get_userbyid(c.publisher),
-                case when c.origin_id is null then pgps_broker else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
+                case when c.origin_id is null then pgps_broker
+                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
                 pgps_batch, pgps_event, pgps_places, c.lo, c.hi, pgps_broker,
                 coalesce(nullif(c.raiser, '0'), l.xid))::pgps_internal.run order by r.batch_id, r.lo) into v_told
             from unnest(pgps_runs) r
             left join lateral (select l.xid from {log} l
                 where l.event_id = r.lo and (l.event_id / 65536) % 4 = (r.lo / 65536) % 4) l on true
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = {type_id} order by c.hi limit 1) c on true
-            -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to do.
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser
+                from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = {type_id} order by c.hi limit 1) c
+                    on true
+            -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to
+            -- do.
             having bool_and(c.hi is not null) and not exists (
                 select from unnest(pgps_runs) r join {kept} k on k.event_id between r.lo and r.hi);
             return v_told;
         end$body$, write_statements.names)
 $write$;
-comment on function pgps_internal.write_statements(jsonb) is 'Writes pgps_internal.statements_<type>: runs of events with the statements that published them';
+comment on function pgps_internal.write_statements(jsonb) is
+'Writes pgps_internal.statements_<type>: runs of events with the statements that published them';
 
 revoke all on all functions in schema pgps_internal from public;

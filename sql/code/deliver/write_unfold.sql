@@ -1,48 +1,61 @@
--- Generated: pgps_internal.unfold_<type>, received events with what is said of them. Called by deliver.sql and direct.sql.
+-- Generated: pgps_internal.unfold_<type>, received events with what is said of them. Called by deliver.sql and
+-- direct.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_unfold(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not four.
+    -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not
+    -- four.
     select pgps_internal.write_function('pgps_internal.unfold_{type_id}',
         $head$(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]
-        language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
+        language plpgsql stable set search_path = pg_catalog,
+            pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_messages pgps_internal.message[];
             v_first bigint := pgps_taken[1].event_id / 65536 % 4;
             v_last bigint := pgps_taken[cardinality(pgps_taken)].event_id / 65536 % 4;
         begin
-            -- Mostly all are in one segment of the log, and their statements in the same one of the control queue. To set up the scans
-            -- of the others took more than finding the events.
-            select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null then pgps_broker
+            -- Mostly all are in one segment of the log, and their statements in the same one of the control queue. To
+            -- set up the scans of the others took more than finding the events.
+            select array_agg((r.place, l.event_id, pgps_type,
+                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
+                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
+                    then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join {log} l on l.event_id = r.event_id and (l.event_id / 65536) % 4 in (v_first, v_last)
-            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id} and (c.hi / 65536) % 4 in (v_first, v_last)
+            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi,
+                c.raiser from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
+                    and (c.hi / 65536) % 4 in (v_first, v_last)
                 order by c.hi limit 1) c
             where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
             if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 return v_messages;
             end if;
-            select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null then pgps_broker
+            select array_agg((r.place, l.event_id, pgps_type,
+                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
+                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
+                    then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
                 c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
             join {log} l on l.event_id = r.event_id and (l.event_id / 65536) % 4 = (r.event_id / 65536) % 4
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id} order by c.hi limit 1) c on true
+            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi,
+                c.raiser from pgps_internal.control c
+                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
+                    order by c.hi limit 1) c on true
             where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
-                    select array_agg((r.place, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), l.pgps_published_at,
-                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt, null, null, null, null)::pgps_internal.message)
+                    select array_agg((r.place, l.event_id, pgps_type,
+                        (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), l.pgps_published_at,
+                        pg_get_userbyid(l.pgps_publisher), l.xid, coalesce(l.pgps_origin, pgps_broker), r.attempt, null,
+                        null, null, null)::pgps_internal.message)
                     from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
                     join {kept} l on l.event_id = r.event_id
                     where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids))
@@ -51,6 +64,7 @@ as $write$
             return v_messages;
         end$body$, write_unfold.names)
 $write$;
-comment on function pgps_internal.write_unfold(jsonb) is 'Writes pgps_internal.unfold_<type>: received events as messages, with payload, publisher and origin';
+comment on function pgps_internal.write_unfold(jsonb) is
+'Writes pgps_internal.unfold_<type>: received events as messages, with payload, publisher and origin';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,7 @@
--- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction a call.
--- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id inside.
+-- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction
+-- a call.
+-- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id
+-- inside.
 -- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends; no row
 -- locks.
 -- Writes: batch, control, pg_temp.pgps_rebaseline, producer.
@@ -21,14 +23,16 @@ create or replace function pgps_internal.is_same_life(last pgps_internal.batch) 
 language plpgsql stable
 as $$
 begin
-    -- While the server runs it is the same one: only after a restart its identity is read from disk again. The database's number stands
-    -- in the path of its tables; to look it up took eight times as long.
+    -- While the server runs it is the same one: only after a restart its identity is read from disk again. The
+    -- database's number stands in the path of its tables; to look it up took eight times as long.
     return (is_same_life.last).started_at = pg_postmaster_start_time()
-            and split_part((is_same_life.last).incarnation, '/', 2) = split_part(pg_relation_filepath('pgps_internal.installation'), '/', -2)
+            and split_part((is_same_life.last).incarnation, '/',
+                2) = split_part(pg_relation_filepath('pgps_internal.installation'), '/', -2)
         or (is_same_life.last).incarnation = pgps_internal.incarnation();
 end
 $$;
-comment on function pgps_internal.is_same_life(pgps_internal.batch) is 'True when this is the database that cut the last batch, not a restored or cloned one';
+comment on function pgps_internal.is_same_life(pgps_internal.batch) is
+'True when this is the database that cut the last batch, not a restored or cloned one';
 
 create or replace function pgps_internal.last_batch() returns pgps_internal.batch
 language plpgsql stable
@@ -43,7 +47,8 @@ end
 $$;
 comment on function pgps_internal.last_batch() is 'The newest batch; null before the first dispatch';
 
-create or replace function pgps_internal.is_dispatched(xid xid8, event_id bigint, last pgps_internal.batch) returns boolean
+create or replace function pgps_internal.is_dispatched(xid xid8, event_id bigint, last pgps_internal.batch)
+returns boolean
 language sql immutable
 begin atomic
     select coalesce(pg_visible_in_snapshot(is_dispatched.xid, (is_dispatched.last).previous)
@@ -54,7 +59,8 @@ end;
 comment on function pgps_internal.is_dispatched(xid8, bigint, pgps_internal.batch) is
 'True when the events of transaction xid are in a batch up to last';
 
-create or replace function pgps_internal.waiting(last pgps_internal.batch, current pg_snapshot) returns setof pgps_internal.control
+create or replace function pgps_internal.waiting(last pgps_internal.batch, current pg_snapshot)
+returns setof pgps_internal.control
 language plpgsql stable rows 100
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
@@ -86,8 +92,9 @@ begin
 end
 $$;
 comment on function pgps_internal.waiting(pgps_internal.batch, pg_snapshot) is
-'Control rows of transactions that current sees and that no batch up to last has: an index range above the last snapshot, and
-the transactions that were in progress then, by id. Sequence numbers are not commit order; a cursor on them would lose late commits.';
+'Control rows of transactions that current sees and that no batch up to last has: an index range above the last
+snapshot, and the transactions that were in progress then, by id. Sequence numbers are not commit order; a cursor on
+them would lose late commits.';
 
 create or replace function pgps_internal.rebaseline(last pgps_internal.batch) returns pgps_internal.batch
 language plpgsql
@@ -98,8 +105,9 @@ declare
     v_base bigint;
     v_new pgps_internal.batch := rebaseline.last;
 begin
-    -- A restored or cloned database: its transaction ids start elsewhere. Everything committed here that no batch has is
-    -- waiting: what the last snapshot of the old life does not see, and what was published since (above its highest id).
+    -- A restored or cloned database: its transaction ids start elsewhere. Everything committed here that no batch has
+    -- is waiting: what the last snapshot of the old life does not see, and what was published since (above its highest
+    -- id).
     v_now := pg_current_snapshot();
     select max(c.hi) into v_base from pgps_internal.control c where c.xid >= pg_snapshot_xmax(v_now);
     create temp table if not exists pgps_rebaseline (like pgps_internal.control) on commit drop;
@@ -123,7 +131,8 @@ begin
 end
 $$;
 comment on function pgps_internal.rebaseline(pgps_internal.batch) is
-'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing repeated';
+'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing
+repeated';
 
 create or replace function pgps_internal.begin_epoch(last pgps_internal.batch) returns pgps_internal.cut
 language plpgsql
@@ -133,12 +142,14 @@ declare
 begin
     -- Makes the table that the next statement reads.
     v_cut.batch := pgps_internal.rebaseline(begin_epoch.last);
-    v_cut.parts := array(select (r.type_id, array_agg(distinct r.xid), range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
+    v_cut.parts := array(select (r.type_id, array_agg(distinct r.xid),
+        range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
         from pg_temp.pgps_rebaseline r group by r.type_id);
     return v_cut;
 end
 $$;
-comment on function pgps_internal.begin_epoch(pgps_internal.batch) is 'The first batch of a new epoch and what it consists of; see rebaseline';
+comment on function pgps_internal.begin_epoch(pgps_internal.batch) is
+'The first batch of a new epoch and what it consists of; see rebaseline';
 
 create or replace function pgps_internal.cut_window(max_events integer) returns pgps_internal.cut
 language plpgsql
@@ -172,7 +183,8 @@ begin
         if upper(v_part.ranges) - lower(v_part.ranges) > cut_batch.max_events
                 and pgps_internal.size_if_large(v_window, cut_batch.max_events) > 0 then
             perform pgps_internal.open_parts(v_window);
-            return (select coalesce(sum(pgps_internal.dispatch_large_part(b)), 0) from generate_series((v_window.batch).batch_id,
+            return (select coalesce(sum(pgps_internal.dispatch_large_part(b)), 0)
+                from generate_series((v_window.batch).batch_id,
                 (select max(p.batch_id) from pgps_internal.large_part p)) b);
         end if;
     end loop;
@@ -184,36 +196,42 @@ begin
 end
 $$;
 comment on function pgps_internal.cut_batch(integer) is
-'Cuts and matches one batch, or one transaction that is too large for a batch; returns its number of events, -1 when nothing waits';
+'Cuts and matches one batch, or one transaction that is too large for a batch; returns its number of events, -1 when
+nothing waits';
 
 create or replace function pgps_internal.note_matched(after bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The one exception to "a ledger's row is never updated": a row for each call that took longer than a blink, dead until its segment goes.
+    -- The one exception to "a ledger's row is never updated": a row for each call that took longer than a blink, dead
+    -- until its segment goes.
     update pgps_internal.batch b set created_at = pgps_internal.clock() where b.batch_id > note_matched.after;
 end
 $$;
 comment on function pgps_internal.note_matched(bigint) is
-'The last step of a transaction that dispatched for long: its batches, those behind one, are of now, when they can soon be received, not of when
-they were begun. Only the dispatcher calls this, of batches that nobody else sees yet';
+'The last step of a transaction that dispatched for long: its batches, those behind one, are of now, when they can soon
+be received, not of when they were begun. Only the dispatcher calls this, of batches that nobody else sees yet';
 
 create or replace function pgps_internal.last_batch_before(at timestamptz) returns bigint
 language plpgsql stable
 as $$
 begin
     -- Batches are numbered in the order of their times: read backwards, no more than there are since.
-    return coalesce((select b.batch_id from pgps_internal.batch b where b.created_at < last_batch_before.at order by b.batch_id desc limit 1), 0);
+    return coalesce((select b.batch_id from pgps_internal.batch b where b.created_at < last_batch_before.at
+        order by b.batch_id desc limit 1), 0);
 end
 $$;
-comment on function pgps_internal.last_batch_before(timestamptz) is 'The newest batch that is older than a time; 0 when none is';
+comment on function pgps_internal.last_batch_before(timestamptz) is
+'The newest batch that is older than a time; 0 when none is';
 
-create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer) returns pgps_internal.cut
+create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer)
+returns pgps_internal.cut
 language plpgsql
 as $$
 declare
-    v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot() else (next_window.last).snapshot end;
+    v_current pg_snapshot := case when (next_window.last).upto is null then pg_current_snapshot()
+        else (next_window.last).snapshot end;
     v_before pg_snapshot := coalesce((next_window.last).snapshot, '1:1:');
     v_events bigint;
     v_max bigint;
@@ -221,13 +239,17 @@ declare
     v_parts pgps_internal.part[];
 begin
     if (next_window.last).upto is null and pg_snapshot_xmax(v_before) = pg_snapshot_xmin(v_before) then
-        -- Nobody was in progress at the last cut, as with one event now and then: a range of the index, and most often less than a batch.
-        select array_agg((t.type_id, t.xids, t.ranges)::pgps_internal.part), sum(t.events), max(t.hi) into v_parts, v_events, v_max
+        -- Nobody was in progress at the last cut, as with one event now and then: a range of the index, and most often
+        -- less than a batch.
+        select array_agg((t.type_id, t.xids, t.ranges)::pgps_internal.part), sum(t.events), max(t.hi) into v_parts,
+            v_events, v_max
         from (
-            select c.type_id, array_agg(c.xid) as xids, range_agg(int8range(c.lo, c.hi, '[]')) as ranges, sum(c.hi - c.lo + 1) as events,
+            select c.type_id, array_agg(c.xid) as xids, range_agg(int8range(c.lo, c.hi, '[]')) as ranges,
+                sum(c.hi - c.lo + 1) as events,
                 max(c.hi) as hi
             from pgps_internal.control c
-            where c.xid >= pg_snapshot_xmax(v_before) and c.xid < pg_snapshot_xmax(v_current) and pg_visible_in_snapshot(c.xid, v_current)
+            where c.xid >= pg_snapshot_xmax(v_before) and c.xid < pg_snapshot_xmax(v_current)
+                and pg_visible_in_snapshot(c.xid, v_current)
                 and c.hi > coalesce((next_window.last).base_hi, 0)
             group by c.type_id
         ) t;
@@ -245,17 +267,20 @@ begin
         end if;
         return null;
     end if;
-    return row(row(coalesce((next_window.last).batch_id, 0) + 1, case when (next_window.last).upto is null then v_before else (next_window.last).previous end,
+    return row(row(coalesce((next_window.last).batch_id, 0) + 1, case when (next_window.last).upto is null then v_before
+        else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
-        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(), pgps_internal.clock())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+        coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(),
+        pgps_internal.clock())::pgps_internal.batch, v_parts)::pgps_internal.cut;
 end
 $$;
 comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
-'The next batch and what it consists of for each event type; nulls when nothing waits. A window larger than max_events is cut
-between transactions: "upto" is the last one taken.';
+'The next batch and what it consists of for each event type; nulls when nothing waits. A window larger than max_events
+is cut between transactions: "upto" is the last one taken.';
 
 create or replace function pgps_internal.limited_window(
-    last pgps_internal.batch, current pg_snapshot, max_events integer, out parts pgps_internal.part[], out max_hi bigint, out upto xid8
+    last pgps_internal.batch, current pg_snapshot, max_events integer, out parts pgps_internal.part[],
+    out max_hi bigint, out upto xid8
 )
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -263,14 +288,16 @@ as $$
 begin
     -- Whole transactions in the order of their ids, so that one session's stay in order, until there are enough events.
     with w as materialized (
-        select c.*, sum(c.hi - c.lo + 1) over (order by c.xid) as running from pgps_internal.waiting(limited_window.last, limited_window.current) c
+        select c.*, sum(c.hi - c.lo + 1) over (order by c.xid) as running
+            from pgps_internal.waiting(limited_window.last, limited_window.current) c
     ),
     chosen as (
         select w.* from w
         where w.running <= limited_window.max_events or w.xid = (select min(f.xid) from w f)
     ),
     by_type as (
-        select (c.type_id, array_agg(distinct c.xid), range_agg(int8range(c.lo, c.hi, '[]')))::pgps_internal.part as part
+        select (c.type_id, array_agg(distinct c.xid),
+            range_agg(int8range(c.lo, c.hi, '[]')))::pgps_internal.part as part
         from chosen c group by c.type_id
     )
     select (select array_agg(b.part) from by_type b), (select max(c.hi) from chosen c),
@@ -298,7 +325,8 @@ begin
                 -- The number of a role that has been dropped is shown as a number.
                 and g.owner::text <> g.owner::oid::text
             order by g.owner, g.signature_id) as signatures,
-        exists (select from pgps_internal.class c where c.type_id = t.type_id and c.signature_id is null) as has_unfiltered,
+        exists (select from pgps_internal.class c where c.type_id = t.type_id
+            and c.signature_id is null) as has_unfiltered,
         array(select f.name from pgps_internal.feature f where f.type_id = t.type_id) as features
     into v_known
     from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
@@ -307,27 +335,33 @@ begin
         return 0;
     end if;
     v_type := v_known.event_type;
-    execute 'select * from pgps_internal.cut_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids, (dispatch_part.part).ranges into v_cut;
+    execute 'select * from pgps_internal.cut_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids,
+        (dispatch_part.part).ranges into v_cut;
     v_all := v_cut.events;
     if v_cut.numbered then
-        select r.ids, r.events into v_cut.ids, v_cut.events from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type.type_id, v_cut.ids,
+        select r.ids, r.events into v_cut.ids, v_cut.events
+            from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type.type_id, v_cut.ids,
             (dispatch_part.part).xids) r;
     end if;
     if v_all = 0 then
         return 0;
     end if;
     -- Assigned, not performed: then it is no statement, with an executor to be set up.
-    v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events, v_all - v_cut.events);
+    v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events,
+        v_all - v_cut.events);
     if v_cut.events > 0 then
-        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered, v_known.signatures);
+        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered,
+            v_known.signatures);
         if v_known.features <> '{}' then
-            perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids, v_known.features);
+            perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids,
+                v_known.features);
         end if;
     end if;
     return v_cut.events;
 end
 $$;
-comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is 'Takes the events of one type into a batch: cut, drop repeats, match';
+comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is
+'Takes the events of one type into a batch: cut, drop repeats, match';
 
 create or replace function pgps_internal.drop_repeats(
     batch_id bigint, type_id integer, cut_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
@@ -355,12 +389,14 @@ begin
             select n.publisher, n.producer, k.taken
             from (select distinct n.publisher, n.producer from numbered n) n
             cross join lateral (select k.taken from pgps_internal.producer k
-                where k.type_id = $2 and k.producer = n.producer and k.publisher = n.publisher order by k.batch_id desc limit 1) k
+                where k.type_id = $2 and k.producer = n.producer and k.publisher = n.publisher
+                    order by k.batch_id desc limit 1) k
         ),
         added as (
             insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken)
             select $3, $2, n.publisher, n.producer,
-                coalesce(min(k.taken::text)::int8multirange, '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
+                coalesce(min(k.taken::text)::int8multirange,
+                    '{}') + range_agg(int8range(n.number, nullif(n.number, 9223372036854775807), '[]'))
             from numbered n left join known k using (publisher, producer)
             group by n.publisher, n.producer
         )
@@ -374,8 +410,9 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange, xid8[]) is
-'Drops events whose (producer, number) their publisher has taken before, as a set, and notes the new numbers: one multirange a producer, so that
-contiguous numbers cost nothing and gaps and any order are right (a high-water mark would lose good events)';
+'Drops events whose (producer, number) their publisher has taken before, as a set, and notes the new numbers: one
+multirange a producer, so that contiguous numbers cost nothing and gaps and any order are right (a high-water mark would
+lose good events)';
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -383,9 +420,10 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    -- What it calls and what is its own has no settings attached: they are those of this function, and to set them again took as long as some
-    -- of it does.
-    v_cap integer := coalesce(dispatch.max_events, (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events'));
+    -- What it calls and what is its own has no settings attached: they are those of this function, and to set them
+    -- again took as long as some of it does.
+    v_cap integer := coalesce(dispatch.max_events,
+        (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events'));
     v_events bigint;
     v_total bigint := 0;
     v_until xid8 := pg_snapshot_xmax(pg_current_snapshot());
@@ -393,7 +431,8 @@ declare
     v_started timestamptz;
 begin
     if v_cap <= 0 then
-        raise exception 'invalid max_events %', v_cap using errcode = '22023', hint = 'Give a positive number, or null for all that waits.';
+        raise exception 'invalid max_events %', v_cap using errcode = '22023',
+            hint = 'Give a positive number, or null for all that waits.';
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
@@ -422,10 +461,11 @@ begin
 end
 $$;
 comment on function pgps.dispatch(integer) is
-'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events: about how many
-at most, never splitting a transaction; of transactions that published side by side it takes fewer, since what counts is how far their
-event ids reach; null = all that wait. Then asks the filters that read more than the event (pgps.lanes), unless another session is at it or
-they are slow. Waits for another dispatcher''s transaction; committed as a whole, so a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
+'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events:
+about how many at most, never splitting a transaction; of transactions that published side by side it takes fewer, since
+what counts is how far their event ids reach; null = all that wait. Then asks the filters that read more than the event
+(pgps.lanes), unless another session is at it or they are slow. Waits for another dispatcher''s transaction; committed
+as a whole, so a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch(integer) from public;

@@ -8,11 +8,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format('insert into pgps_internal.producer (batch_id, type_id, publisher, producer, taken, seen_at)
-        select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, o.seen_at
+        select distinct on (o.type_id, o.publisher, o.producer) %s, o.type_id, o.publisher, o.producer, o.taken, '
+            'o.seen_at
         from %s o join pgps_internal.event_type t using (type_id)
         where (t.dedupe_retention is null or o.seen_at > pgps_internal.clock() - t.dedupe_retention)
             and not exists (select from pgps_internal.producer n
-                where n.type_id = o.type_id and n.publisher = o.publisher and n.producer = o.producer and n.batch_id > o.batch_id
+                where n.type_id = o.type_id and n.publisher = o.publisher and n.producer = o.producer and n.batch_id '
+                    '> o.batch_id
                     and n.tableoid <> %s::oid)
         order by o.type_id, o.publisher, o.producer, o.batch_id desc',
         carry_over_producers.newest, carry_over_producers.segment, carry_over_producers.segment::oid);
@@ -32,7 +34,8 @@ begin
         from %s o join pgps_internal.event_type t using (type_id)
         where not exists (select from pgps_internal.batch_type n
             where n.type_id = o.type_id and n.batch_id > o.batch_id and n.tableoid <> %s::oid)
-        order by o.type_id, o.batch_id desc', carry_over_totals.newest, carry_over_totals.segment, carry_over_totals.segment::oid);
+        order by o.type_id, o.batch_id desc', carry_over_totals.newest, carry_over_totals.segment,
+            carry_over_totals.segment::oid);
 end
 $$;
 comment on function pgps_internal.carry_over_totals(regclass, bigint) is

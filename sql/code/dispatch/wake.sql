@@ -1,5 +1,6 @@
--- Who dispatches, and how it and the waiting clients are woken. The leader is named in a row; whether it sleeps, a sequence tells, which is read
--- and set outside of transactions, and which no other role can set. Locks: share row exclusive on the leader's table while it changes.
+-- Who dispatches, and how it and the waiting clients are woken. The leader is named in a row; whether it sleeps, a
+-- sequence tells, which is read and set outside of transactions, and which no other role can set. Locks: share row
+-- exclusive on the leader's table while it changes.
 -- Writes: leader.
 
 create or replace function pgps_internal.wake_members(classes bigint[]) returns bigint
@@ -9,12 +10,14 @@ declare
     v_woken bigint;
     v_sum text;
 begin
-    -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their own, or are not
-    -- active, are looked up.
-    perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end, '')
+    -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their
+    -- own, or are not active, are looked up.
+    perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end,
+        '')
     from unnest(wake_members.classes) c
     join pgps_internal.member m on m.class_id = c
-    left join pgps_internal.subscription s on s.subscription_id = m.subscription_id and (s.callback is not null or s.state <> 'active')
+    left join pgps_internal.subscription s on s.subscription_id = m.subscription_id
+        and (s.callback is not null or s.state <> 'active')
     where s.subscription_id is null or s.state = 'active';
     get diagnostics v_woken = row_count;
     -- A text that is only added to: what somebody else has put there is nothing to stumble over.
@@ -23,8 +26,8 @@ begin
 end
 $$;
 comment on function pgps_internal.wake_members(bigint[]) is
-'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting pgps.woken tells the
-worker, until the transaction ends, how many there are of both, a sum for each event type';
+'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting
+pgps.woken tells the worker, until the transaction ends, how many there are of both, a sum for each event type';
 
 create or replace function pgps_internal.say_asleep() returns void
 language plpgsql
@@ -34,7 +37,8 @@ begin
     perform setval('pgps_internal.wake_seq', extract(epoch from clock_timestamp())::bigint);
 end
 $$;
-comment on function pgps_internal.say_asleep() is 'Tells publishers, at once, to wake the dispatcher: true for some seconds';
+comment on function pgps_internal.say_asleep() is
+'Tells publishers, at once, to wake the dispatcher: true for some seconds';
 
 create or replace function pgps_internal.leads() returns boolean
 language plpgsql stable
@@ -42,7 +46,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
-        select from pgps_internal.leader l join pg_stat_get_activity(pg_backend_pid()) a on a.pid = l.pid and a.backend_start = l.started_at);
+        select from pgps_internal.leader l join pg_stat_get_activity(pg_backend_pid()) a on a.pid = l.pid
+            and a.backend_start = l.started_at);
 end
 $$;
 comment on function pgps_internal.leads() is 'True in the session that dispatches';
@@ -62,7 +67,8 @@ begin
     for v_round in 1..2 loop
         select l.* into v_leader from pgps_internal.leader l;
         select coalesce(bool_or(a.pid = pg_backend_pid()), false), count(*) > 0 into v_is_me, v_lives
-        from pg_stat_get_activity(v_leader.pid) a where v_leader.pid is not null and a.backend_start = v_leader.started_at;
+        from pg_stat_get_activity(v_leader.pid) a where v_leader.pid is not null
+            and a.backend_start = v_leader.started_at;
         exit when v_is_me and v_leader.bell_pid is not distinct from try_lead.bell;
         if v_lives and not v_is_me then
             return false;
@@ -72,9 +78,11 @@ begin
         else
             insert into pgps_internal.leader (pid, started_at, bell_pid, bell_started_at)
             select a.pid, a.backend_start, b.pid, b.backend_start
-            from pg_stat_get_activity(pg_backend_pid()) a left join pg_stat_get_activity(try_lead.bell) b on b.pid = try_lead.bell
+            from pg_stat_get_activity(pg_backend_pid()) a left
+                join pg_stat_get_activity(try_lead.bell) b on b.pid = try_lead.bell
             on conflict ((true)) do update
-            set pid = excluded.pid, started_at = excluded.started_at, bell_pid = excluded.bell_pid, bell_started_at = excluded.bell_started_at;
+            set pid = excluded.pid, started_at = excluded.started_at, bell_pid = excluded.bell_pid,
+                bell_started_at = excluded.bell_started_at;
         end if;
     end loop;
     if not v_is_me or pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > 0 then
@@ -84,8 +92,9 @@ begin
 end
 $$;
 comment on function pgps.try_lead(integer) is
-'Makes this session the leader if there is none that lives; true while it is, until it ends. To be called again every second while the leader
-sleeps, so that publishers go on waking it. bell: the process of another session of the leader''s, which calls pgps.await_ring.';
+'Makes this session the leader if there is none that lives; true while it is, until it ends. To be called again every
+second while the leader sleeps, so that publishers go on waking it. bell: the process of another session of the
+leader''s, which calls pgps.await_ring.';
 
 create or replace function pgps.stay_awake() returns boolean
 language plpgsql security definer
@@ -99,7 +108,8 @@ begin
     return true;
 end
 $$;
-comment on function pgps.stay_awake() is 'Tells publishers, at once, that they need not wake the leader; false in a session that does not lead';
+comment on function pgps.stay_awake() is
+'Tells publishers, at once, that they need not wake the leader; false in a session that does not lead';
 
 create or replace function pgps.fall_asleep() returns pg_snapshot
 language plpgsql security definer
@@ -113,29 +123,34 @@ begin
 end
 $$;
 comment on function pgps.fall_asleep() is
-'Tells publishers to wake the leader again and returns who was still running then: until these have ended, a commit may come unannounced';
+'Tells publishers to wake the leader again and returns who was still running then: until these have ended, a commit may
+come unannounced';
 
 create or replace function pgps.is_told_awake() returns boolean
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass) = 0, false) $$;
 comment on function pgps.is_told_awake() is
-'True when publishers take the leader to be awake: it said so, or was rung. One that sleeps nevertheless has missed it.';
+'True when publishers take the leader to be awake: it said so, or was rung. One that sleeps nevertheless has missed
+it.';
 
 create or replace function pgps._ring() returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Anybody can call it: only where publishers ring, and while the leader sleeps, may it say that nobody need wake it.
-    if current_setting('max_prepared_transactions') = '0' or coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then
+    -- Anybody can call it: only where publishers ring, and while the leader sleeps, may it say that nobody need wake
+    -- it.
+    if current_setting('max_prepared_transactions') = '0'
+        or coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then
         return false;
     end if;
-    -- Outside of this transaction, which may be prepared and then must not NOTIFY. Others need not ring as well; counted first: who is just
-    -- about to wait sees it.
+    -- Outside of this transaction, which may be prepared and then must not NOTIFY. Others need not ring as well;
+    -- counted first: who is just about to wait sees it.
     perform setval('pgps_internal.wake_seq', 0), nextval('pgps_internal.ring_seq');
     perform pg_cancel_backend(l.bell_pid)
-    from pgps_internal.leader l join pg_stat_get_activity(l.bell_pid) a on a.pid = l.bell_pid and a.backend_start = l.bell_started_at;
+    from pgps_internal.leader l join pg_stat_get_activity(l.bell_pid) a on a.pid = l.bell_pid
+        and a.backend_start = l.bell_started_at;
     return true;
 end
 $$;
@@ -159,7 +174,8 @@ begin
 end
 $$;
 comment on function pgps.await_ring(bigint) is
-'Waits until publishers have rung more often than heard, at most a second, and returns how often they have. Needs pgps_worker or pgps_admin.';
+'Waits until publishers have rung more often than heard, at most a second, and returns how often they have. Needs
+pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.wake_dispatcher() returns void
 language plpgsql
@@ -176,7 +192,8 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.wake_dispatcher() is 'Wakes the dispatcher, if it sleeps, for what this transaction publishes other than by an endpoint';
+comment on function pgps_internal.wake_dispatcher() is
+'Wakes the dispatcher, if it sleeps, for what this transaction publishes other than by an endpoint';
 
 create or replace function pgps.all_ended(since pg_snapshot) returns boolean
 language sql stable
@@ -185,9 +202,11 @@ as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_end
 comment on function pgps.all_ended(pg_snapshot) is 'True when every transaction that ran at that snapshot has ended';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(), pgps.await_ring(bigint),
+revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(),
+    pgps.await_ring(bigint),
     pgps.all_ended(pg_snapshot) from public;
-grant execute on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(), pgps.await_ring(bigint),
+grant execute on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(),
+    pgps.await_ring(bigint),
     pgps.all_ended(pg_snapshot) to pgps_worker, pgps_admin;
 -- Read and called by whoever publishes.
 grant select on sequence pgps_internal.wake_seq to public;

@@ -1,4 +1,5 @@
--- Generated: pgps_internal.cut_<type>, which events of some transactions are in some ranges of a log. Called by dispatch.sql.
+-- Generated: pgps_internal.cut_<type>, which events of some transactions are in some ranges of a log. Called by
+-- dispatch.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_cut(names jsonb) returns pgps_internal.piece
@@ -6,7 +7,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- With the settings of who calls it.
-    select pgps_internal.write_function('pgps_internal.cut_{type_id}', $head$(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken
+    select pgps_internal.write_function('pgps_internal.cut_{type_id}',
+        $head$(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken
         language plpgsql stable$head$, $body$
         declare
             v_cut pgps_internal.taken;
@@ -14,7 +16,8 @@ as $write$
             v_upper bigint := upper(pgps_ranges) - 1;
         begin
             if v_upper - v_lower < 100 then
-                select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}'), count(*), coalesce(bool_or(l._producer is not null), false)
+                select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}'), count(*),
+                    coalesce(bool_or(l._producer is not null), false)
                 into v_cut.ids, v_cut.events, v_cut.numbered
                 from {log} l
                 where l.event_id between v_lower and v_upper and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids)
@@ -32,18 +35,22 @@ as $write$
                 return v_cut;
             end if;
             with l as (
-                select l.event_id, l.event_id - row_number() over (order by l.event_id) as island, l._producer is not null as numbered
+                select l.event_id, l.event_id - row_number() over (order by l.event_id) as island,
+                    l._producer is not null as numbered
                 from (select lower(r) as lo, upper(r) as hi from unnest(pgps_ranges) r) r
                 cross join lateral (select x.event_id, x.xid, x._producer from {log} x
                     where x.event_id >= r.lo and x.event_id < r.hi offset 0) l
                 where l.xid in (select u from unnest(pgps_xids) u)
             ),
-            i as (select min(event_id) as lo, max(event_id) as hi, count(*) as n, bool_or(numbered) as numbered from l group by island)
-            select coalesce(range_agg(int8range(lo, hi, '[]')), '{}'), coalesce(sum(n), 0)::bigint, coalesce(bool_or(numbered), false)
+            i as (select min(event_id) as lo, max(event_id) as hi, count(*) as n, bool_or(numbered) as numbered from l
+                group by island)
+            select coalesce(range_agg(int8range(lo, hi, '[]')), '{}'), coalesce(sum(n), 0)::bigint,
+                coalesce(bool_or(numbered), false)
             into v_cut.ids, v_cut.events, v_cut.numbered from i;
             return v_cut;
         end$body$, write_cut.names)
 $write$;
-comment on function pgps_internal.write_cut(jsonb) is 'Writes pgps_internal.cut_<type>: the events of transactions in ranges of the log';
+comment on function pgps_internal.write_cut(jsonb) is
+'Writes pgps_internal.cut_<type>: the events of transactions in ranges of the log';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,25 +1,29 @@
--- The audit: what an origin has published, and a neighbour has sent, is compared with what came. See docs/decisions/0026-the-audit.md.
--- Each item says how many events it has, and is counted when it is taken. Now and then an origin says how many events of each type it has
--- published in all, and up to which of its batches; that goes from broker to broker behind the events it is about, and whoever wants every
--- event of the type compares it with what came. Locks: none beside those of who sends,
--- who has the turn of routes, and of who receives.
+-- The audit: what an origin has published, and a neighbour has sent, is compared with what came. See
+-- docs/decisions/0026-the-audit.md. Each item says how many events it has, and is counted when it is taken. Now and
+-- then an origin says how many events of each type it has published in all, and up to which of its batches; that goes
+-- from broker to broker behind the events it is about, and whoever wants every event of the type compares it with what
+-- came. Locks: none beside those of who sends, who has the turn of routes, and of who receives.
+-- Writes: audit_finding, audit_point, audit_told, audited, shipment.
 
 create or replace function pgps_internal.place_hash(batch_id bigint) returns numeric
 language sql immutable
 as $$ select (hashint8extended(place_hash.batch_id, 0) & 1152921504606846975)::numeric $$;
 comment on function pgps_internal.place_hash(bigint) is
-'A number of 60 bits for a batch. Summed up over events, modulo 2^60, it is a digest of how many events each batch has, in whatever parts they came';
+'A number of 60 bits for a batch. Summed up over events, modulo 2^60, it is a digest of how many events each batch has,
+in whatever parts they came';
 
 create or replace function pgps_internal.is_sampled(batch_id bigint, events bigint) returns boolean
 language sql immutable
 as $$ select is_sampled.events <= 32 or hashint8extended(is_sampled.batch_id, 1) % 16 = 0 $$;
 comment on function pgps_internal.is_sampled(bigint, bigint) is
-'True for batches whose contents are compared: the small ones, and one in sixteen of the others, the same ones at every broker';
+'True for batches whose contents are compared: the small ones, and one in sixteen of the others, the same ones at every
+broker';
 
 create or replace function pgps_internal.audits(event_type pgps_internal.event_type) returns boolean
 language sql immutable
 as $$ select (audits.event_type).reliability = 'guaranteed' and (audits.event_type).persistent $$;
-comment on function pgps_internal.audits(pgps_internal.event_type) is 'True for types of which no event may be lost: of the others a crash may take some';
+comment on function pgps_internal.audits(pgps_internal.event_type) is
+'True for types of which no event may be lost: of the others a crash may take some';
 
 create or replace function pgps_internal.shape_of(event_type pgps_internal.event_type) returns text
 language sql stable
@@ -32,45 +36,57 @@ $$;
 comment on function pgps_internal.shape_of(pgps_internal.event_type) is
 'The attributes of a type, for comparison; null when the text of its events means nothing elsewhere';
 
-create or replace function pgps_internal.contents(event_type pgps_internal.event_type, ids int8multirange, out events bigint, out digest bigint)
+create or replace function pgps_internal.contents(
+    event_type pgps_internal.event_type, ids int8multirange, out events bigint, out digest bigint
+)
 language plpgsql stable
-set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = postgres set extra_float_digits = 1
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, '
+    'YMD' set timezone = 'UTC' set intervalstyle = postgres set extra_float_digits = 1
 set bytea_output = hex set lc_monetary = 'C' set xmloption = content
 as $$
 begin
     -- As they travel in small batches: the same text at every broker.
     execute format('select count(*), coalesce(bit_xor(hashtextextended(l.pgps_row collate "C", 0)), 0)
-        from unnest($1) w(pgps_ids) cross join lateral (select row(coalesce(x.pgps_origin_event, x.event_id)%s)::text as pgps_row from %s x
+        from unnest($1) w(pgps_ids) cross join lateral (select row(coalesce(x.pgps_origin_event, x.event_id)%s)::text '
+            'as pgps_row from %s x
             where x.event_id >= lower(w.pgps_ids) and x.event_id < upper(w.pgps_ids) offset 0) l',
         (select coalesce(string_agg(format(', x.%I', c.value ->> 'name'), '' order by c.n), '')
-            from jsonb_array_elements(pgps_internal.wire_columns((contents.event_type).endpoint)) with ordinality c(value, n)), (contents.event_type).log)
+            from jsonb_array_elements(pgps_internal.wire_columns((contents.event_type).endpoint))
+                with ordinality c(value, n)), (contents.event_type).log)
     using contents.ids into contents.events, contents.digest;
 end
 $$;
 comment on function pgps_internal.contents(pgps_internal.event_type, int8multirange) is
-'How many of these events are in a log, and a digest of their numbers at the origin and their attributes, in whatever order';
+'How many of these events are in a log, and a digest of their numbers at the origin and their attributes, in whatever
+order';
 
 create or replace function pgps_internal.is_truncated(type_id integer, ids int8multirange) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (select from pgps_internal.trimmed t where t.type_id = is_truncated.type_id and t.event_id >= lower(is_truncated.ids))
+    select exists (select from pgps_internal.trimmed t where t.type_id = is_truncated.type_id
+        and t.event_id >= lower(is_truncated.ids))
 $$;
-comment on function pgps_internal.is_truncated(integer, int8multirange) is 'True when some of these events may have gone with their segment';
+comment on function pgps_internal.is_truncated(integer, int8multirange) is
+'True when some of these events may have gone with their segment';
 
 create or replace function pgps_internal.note_difference(
-    kind text, what text, neighbour text, origin_id integer, type_id integer, after_batch bigint, upto bigint, there bigint, here bigint
+    kind text, what text, neighbour text, origin_id integer, type_id integer, after_batch bigint, upto bigint,
+    there bigint, here bigint
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.audit_finding as f (kind, what, neighbour, origin_id, type_id, after_batch, upto, there, here, found_at, last_found_at)
-    values (note_difference.kind, note_difference.what, note_difference.neighbour, note_difference.origin_id, note_difference.type_id,
+    insert into pgps_internal.audit_finding as f (kind, what, neighbour, origin_id, type_id, after_batch, upto, there,
+        here, found_at, last_found_at)
+    values (note_difference.kind, note_difference.what, note_difference.neighbour, note_difference.origin_id,
+        note_difference.type_id,
         note_difference.after_batch, note_difference.upto, note_difference.there, note_difference.here,
         pgps_internal.clock(), pgps_internal.clock())
     on conflict on constraint audit_finding_kind_what_neighbour_origin_id_type_id_key do update
-    set after_batch = least(f.after_batch, excluded.after_batch), upto = greatest(f.upto, excluded.upto), there = f.there + excluded.there,
+    set after_batch = least(f.after_batch, excluded.after_batch), upto = greatest(f.upto, excluded.upto),
+        there = f.there + excluded.there,
         here = f.here + excluded.here, windows = f.windows + 1, last_found_at = pgps_internal.clock();
     raise warning 'pgps: events were lost, repeated or altered on their way; see pgps.audit()';
 end
@@ -90,12 +106,15 @@ declare
 begin
     if v_said <> coalesce(tally_item.came, 0) then
         -- When nothing came at all, nobody knows of which type: the first that the neighbour is asked for.
-        v_type := coalesce(v_type, (select (s.value ->> 'type_id')::integer from jsonb_array_elements(tally_item.slices) s
+        v_type := coalesce(v_type,
+            (select (s.value ->> 'type_id')::integer from jsonb_array_elements(tally_item.slices) s
                 where s.value -> 'lseq' = tally_item.item -> 'lseq' limit 1),
             (select f.type_id from pgps_internal.told t join pgps_internal.filter f using (key)
-                where t.neighbour_id = (tally_item.neighbour).neighbour_id and t.kind = 'sub' order by f.type_id limit 1));
+                where t.neighbour_id = (tally_item.neighbour).neighbour_id and t.kind = 'sub'
+                    order by f.type_id limit 1));
         perform pgps_internal.note_difference('hop', 'count', (tally_item.neighbour).name, tally_item.origin_id, v_type,
-            (tally_item.item ->> 'previous')::bigint, (tally_item.item ->> 'upto')::bigint, v_said, coalesce(tally_item.came, 0))
+            (tally_item.item ->> 'previous')::bigint, (tally_item.item ->> 'upto')::bigint, v_said,
+                coalesce(tally_item.came, 0))
         from pgps_internal.event_type t where t.type_id = v_type and pgps_internal.audits(t);
     end if;
     if tally_item.came is null then
@@ -109,7 +128,8 @@ begin
 end
 $$;
 comment on function pgps_internal.tally_item(pgps_internal.neighbour, integer, jsonb, jsonb, integer, bigint) is
-'How many events of each type came with an item, compared with how many the neighbour says it sent. type_id: null when of several types';
+'How many events of each type came with an item, compared with how many the neighbour says it sent. type_id: null when
+of several types';
 
 create or replace function pgps_internal.excuse(origin_id integer, batch_id bigint, type_id integer = null) returns void
 language plpgsql
@@ -117,11 +137,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgps_internal.audit_point p set since = excuse.batch_id
-    where p.origin_id = excuse.origin_id and p.type_id = coalesce(excuse.type_id, p.type_id) and p.since < excuse.batch_id;
+    where p.origin_id = excuse.origin_id and p.type_id = coalesce(excuse.type_id, p.type_id)
+        and p.since < excuse.batch_id;
 end
 $$;
 comment on function pgps_internal.excuse(integer, bigint, integer) is
-'What was said of an origin''s events before a batch is compared no more, here and at brokers behind this one: some went with notice. type_id: null = all';
+'What was said of an origin''s events before a batch is compared no more, here and at brokers behind this one: some went
+with notice. type_id: null = all';
 
 create or replace function pgps_internal.own_events(after bigint, upto bigint)
 returns table (type_id integer, first_batch bigint, events bigint, places numeric, sampled bigint, ids int8multirange)
@@ -130,21 +152,26 @@ set search_path = pg_catalog, pg_temp
 as $$
     with own as materialized (
         -- A batch has, besides its own events, those that came from elsewhere.
-        select b.batch_id, b.type_id, b.ids - coalesce((select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
+        select b.batch_id, b.type_id,
+            b.ids - coalesce((select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
             where a.hi >= lower(b.ids) and a.lo < upper(b.ids) and a.ids && b.ids), '{}') as ids
-        from pgps_internal.batch_type b where b.batch_id > own_events.after and b.batch_id <= own_events.upto and not isempty(b.ids)
+        from pgps_internal.batch_type b where b.batch_id > own_events.after and b.batch_id <= own_events.upto
+            and not isempty(b.ids)
     ),
     counted as materialized (
         select o.*, n.events, pgps_internal.is_sampled(o.batch_id, n.events) as is_sampled
-        from own o cross join lateral (select sum(upper(r) - lower(r))::bigint as events from unnest(o.ids) r) n where not isempty(o.ids)
+        from own o cross join lateral (select sum(upper(r) - lower(r))::bigint as events from unnest(o.ids) r) n
+            where not isempty(o.ids)
     )
     select c.type_id, min(c.batch_id), sum(c.events)::bigint, sum(c.events * pgps_internal.place_hash(c.batch_id)),
         coalesce(sum(c.events) filter (where c.is_sampled), 0)::bigint,
-        coalesce((select range_agg(r) from counted x, unnest(x.ids) r where x.type_id = c.type_id and x.is_sampled), '{}')
+        coalesce((select range_agg(r) from counted x, unnest(x.ids) r where x.type_id = c.type_id and x.is_sampled),
+            '{}')
     from counted c group by c.type_id
 $$;
 comment on function pgps_internal.own_events(bigint, bigint) is
-'What of some batches was published here, by event type: how many events, the sum over their batches, and of those whose contents are compared how many and which';
+'What of some batches was published here, by event type: how many events, the sum over their batches, and of those whose
+contents are compared how many and which';
 
 create or replace function pgps_internal.count_own(packed bigint) returns void
 language plpgsql
@@ -158,7 +185,8 @@ declare
 begin
     select a.* into v_last from pgps_internal.audited a where a.origin_id = v_origin;
     if not found then
-        insert into pgps_internal.audited (origin_id, batch_id, audited_at) values (v_origin, count_own.packed, pgps_internal.clock());
+        insert into pgps_internal.audited (origin_id, batch_id, audited_at)
+            values (v_origin, count_own.packed, pgps_internal.clock());
         return;
     elsif v_last.batch_id >= count_own.packed
             or v_last.audited_at > pgps_internal.clock() - pgps_internal.setting('link_report_interval')::interval then
@@ -168,33 +196,42 @@ begin
         perform pgps_internal.excuse(v_origin, count_own.packed);
     else
         for v_own in
-            select o.*, t as event_type, pgps_internal.shape_of(t) as shape from pgps_internal.own_events(v_last.batch_id, count_own.packed) o
+            select o.*, t as event_type, pgps_internal.shape_of(t) as shape
+                from pgps_internal.own_events(v_last.batch_id, count_own.packed) o
             join pgps_internal.event_type t using (type_id) where pgps_internal.audits(t)
         loop
-            select c.* into v_found from pgps_internal.contents(v_own.event_type, v_own.ids) c where v_own.shape is not null;
+            select c.* into v_found from pgps_internal.contents(v_own.event_type, v_own.ids) c
+                where v_own.shape is not null;
             if v_found.events < v_own.sampled and not pgps_internal.is_truncated(v_own.type_id, v_own.ids) then
-                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker(), v_origin, v_own.type_id, v_last.batch_id,
+                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker(), v_origin, v_own.type_id,
+                    v_last.batch_id,
                     count_own.packed, v_own.sampled, v_found.events);
             end if;
             -- Of a type made anew nothing goes on from before: not even from the batch that is compared from.
-            insert into pgps_internal.audit_point as p (origin_id, type_id, events, places, contents, shape, since, contents_since)
-            values (v_origin, v_own.type_id, v_own.events, mod(v_own.places, 1152921504606846976), coalesce(v_found.digest, 0), v_own.shape,
-                v_own.first_batch, case when v_found.events = v_own.sampled then v_own.first_batch else count_own.packed end)
+            insert into pgps_internal.audit_point as p (origin_id, type_id, events, places, contents, shape, since,
+                contents_since)
+            values (v_origin, v_own.type_id, v_own.events, mod(v_own.places, 1152921504606846976),
+                coalesce(v_found.digest, 0), v_own.shape,
+                v_own.first_batch, case when v_found.events = v_own.sampled then v_own.first_batch
+                    else count_own.packed end)
             on conflict on constraint audit_point_pkey do update
             set events = p.events + excluded.events, places = mod(p.places + excluded.places, 1152921504606846976),
                 contents = p.contents # excluded.contents, shape = excluded.shape,
-                contents_since = case when v_found.events = v_own.sampled and p.shape = excluded.shape then p.contents_since
+                contents_since = case when v_found.events = v_own.sampled and p.shape = excluded.shape
+                    then p.contents_since
                     else count_own.packed end;
         end loop;
     end if;
-    update pgps_internal.audited a set batch_id = count_own.packed, audited_at = pgps_internal.clock() where a.origin_id = v_origin;
+    update pgps_internal.audited a set batch_id = count_own.packed, audited_at = pgps_internal.clock()
+        where a.origin_id = v_origin;
 end
 $$;
 comment on function pgps_internal.count_own(bigint) is
 'Adds what was published here up to a batch to what this broker says of itself; at most every link_report_interval';
 
 create or replace function pgps_internal.points_for(neighbour pgps_internal.neighbour, packed bigint)
-returns table (origin_id integer, type_id integer, attachment integer, batch_id bigint, name text, value jsonb, since bigint, rights text)
+returns table (origin_id integer, type_id integer, attachment integer, batch_id bigint, name text, value jsonb,
+    since bigint, rights text)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -204,38 +241,50 @@ begin
     with live as materialized (
         -- Origins of which the neighbour has been sent all that is spoken of.
         select a.origin_id, a.attachment, s.batch_id
-        from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.audited s using (origin_id)
+        from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.audited s
+            using (origin_id)
         where a.neighbour_id = (points_for.neighbour).neighbour_id and a.is_live and case when o.is_self
             then o.to_batch is null and s.batch_id <= points_for.packed
             else pgps_internal.sent((points_for.neighbour).neighbour_id, a.origin_id, a.attachment) >= s.batch_id end
     ),
     wanted as materialized (
-        -- What hides events from a neighbour makes what it gets less than what was published; a grant or revoke shows in the catalogue.
-        select distinct t.type_id, t.name, case when has_table_privilege((points_for.neighbour).role::oid, t.endpoint, 'select') and not t.has_policy
+        -- What hides events from a neighbour makes what it gets less than what was published; a grant or revoke shows
+        -- in the catalogue.
+        select distinct t.type_id, t.name, case
+            when has_table_privilege((points_for.neighbour).role::oid, t.endpoint, 'select') and not t.has_policy
             then (select c.xmin::text from pg_class c where c.oid = t.endpoint) end as rights
-        from pgps_internal.wanted w join pgps_internal.filter f using (key) join pgps_internal.event_type t on t.type_id = f.type_id
-        where w.neighbour_id = (points_for.neighbour).neighbour_id and w.gone_batch is null and f.filter is null and pgps_internal.audits(t)
+        from pgps_internal.wanted w join pgps_internal.filter f using (key)
+            join pgps_internal.event_type t on t.type_id = f.type_id
+        where w.neighbour_id = (points_for.neighbour).neighbour_id and w.gone_batch is null and f.filter is null
+            and pgps_internal.audits(t)
     ),
     said as (
-        select l.origin_id, w.type_id, l.attachment, l.batch_id, w.name, w.rights, k.type_id as told_type, k.attachment as told_attachment, k.value as told_value,
-            k.since as told_since, greatest(p.since, case when k.rights is distinct from w.rights and k.type_id is not null then l.batch_id
+        select l.origin_id, w.type_id, l.attachment, l.batch_id, w.name, w.rights, k.type_id as told_type,
+            k.attachment as told_attachment, k.value as told_value,
+            k.since as told_since,
+            greatest(p.since, case when k.rights is distinct from w.rights and k.type_id is not null then l.batch_id
                 else coalesce(k.since, 0) end) as since,
-            case when w.rights is not null then jsonb_build_object('events', p.events, 'places', p.places, 'contents', p.contents, 'shape', p.shape,
+            case when w.rights is not null
+                then jsonb_build_object('events', p.events, 'places', p.places, 'contents', p.contents, 'shape',
+                p.shape,
                 'contents_since', p.contents_since) end as value
         from live l cross join wanted w
         left join pgps_internal.audit_point p on p.origin_id = l.origin_id and p.type_id = w.type_id
-        left join pgps_internal.audit_told k on k.neighbour_id = (points_for.neighbour).neighbour_id and k.origin_id = l.origin_id
+        left join pgps_internal.audit_told k on k.neighbour_id = (points_for.neighbour).neighbour_id
+            and k.origin_id = l.origin_id
             and k.type_id = w.type_id
         where p.type_id is not null or k.value is not null
     )
-    select s.origin_id, s.type_id, s.attachment, s.batch_id, s.name, case when s.value ->> 'events' is not null then s.value end, coalesce(s.since, 0), s.rights
+    select s.origin_id, s.type_id, s.attachment, s.batch_id, s.name, case when s.value ->> 'events' is not null
+        then s.value end, coalesce(s.since, 0), s.rights
     from said s
     where s.told_type is null or (s.attachment, s.since) is distinct from (s.told_attachment, s.told_since)
         or s.told_value is distinct from case when s.value ->> 'events' is not null then s.value end;
 end
 $$;
 comment on function pgps_internal.points_for(pgps_internal.neighbour, bigint) is
-'What a neighbour that wants every event of a type is to be told of how many an origin has published; null: nothing can be said any more';
+'What a neighbour that wants every event of a type is to be told of how many an origin has published; null: nothing can
+be said any more';
 
 create or replace function pgps_internal.tell_audit(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
@@ -255,10 +304,12 @@ begin
         select p.* from pgps_internal.points_for(tell_audit.neighbour, tell_audit.packed) p
     ),
     told as (
-        insert into pgps_internal.audit_told as t (neighbour_id, origin_id, type_id, attachment, value, since, rights, told_at)
+        insert into pgps_internal.audit_told as t (neighbour_id, origin_id, type_id, attachment, value, since, rights,
+            told_at)
         select v_id, w.origin_id, w.type_id, w.attachment, w.value, w.since, w.rights, pgps_internal.clock() from news w
         on conflict on constraint audit_told_pkey do update
-        set attachment = excluded.attachment, value = excluded.value, since = excluded.since, rights = excluded.rights, told_at = pgps_internal.clock()
+        set attachment = excluded.attachment, value = excluded.value, since = excluded.since, rights = excluded.rights,
+            told_at = pgps_internal.clock()
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by w.origin_id), 'audit',
@@ -269,6 +320,7 @@ begin
 end
 $$;
 comment on function pgps_internal.tell_audit(pgps_internal.neighbour, bigint) is
-'Tells a neighbour how many events origins have published, behind the events themselves; at most every link_report_interval';
+'Tells a neighbour how many events origins have published, behind the events themselves; at most every
+link_report_interval';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,6 @@
 -- The audit, where it is heard: what came is compared with what its origin says that it has published. See audit.sql.
 -- Locks: the turns of the origins it is about; what is said is kept in rows that only they who hear it change.
+-- Writes: audit_hop, audit_point, audited.
 
 create or replace function pgps_internal.came(origin_id integer, after bigint, upto bigint, behind bigint)
 returns table (type_id integer, events bigint, places numeric, sampled bigint, ids int8multirange)
@@ -8,19 +9,24 @@ set search_path = pg_catalog, pg_temp
 as $$
     with item as materialized (
         -- An item may have come in two parts: what this broker wanted, and what it fetched for others.
-        select y.type_id, a.upto, sum(y.events)::bigint as events, pgps_internal.is_sampled(a.upto, sum(y.events)::bigint) as is_sampled
+        select y.type_id, a.upto, sum(y.events)::bigint as events,
+            pgps_internal.is_sampled(a.upto, sum(y.events)::bigint) as is_sampled
         from pgps_internal.arrival a cross join unnest(a.tallies) y
-        where a.origin_id = came.origin_id and a.arrival_id > came.behind and a.upto > came.after and a.upto <= came.upto
+        where a.origin_id = came.origin_id and a.arrival_id > came.behind and a.upto > came.after
+            and a.upto <= came.upto
         group by y.type_id, a.upto
     )
     select i.type_id, sum(i.events)::bigint, sum(i.events * pgps_internal.place_hash(i.upto)),
         coalesce(sum(i.events) filter (where i.is_sampled), 0)::bigint,
-        coalesce((select range_agg(r) from item x join pgps_internal.arrival a on a.origin_id = came.origin_id and a.upto = x.upto, unnest(a.ids) r
-            where x.type_id = i.type_id and x.is_sampled and a.arrival_id > came.behind and a.tallies is not null), '{}')
+        coalesce((select range_agg(r) from item x join pgps_internal.arrival a on a.origin_id = came.origin_id
+            and a.upto = x.upto, unnest(a.ids) r
+            where x.type_id = i.type_id and x.is_sampled and a.arrival_id > came.behind and a.tallies is not null),
+                '{}')
     from item i group by i.type_id
 $$;
 comment on function pgps_internal.came(integer, bigint, bigint, bigint) is
-'What came of an origin''s batches behind a row of the ledger, by event type, as pgps_internal.own_events says it of this broker''s own';
+'What came of an origin''s batches behind a row of the ledger, by event type, as pgps_internal.own_events says it of
+this broker''s own';
 
 create or replace function pgps_internal.hear_audit(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -34,55 +40,70 @@ declare
     v_one record;
 begin
     select o.origin_id into v_origin from pgps_internal.origin o
-    where o.broker_id = (hear_audit.body ->> 'broker')::uuid and o.epoch = (hear_audit.body ->> 'epoch')::integer and not o.is_self
-        and o.parent = (hear_audit.neighbour).neighbour_id and o.attachment = (hear_audit.body ->> 'attachment')::integer;
+    where o.broker_id = (hear_audit.body ->> 'broker')::uuid and o.epoch = (hear_audit.body ->> 'epoch')::integer
+        and not o.is_self
+        and o.parent = (hear_audit.neighbour).neighbour_id
+            and o.attachment = (hear_audit.body ->> 'attachment')::integer;
     select a.* into v_last from pgps_internal.audited a where a.origin_id = v_origin;
     if v_origin is null or v_upto < v_last.batch_id or not pgps_internal.setting('audit')::boolean then
         return;
     end if;
     -- What came before this broker counted is not compared, nor what is known to be gone.
     v_is_known := v_last.origin_id is not null and not exists (select from pgps_internal.arrival a
-            where a.origin_id = v_origin and a.arrival_id > v_last.arrival_id and a.upto > v_last.batch_id and a.upto <= v_upto
+            where a.origin_id = v_origin and a.arrival_id > v_last.arrival_id and a.upto > v_last.batch_id
+                and a.upto <= v_upto
                 and a.tallies is null and a.ids is not null and a.attachment <> -1)
-        and not exists (select from pgps_internal.gap g where g.origin_id = v_origin and g.after_batch < v_upto and g.upto > v_last.batch_id);
+        and not exists (select from pgps_internal.gap g where g.origin_id = v_origin and g.after_batch < v_upto
+            and g.upto > v_last.batch_id);
     for v_one in
-        select t as event_type, e.value as said, p as point, c.events, c.places, c.sampled, c.ids, t.type_id is not null and v_is_known
-            and p.type_id is not null and coalesce(greatest(p.since, p.here_since, (e.value ->> 'since')::bigint, f.since) <= v_last.batch_id
+        select t as event_type, e.value as said, p as point, c.events, c.places, c.sampled, c.ids, t.type_id is not null
+            and v_is_known
+            and p.type_id is not null
+                and coalesce(greatest(p.since, p.here_since, (e.value ->> 'since')::bigint, f.since) <= v_last.batch_id
                 and f.since is not null, false) as is_compared
         from pgps_internal.event_type t
         left join jsonb_each(hear_audit.body -> 'types') e on e.key = t.name
         left join pgps_internal.audit_point p on p.origin_id = v_origin and p.type_id = t.type_id
         left join pgps_internal.came(v_origin, v_last.batch_id, v_upto, v_last.arrival_id) c on c.type_id = t.type_id
-        left join (select f.type_id, min(a.since) as since from pgps_internal.activation a join pgps_internal.filter f using (key)
+        left join (select f.type_id, min(a.since) as since from pgps_internal.activation a join pgps_internal.filter f
+            using (key)
             where a.origin_id = v_origin and f.filter is null group by f.type_id) f on f.type_id = t.type_id
         where pgps_internal.audits(t) and (e.key is not null or p.type_id is not null and c.type_id is not null)
     loop
         perform pgps_internal.compare_point((hear_audit.neighbour).name, v_one.event_type, v_origin, v_one.point,
-            case when jsonb_typeof(v_one.said) = 'object' or v_one.said is null then coalesce(v_one.said, pgps_internal.point_said(v_one.point)) end,
-            v_last.batch_id, v_upto, coalesce(v_one.events, 0), coalesce(v_one.places, 0), v_one.sampled, v_one.ids, v_one.is_compared);
+            case when jsonb_typeof(v_one.said) = 'object' or v_one.said is null
+                then coalesce(v_one.said, pgps_internal.point_said(v_one.point)) end,
+            v_last.batch_id, v_upto, coalesce(v_one.events, 0), coalesce(v_one.places, 0), v_one.sampled, v_one.ids,
+            v_one.is_compared);
     end loop;
     insert into pgps_internal.audited as a (origin_id, batch_id, audited_at, arrival_id)
     values (v_origin, v_upto, pgps_internal.clock(), coalesce(
         (select min(i.arrival_id) - 1 from pgps_internal.arrival i
             where i.origin_id = v_origin and i.arrival_id > coalesce(v_last.arrival_id, 0) and i.upto > v_upto),
         (select max(i.arrival_id) from pgps_internal.arrival i where i.origin_id = v_origin), 0))
-    on conflict on constraint audited_pkey do update set batch_id = excluded.batch_id, arrival_id = excluded.arrival_id, audited_at = pgps_internal.clock();
+    on conflict on constraint audited_pkey do update set batch_id = excluded.batch_id, arrival_id = excluded.arrival_id,
+        audited_at = pgps_internal.clock();
 end
 $$;
 comment on function pgps_internal.hear_audit(pgps_internal.neighbour, jsonb) is
-'The parent for an origin says how many events that has published: compared with what came, where every event of a type is wanted';
+'The parent for an origin says how many events that has published: compared with what came, where every event of a type
+is wanted';
 
 create or replace function pgps_internal.point_said(point pgps_internal.audit_point) returns jsonb
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object('events', (point_said.point).events, 'places', (point_said.point).places, 'contents', (point_said.point).contents,
-        'shape', (point_said.point).shape, 'contents_since', (point_said.point).contents_since, 'since', (point_said.point).since)
+    select jsonb_build_object('events', (point_said.point).events, 'places', (point_said.point).places, 'contents',
+        (point_said.point).contents,
+        'shape', (point_said.point).shape, 'contents_since', (point_said.point).contents_since, 'since',
+            (point_said.point).since)
 $$;
-comment on function pgps_internal.point_said(pgps_internal.audit_point) is 'What an origin said last, as it travels: it is not said again while it stays so';
+comment on function pgps_internal.point_said(pgps_internal.audit_point) is
+'What an origin said last, as it travels: it is not said again while it stays so';
 
 create or replace function pgps_internal.compare_point(
-    neighbour text, event_type pgps_internal.event_type, origin_id integer, point pgps_internal.audit_point, said jsonb, after bigint, upto bigint,
+    neighbour text, event_type pgps_internal.event_type, origin_id integer, point pgps_internal.audit_point, said jsonb,
+    after bigint, upto bigint,
     events bigint, places numeric, sampled bigint, ids int8multirange, is_compared boolean
 ) returns void
 language plpgsql
@@ -91,7 +112,8 @@ as $$
 declare
     v_type integer := (compare_point.event_type).type_id;
     v_there bigint := (compare_point.said ->> 'events')::bigint - (compare_point.point).events;
-    v_places numeric := mod((compare_point.said ->> 'places')::numeric - (compare_point.point).places + 1152921504606846976, 1152921504606846976);
+    v_places numeric := mod((compare_point.said ->> 'places')::numeric - (compare_point.point).places
+        + 1152921504606846976, 1152921504606846976);
     v_found record;
     v_known bigint := compare_point.upto;
 begin
@@ -101,24 +123,35 @@ begin
         return;
     elsif compare_point.is_compared then
         if v_there <> compare_point.events or v_places <> mod(compare_point.places, 1152921504606846976) then
-            perform pgps_internal.note_difference('end', case when v_there <> compare_point.events then 'count' else 'places' end,
-                compare_point.neighbour, compare_point.origin_id, v_type, compare_point.after, compare_point.upto, v_there, compare_point.events);
-        elsif compare_point.sampled > 0 and compare_point.said ->> 'shape' = pgps_internal.shape_of(compare_point.event_type) then
+            perform pgps_internal.note_difference('end', case when v_there <> compare_point.events then 'count'
+                else 'places' end,
+                compare_point.neighbour, compare_point.origin_id, v_type, compare_point.after, compare_point.upto,
+                v_there, compare_point.events);
+        elsif compare_point.sampled > 0
+            and compare_point.said ->> 'shape' = pgps_internal.shape_of(compare_point.event_type) then
             select c.* into v_found from pgps_internal.contents(compare_point.event_type, compare_point.ids) c;
-            if v_found.events <> compare_point.sampled and not pgps_internal.is_truncated(v_type, compare_point.ids) then
-                perform pgps_internal.note_difference('here', 'count', compare_point.neighbour, compare_point.origin_id, v_type, compare_point.after,
+            if v_found.events <> compare_point.sampled
+                and not pgps_internal.is_truncated(v_type, compare_point.ids) then
+                perform pgps_internal.note_difference('here', 'count', compare_point.neighbour, compare_point.origin_id,
+                    v_type, compare_point.after,
                     compare_point.upto, compare_point.sampled, v_found.events);
-            elsif v_found.events = compare_point.sampled and (compare_point.point).shape = compare_point.said ->> 'shape'
+            elsif v_found.events = compare_point.sampled
+                and (compare_point.point).shape = compare_point.said ->> 'shape'
                     and (compare_point.said ->> 'contents_since')::bigint <= compare_point.after
-                    and v_found.digest <> ((compare_point.said ->> 'contents')::bigint # (compare_point.point).contents) then
-                perform pgps_internal.note_difference('end', 'contents', compare_point.neighbour, compare_point.origin_id, v_type,
+                    and v_found.digest
+                        <> ((compare_point.said ->> 'contents')::bigint # (compare_point.point).contents) then
+                perform pgps_internal.note_difference('end', 'contents', compare_point.neighbour,
+                    compare_point.origin_id, v_type,
                     compare_point.after, compare_point.upto, v_there, compare_point.events);
             end if;
         end if;
     end if;
-    insert into pgps_internal.audit_point as p (origin_id, type_id, events, places, contents, shape, since, contents_since)
-    values (compare_point.origin_id, v_type, (compare_point.said ->> 'events')::bigint, (compare_point.said ->> 'places')::numeric,
-        (compare_point.said ->> 'contents')::bigint, compare_point.said ->> 'shape', (compare_point.said ->> 'since')::bigint,
+    insert into pgps_internal.audit_point as p (origin_id, type_id, events, places, contents, shape, since,
+        contents_since)
+    values (compare_point.origin_id, v_type, (compare_point.said ->> 'events')::bigint,
+        (compare_point.said ->> 'places')::numeric,
+        (compare_point.said ->> 'contents')::bigint, compare_point.said ->> 'shape',
+            (compare_point.said ->> 'since')::bigint,
         (compare_point.said ->> 'contents_since')::bigint)
     on conflict on constraint audit_point_pkey do update
     set events = excluded.events, places = excluded.places, contents = excluded.contents, shape = excluded.shape,
@@ -128,9 +161,11 @@ begin
         compared = p.compared + compare_point.is_compared::integer;
 end
 $$;
-comment on function pgps_internal.compare_point(text, pgps_internal.event_type, integer, pgps_internal.audit_point, jsonb, bigint, bigint, bigint, numeric, bigint,
+comment on function pgps_internal.compare_point(text, pgps_internal.event_type, integer, pgps_internal.audit_point,
+    jsonb, bigint, bigint, bigint, numeric, bigint,
     int8multirange, boolean) is
-'Compares what came of a type between two batches of an origin with what the origin says, and keeps what it says. said: null when that is known no more';
+'Compares what came of a type between two batches of an origin with what the origin says, and keeps what it says. said:
+null when that is known no more';
 
 create or replace function pgps_internal.carry_over_audit(segment regclass) returns void
 language plpgsql
@@ -139,16 +174,20 @@ as $$
 begin
     execute format('insert into pgps_internal.audit_hop as h (neighbour_id, origin_id, type_id, events)
         select a.neighbour_id, a.origin_id, y.type_id, sum(y.events)
-        from %s a cross join unnest(a.tallies) y join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.event_type t on t.type_id = y.type_id
+        from %s a cross join unnest(a.tallies) y join pgps_internal.neighbour n using (neighbour_id) join '
+            'pgps_internal.event_type t on t.type_id = y.type_id
         group by a.neighbour_id, a.origin_id, y.type_id
-        on conflict on constraint audit_hop_pkey do update set events = h.events + excluded.events', carry_over_audit.segment);
+        on conflict on constraint audit_hop_pkey do update set events = h.events + excluded.events',
+            carry_over_audit.segment);
     -- What goes before it was compared, because nothing was said of it for long, cannot be compared any more.
     execute format('update pgps_internal.audit_point p set here_since = greatest(p.here_since, x.upto)
-        from (select a.origin_id, y.type_id, max(a.upto) as upto from %s a cross join unnest(a.tallies) y group by a.origin_id, y.type_id) x
+        from (select a.origin_id, y.type_id, max(a.upto) as upto from %s a cross join unnest(a.tallies) y group by '
+            'a.origin_id, y.type_id) x
         join pgps_internal.audited d on d.origin_id = x.origin_id and x.upto > d.batch_id
         where p.origin_id = x.origin_id and p.type_id = x.type_id', carry_over_audit.segment);
 end
 $$;
-comment on function pgps_internal.carry_over_audit(regclass) is 'Before a segment of the ledger of arrivals is truncated: adds what it has up';
+comment on function pgps_internal.carry_over_audit(regclass) is
+'Before a segment of the ledger of arrivals is truncated: adds what it has up';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,12 +1,13 @@
--- What links COPY: out of a view of what a session has to send, and into a segment of the log, or, the long way, a staging table.
--- See docs/decisions/0014-link-speed.md. Locks: row exclusive on the segment.
+-- What links COPY: out of a view of what a session has to send, and into a segment of the log, or, the long way, a
+-- staging table. See docs/decisions/0014-link-speed.md. Locks: row exclusive on the segment.
 -- Writes: by name: the log of a type (COPY).
 
 create or replace function pgps._sender() returns integer
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ begin return (pgps_internal.require_sender()).neighbour_id; end $$;
-comment on function pgps._sender() is 'The neighbour this session sends to; see the views in schema pgps_link. Errors: 55000.';
+comment on function pgps._sender() is
+'The neighbour this session sends to; see the views in schema pgps_link. Errors: 55000.';
 
 create or replace function pgps_internal.only_received() returns trigger
 language plpgsql security definer
@@ -26,9 +27,11 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.only_received() is 'Lets nobody insert into a segment of a log but a session that receives from a neighbour who may publish the type';
+comment on function pgps_internal.only_received() is
+'Lets nobody insert into a segment of a log but a session that receives from a neighbour who may publish the type';
 
-create or replace function pgps_internal.received_type(neighbour pgps_internal.neighbour, wire jsonb) returns pgps_internal.event_type
+create or replace function pgps_internal.received_type(neighbour pgps_internal.neighbour, wire jsonb)
+returns pgps_internal.event_type
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -42,30 +45,36 @@ begin
         when pgps_internal.wire_columns(v_type.endpoint) = received_type.wire -> 'attributes' then null
         else pgps_internal.difference(v_type, received_type.wire, (received_type.neighbour).name) end;
     if v_difference is not null then
-        raise exception 'event type "%" is another one at broker "%": %', received_type.wire ->> 'name', (received_type.neighbour).name, v_difference
-        using errcode = '55000', hint = 'Make it the same with pgps.alter_event_type, on one of the two; its events wait until then.';
+        raise exception 'event type "%" is another one at broker "%": %', received_type.wire ->> 'name',
+            (received_type.neighbour).name, v_difference
+        using errcode = '55000',
+            hint = 'Make it the same with pgps.alter_event_type, on one of the two; its events wait until then.';
     end if;
     perform pgps_internal.require_publisher(received_type.neighbour, v_type);
     return v_type;
 end
 $$;
 comment on function pgps_internal.received_type(pgps_internal.neighbour, jsonb) is
-'The event type here of what travels; 55000 when it is another one, 42501 when the neighbour''s role may not publish it';
+'The event type here of what travels; 55000 when it is another one, 42501 when the neighbour''s role may not publish
+it';
 
 create or replace function pgps_internal.is_plain(neighbour pgps_internal.neighbour, batch jsonb) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- One type, in binary, and nothing that take_item could refuse: the locks of its origins are held, so nothing moves meanwhile.
-    if jsonb_array_length(is_plain.batch -> 'types') <> 1 or is_plain.batch @? '$.types[0].attributes[*] ? (@.as_text == true)'
+    -- One type, in binary, and nothing that take_item could refuse: the locks of its origins are held, so nothing moves
+    -- meanwhile.
+    if jsonb_array_length(is_plain.batch -> 'types') <> 1
+        or is_plain.batch @? '$.types[0].attributes[*] ? (@.as_text == true)'
             or pgps_internal.count_runs(is_plain.batch #> '{types,0,runs}') > 40000 then
         return false;
     end if;
     return pgps_internal.is_flowing(is_plain.neighbour, is_plain.batch -> 'items');
 end
 $$;
-comment on function pgps_internal.is_plain(pgps_internal.neighbour, jsonb) is 'True when all events of a batch will be taken as they come, so that they can go straight into the log';
+comment on function pgps_internal.is_plain(pgps_internal.neighbour, jsonb) is
+'True when all events of a batch will be taken as they come, so that they can go straight into the log';
 
 create or replace function pgps_internal.is_flowing(neighbour pgps_internal.neighbour, items jsonb) returns boolean
 language plpgsql stable
@@ -73,17 +82,23 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select bool_and(i.value ->> 'kind' = 'audit' or i.value ? 'upto' and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
-            and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before and (i.value ->> 'upto')::bigint > i.before)
+        select bool_and(i.value ->> 'kind' = 'audit' or i.value ? 'upto'
+            and o.parent = (is_flowing.neighbour).neighbour_id and o.attachment = (i.value ->> 'attachment')::integer
+            and o.rewind_from is null and (i.value ->> 'previous')::bigint <= i.before
+                and (i.value ->> 'upto')::bigint > i.before)
         from (
-            select i.value, o.origin_id, coalesce(lag((i.value ->> 'upto')::bigint) over (partition by o.origin_id order by i.n), o.horizon) as before
+            select i.value, o.origin_id,
+                coalesce(lag((i.value ->> 'upto')::bigint) over (partition by o.origin_id order by i.n),
+                o.horizon) as before
             from jsonb_array_elements(is_flowing.items) with ordinality i(value, n)
-            left join lateral (select o.origin_id, pgps_internal.horizon(o.origin_id) as horizon from pgps_internal.origin o
+            left join lateral (select o.origin_id, pgps_internal.horizon(o.origin_id) as horizon
+                from pgps_internal.origin o
                 where o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer) o on true
         ) i left join pgps_internal.origin o using (origin_id)) is true;
 end
 $$;
-comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is 'True when items are data, and counts, alone, and nothing of them that take_item could refuse';
+comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is
+'True when items are data, and counts, alone, and nothing of them that take_item could refuse';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text
 language plpgsql
@@ -95,51 +110,60 @@ declare
     v_last bigint := coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0);
     v_left bigint := 65536 - (v_last + 1) % 65536;
 begin
-    -- All into one segment, with room for what others publish meanwhile; should they publish more, the segment refuses and the long way is
-    -- taken. Numbers are given up by drawing them: nothing else is safe beside those who publish.
+    -- All into one segment, with room for what others publish meanwhile; should they publish more, the segment refuses
+    -- and the long way is taken. Numbers are given up by drawing them: nothing else is safe beside those who publish.
     if v_left < v_events + v_events / 8 + 64 then
         perform count(nextval('pgps_internal.event_id_seq')) from generate_series(1, v_left);
         v_last := pg_sequence_last_value('pgps_internal.event_id_seq');
     end if;
     perform set_config('pgps.link_base', v_last::text, true);
-    return format('copy pgps_link.%I (pgps_origin_event%s) from stdin (format binary)', v_type.name || '_log_' || ((v_last + 1) / 65536) % 4,
+    return format('copy pgps_link.%I (pgps_origin_event%s) from stdin (format binary)', v_type.name || '_log_'
+        || ((v_last + 1) / 65536) % 4,
         (select coalesce(string_agg(format(', %I', a.value ->> 'name'), '' order by a.n), '')
             from jsonb_array_elements(open_segment.wire -> 'attributes') with ordinality a(value, n)));
 end
 $$;
 comment on function pgps_internal.open_segment(pgps_internal.neighbour, jsonb) is
-'The COPY by which events of a type come straight into the log, where they get their ids in order. Errors: 55000 another schema, 42501.';
+'The COPY by which events of a type come straight into the log, where they get their ids in order. Errors: 55000 another
+schema, 42501.';
 
 create or replace function pgps_internal.copied(event_type pgps_internal.event_type, base bigint) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select case when copied.base is null then format('pg_temp.pgps_stage_%s', (copied.event_type).type_id)
-        else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and l.xid = (select pg_current_xact_id()))',
-            (copied.event_type).name || '_log_' || ((copied.base + 1) / 65536) % 4, copied.base, pg_sequence_last_value('pgps_internal.event_id_seq')) end
+        else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and '
+            'l.xid = (select pg_current_xact_id()))',
+            (copied.event_type).name || '_log_' || ((copied.base + 1) / 65536) % 4, copied.base,
+                pg_sequence_last_value('pgps_internal.event_id_seq')) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is
 'Where what came by COPY in this transaction has its ids: the staging table, or the log behind base';
 
-create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean) returns setof record
+create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean)
+returns setof record
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set jit = off set max_parallel_workers_per_gather = 0
 as $$
 begin
     -- Events of one batch that came at different times are put back into the order of their origin.
-    return query execute format('select %s l.pgps_event%s from pgps_link.%I l where l.pgps_item > $1 and l.pgps_item <= $2 order by l.pgps_item, l.pgps_event',
+    return query execute format('select %s l.pgps_event%s from pgps_link.%I l where l.pgps_item > $1 and l.pgps_item '
+        '<= $2 order by l.pgps_item, l.pgps_event',
         case when link_rows.ordered then 'l.pgps_item,' else '' end,
         (select coalesce(string_agg(format(', l.%I', c.value ->> 'name'), '' order by c.n), '')
-            from pgps_internal.event_type t, jsonb_array_elements(pgps_internal.wire_columns(t.endpoint)) with ordinality c(value, n)
+            from pgps_internal.event_type t,
+                jsonb_array_elements(pgps_internal.wire_columns(t.endpoint)) with ordinality c(value, n)
             where t.name = link_rows.event_type), link_rows.event_type || '_sent')
     using link_rows.after, link_rows.upto;
 end
 $$;
 comment on function pgps.link_rows(text, bigint, bigint, boolean) is
-'The events of one type in the items behind after up to upto, for COPY (…) TO STDOUT (FORMAT BINARY): number of the item (only if ordered),
-event id at the origin, attributes as pgps.link_next lists them; in the order of their origin, also where they came here in another. What
-was not rewound is in order in the view in schema pgps_link, and is read from there without being gathered. Needs pgps.link_open. Errors: 55000.';
+'The events of one type in the items behind after up to upto, for COPY (…) TO STDOUT (FORMAT BINARY): number of the item
+(only if ordered), event id at the origin, attributes as pgps.link_next lists them; in the order of their origin, also
+where they came here in another. What was not rewound is in order in the view in schema pgps_link, and is read from
+there without being gathered. Needs pgps.link_open. Errors: 55000.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) from public;
-grant execute on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) to pgps_link, pgps_worker, pgps_admin;
+grant execute on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) to pgps_link, pgps_worker,
+    pgps_admin;

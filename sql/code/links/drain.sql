@@ -1,6 +1,7 @@
--- Links that are being dropped. Both sides say "drain" when they have another way for what has one, then, when they have packed what was
--- dispatched until they heard it, "drained"; who has sent and heard both, and is confirmed, may forget the other. The side that connects
--- forgets last: it finds out by connecting again when the other has gone before it. Locks: the turn of routes, until the transaction ends.
+-- Links that are being dropped. Both sides say "drain" when they have another way for what has one, then, when they
+-- have packed what was dispatched until they heard it, "drained"; who has sent and heard both, and is confirmed, may
+-- forget the other. The side that connects forgets last: it finds out by connecting again when the other has gone
+-- before it. Locks: the turn of routes, until the transaction ends.
 -- Writes: link, neighbour, wanted.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
@@ -8,12 +9,15 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgps_internal.told t where t.neighbour_id = was_told.neighbour_id and t.kind = was_told.kind);
+    return exists (select from pgps_internal.told t where t.neighbour_id = was_told.neighbour_id
+        and t.kind = was_told.kind);
 end
 $$;
 comment on function pgps_internal.was_told(integer, text) is 'True when a neighbour was told something of a kind';
 
-create or replace function pgps_internal.last_words(neighbour_id integer) returns table (kind text, key text, value jsonb)
+create or replace function pgps_internal.last_words(
+    neighbour_id integer
+) returns table (kind text, key text, value jsonb)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -27,7 +31,8 @@ as $$
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = last_words.neighbour_id)
     union all
     -- What has no other way still comes on this one.
-    select 'attach', o.origin_id::text, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
+    select 'attach', o.origin_id::text,
+        jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o join pgps_internal.told t on t.kind = 'attach' and t.key = o.origin_id::text
     where t.neighbour_id = last_words.neighbour_id and o.parent = last_words.neighbour_id
 $$;
@@ -43,7 +48,8 @@ begin
     update pgps_internal.neighbour n set is_draining = true where n.neighbour_id = (hear_drain.neighbour).neighbour_id;
     -- All filters at once, so that up to one batch all is sent, and nothing is said of what comes behind it.
     update pgps_internal.wanted w
-    set gone_batch = coalesce(v_last.batch_id, 0) + case when exists (select from pgps_internal.waiting(v_last, pg_current_snapshot())) then 1 else 0 end
+    set gone_batch = coalesce(v_last.batch_id, 0) + case
+        when exists (select from pgps_internal.waiting(v_last, pg_current_snapshot())) then 1 else 0 end
     where w.neighbour_id = (hear_drain.neighbour).neighbour_id and w.gone_batch is null;
 end
 $$;
@@ -57,8 +63,10 @@ as $$
 declare
     v_id integer := (is_drained.neighbour).neighbour_id;
 begin
-    return (is_drained.neighbour).is_draining and (is_drained.neighbour).has_sent_all and pgps_internal.was_told(v_id, 'drained')
-        and (pgps_internal.position_of((is_drained.neighbour).subscription_id)).received_event >= pgps_internal.last_sent(v_id)
+    return (is_drained.neighbour).is_draining and (is_drained.neighbour).has_sent_all
+        and pgps_internal.was_told(v_id, 'drained')
+        and (pgps_internal.position_of((is_drained.neighbour).subscription_id)).received_event
+            >= pgps_internal.last_sent(v_id)
         -- Dispatched, so that it is packed for others before they hear that the way is gone.
         and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
             join pgps_internal.arrival a on a.hi >= w.lo and a.lo <= w.hi
@@ -66,7 +74,8 @@ begin
 end
 $$;
 comment on function pgps_internal.is_drained(pgps_internal.neighbour) is
-'True when all is sent to a neighbour whose link is being dropped, and confirmed, and all that came from it is dispatched';
+'True when all is sent to a neighbour whose link is being dropped, and confirmed, and all that came from it is
+dispatched';
 
 create or replace function pgps_internal.do_link_close(caller name, args jsonb) returns void
 language plpgsql
@@ -80,15 +89,19 @@ begin
         perform pgps_internal.require_worker(caller, 'serve links');
     end if;
     if not v_neighbour.is_draining or not (args ->> 'gone')::boolean and not pgps_internal.is_drained(v_neighbour) then
-        raise exception 'the link to broker "%" is not drained', v_neighbour.name using errcode = '55000', hint = 'First: select pgps.drop_link(name)';
+        raise exception 'the link to broker "%" is not drained', v_neighbour.name using errcode = '55000',
+            hint = 'First: select pgps.drop_link(name)';
     end if;
     perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
     if v_neighbour.is_dropped_here then
         delete from pgps_internal.link l where l.link_id = v_neighbour.link_id;
     else
         update pgps_internal.link l
-        set enabled = false, state = 'defined', last_error = format('broker "%s" has dropped the link', v_neighbour.name), changed_at = pgps_internal.clock(),
-            hint = format('Drop it here, too: select pgps.drop_link(%L). To link them again: select pgps.alter_link(%L, enabled => true)', l.name, l.name)
+        set enabled = false, state = 'defined',
+            last_error = format('broker "%s" has dropped the link', v_neighbour.name),
+            changed_at = pgps_internal.clock(),
+            hint = format('Drop it here, too: select pgps.drop_link(%L). To link them again: select '
+                'pgps.alter_link(%L, enabled => true)', l.name, l.name)
         where l.link_id = v_neighbour.link_id;
     end if;
 end
@@ -101,9 +114,9 @@ begin atomic
     select pgps._call('link_close', jsonb_build_object('gone', link_close.gone));
 end;
 comment on function pgps.link_close(boolean) is
-'Removes a drained link, in the session that sends: what is known of the neighbour, and the definition if it was dropped here. First at the
-other broker, last at the one that connects. gone: the other broker knows nothing of the link any more; needs pgps_worker.
-Needs pgps.link_open. Errors: 55000 not open, not drained; 42501.';
+'Removes a drained link, in the session that sends: what is known of the neighbour, and the definition if it was dropped
+here. First at the other broker, last at the one that connects. gone: the other broker knows nothing of the link any
+more; needs pgps_worker. Needs pgps.link_open. Errors: 55000 not open, not drained; 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_close(boolean) from public;

@@ -3,7 +3,8 @@
 -- Locks: none.
 -- Writes: delivery, member, wanted.
 
-create or replace function pgps_internal.forward_unmatched(class pgps_internal.class, event_id bigint, batch_id bigint) returns void
+create or replace function pgps_internal.forward_unmatched(class pgps_internal.class, event_id bigint, batch_id bigint)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -15,11 +16,14 @@ begin
         return;
     end if;
     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
-    values (forward_unmatched.batch_id, (forward_unmatched.class).class_id, (forward_unmatched.class).type_id, 1, array[forward_unmatched.event_id]);
+    values (forward_unmatched.batch_id, (forward_unmatched.class).class_id, (forward_unmatched.class).type_id, 1,
+        array[forward_unmatched.event_id]);
     -- Who shares the class here has its exception.
-    update pgps_internal.member m set skip = m.skip + int8multirange(int8range(forward_unmatched.event_id, forward_unmatched.event_id, '[]'))
+    update pgps_internal.member m set skip = m.skip + int8multirange(int8range(forward_unmatched.event_id,
+        forward_unmatched.event_id, '[]'))
     from pgps_internal.subscription s
-    where m.class_id = (forward_unmatched.class).class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
+    where m.class_id = (forward_unmatched.class).class_id and s.subscription_id = m.subscription_id
+        and s.kind <> 'link';
 end
 $$;
 comment on function pgps_internal.forward_unmatched(pgps_internal.class, bigint, bigint) is
@@ -30,7 +34,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_neighbours integer[] := array(select n.neighbour_id from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
+    v_neighbours integer[] := array(select n.neighbour_id from pgps_internal.member m join pgps_internal.neighbour n
+        using (subscription_id)
         where m.class_id = (widen.class).class_id and not n.is_blocked);
     v_type pgps_internal.event_type;
     v_class bigint;
@@ -41,9 +46,11 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (widen.class).type_id;
     v_class := pgps_internal.find_class(v_type, (widen.class).owner, null, null, '{}', false, false);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
-    select n.subscription_id, v_class, v_type.type_id, widen.after_batch from pgps_internal.neighbour n where n.neighbour_id = any (v_neighbours)
+    select n.subscription_id, v_class, v_type.type_id, widen.after_batch from pgps_internal.neighbour n
+        where n.neighbour_id = any (v_neighbours)
     on conflict do nothing;
-    update pgps_internal.wanted w set class_id = v_class where w.neighbour_id = any (v_neighbours) and w.class_id = (widen.class).class_id;
+    update pgps_internal.wanted w set class_id = v_class where w.neighbour_id = any (v_neighbours)
+        and w.class_id = (widen.class).class_id;
     -- The batch that is being matched, if any: other classes without a filter have theirs already.
     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
     select b.batch_id, v_class, b.type_id, pgps_internal.count_ids(v.ids), v.ids

@@ -1,5 +1,5 @@
--- The horizon when paths change: what a new child lacks comes from the log, or, when it is not there, from further up. Rules 2 to 4 in
--- docs/internals/links.md. Locks: those of routes.
+-- The horizon when paths change: what a new child lacks comes from the log, or, when it is not there, from further up.
+-- Rules 2 to 4 in docs/internals/links.md. Locks: those of routes.
 -- Writes: activation, arrival, attached, delivery, member, origin, shipment.
 
 create or replace function pgps_internal.trimmed_upto(origin pgps_internal.origin, types integer[]) returns bigint
@@ -7,13 +7,16 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Of what comes from elsewhere a filter that is in force says from when on all is here; see pgps_internal.note_trimmed.
+    -- Of what comes from elsewhere a filter that is in force says from when on all is here; see
+    -- pgps_internal.note_trimmed.
     if not (trimmed_upto.origin).is_self then
         return 0;
     end if;
     -- Of another epoch nothing is missing from this one.
-    return (select case when x.upto > (trimmed_upto.origin).from_batch then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
-        from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1, (select max(b.batch_id)
+    return (select case when x.upto > (trimmed_upto.origin).from_batch
+        then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
+        from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1,
+            (select max(b.batch_id)
             from pgps_internal.batch_type b join pgps_internal.trimmed t using (type_id)
             where b.type_id = any (trimmed_upto.types) and lower(b.ids) <= t.event_id)) as upto) x);
 end
@@ -29,18 +32,21 @@ declare
     v_attached pgps_internal.attached;
     v_origin pgps_internal.origin;
 begin
-    if (go_live.neighbour).is_draining and not exists (select from pgps_internal.wanted w where w.neighbour_id = (go_live.neighbour).neighbour_id) then
+    if (go_live.neighbour).is_draining
+        and not exists (select from pgps_internal.wanted w where w.neighbour_id = (go_live.neighbour).neighbour_id) then
         return;
     end if;
     for v_attached in
         select a.* from pgps_internal.attached a
-        where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.missing) = 0 order by a.origin_id
+        where a.neighbour_id = (go_live.neighbour).neighbour_id and not a.is_live and cardinality(a.missing) = 0
+            order by a.origin_id
     loop
         select o.* into v_origin from pgps_internal.origin o where o.origin_id = v_attached.origin_id;
         if cardinality(v_attached.keep) = 0 then
             -- With nothing in force at the child there is nothing that could be missing: from now on.
             update pgps_internal.attached a set is_live = true
-            where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id and a.attachment = v_attached.attachment;
+            where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id
+                and a.attachment = v_attached.attachment;
         elsif v_origin.is_self or not exists (
                 select from unnest(v_attached.keep) k
                 left join pgps_internal.activation c on c.origin_id = v_attached.origin_id and c.key = k
@@ -63,14 +69,16 @@ declare
     v_id integer := (rewind.origin).origin_id;
     -- Of children whose filters the parent has been told: for the others it would not come.
     v_start bigint := (select min(a.horizon) from pgps_internal.attached a
-        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0 and a.neighbour_id <> (rewind.origin).parent
+        where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0
+            and a.neighbour_id <> (rewind.origin).parent
             and not exists (select from unnest(a.keep) k where not pgps_internal.is_told((rewind.origin).parent, k)));
 begin
     if v_start is null then
         return;
     end if;
-    -- A new attachment: the parent answers, or rewinds in turn; the origin has it all. From where the children are, but never from ahead of
-    -- this broker's own horizon: what lies between is not here yet, and a child that is ahead of it waits for nothing but the answer.
+    -- A new attachment: the parent answers, or rewinds in turn; the origin has it all. From where the children are, but
+    -- never from ahead of this broker's own horizon: what lies between is not here yet, and a child that is ahead of it
+    -- waits for nothing but the answer.
     v_start := least(v_start, pgps_internal.horizon(v_id));
     update pgps_internal.origin o
     set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
@@ -81,7 +89,8 @@ begin
 end
 $$;
 comment on function pgps_internal.rewind(pgps_internal.origin) is
-'Asks the parent again from where the children are, or from the own horizon if that is lower; the horizon itself stays as it is';
+'Asks the parent again from where the children are, or from the own horizon if that is lower; the horizon itself stays
+as it is';
 
 create or replace function pgps_internal.end_rewind(origin pgps_internal.origin) returns void
 language plpgsql
@@ -91,7 +100,8 @@ begin
     insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
     select distinct (end_rewind.origin).origin_id, f.key, (end_rewind.origin).rewind_start, false
     from pgps_internal.attached c, unnest(c.keep) k join pgps_internal.filter f on f.key = k
-    where c.origin_id = (end_rewind.origin).origin_id and not c.is_live and c.horizon >= (end_rewind.origin).rewind_start
+    where c.origin_id = (end_rewind.origin).origin_id and not c.is_live
+        and c.horizon >= (end_rewind.origin).rewind_start
         and f.key = any ((end_rewind.origin).rewind_keep)
     on conflict on constraint activation_pkey do update set since = least(a.since, excluded.since);
     update pgps_internal.origin o set rewind_start = null, rewind_from = null, rewind_keep = '{}'
@@ -99,9 +109,12 @@ begin
     perform pg_notify('pgps_link', '');
 end
 $$;
-comment on function pgps_internal.end_rewind(pgps_internal.origin) is 'All that was asked for again has come: the children''s filters are in force here from there on';
+comment on function pgps_internal.end_rewind(pgps_internal.origin) is
+'All that was asked for again has come: the children''s filters are in force here from there on';
 
-create or replace function pgps_internal.wanted_ids(neighbour pgps_internal.neighbour, type_id integer, ids int8multirange) returns int8multirange
+create or replace function pgps_internal.wanted_ids(
+    neighbour pgps_internal.neighbour, type_id integer, ids int8multirange
+) returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -129,7 +142,8 @@ begin
         -- Asked where filters are asked: in the log, as batch 0.
         select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
         begin
-            perform pgps_internal.match_signature(0, v_signature, v_visible, int8range(v_class.class_id, v_class.class_id, '[]'));
+            perform pgps_internal.match_signature(0, v_signature, v_visible,
+                int8range(v_class.class_id, v_class.class_id, '[]'));
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
             if pgps_internal.is_cancelled(v_state, v_context) then
@@ -139,15 +153,18 @@ begin
             return v_visible;
         end;
         with found as (
-            delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id returning d.event_ids, d.ids
+            delete from pgps_internal.delivery d where d.batch_id = 0 and d.class_id = v_class.class_id
+                returning d.event_ids, d.ids
         )
         select v_wanted + coalesce(range_agg(r), '{}') into v_wanted
-        from found f cross join lateral (select unnest(f.ids) union all select int8range(e, e, '[]') from unnest(f.event_ids) e) u(r);
+        from found f cross join lateral (select unnest(f.ids) union all select int8range(e, e, '[]')
+            from unnest(f.event_ids) e) u(r);
     end loop;
     return v_wanted;
 end
 $$;
-comment on function pgps_internal.wanted_ids(pgps_internal.neighbour, integer, int8multirange) is 'Those of some events in a log that a neighbour''s filters want';
+comment on function pgps_internal.wanted_ids(pgps_internal.neighbour, integer, int8multirange) is
+'Those of some events in a log that a neighbour''s filters want';
 
 create or replace function pgps_internal.catch_up(
     neighbour pgps_internal.neighbour, attached pgps_internal.attached, origin pgps_internal.origin
@@ -159,7 +176,8 @@ declare
     v_id integer := (catch_up.neighbour).neighbour_id;
     v_from bigint := (catch_up.attached).horizon;
     v_packed bigint := (pgps_internal.position_of((catch_up.neighbour).subscription_id)).received_batch;
-    v_types integer[] := array(select distinct m.type_id from pgps_internal.member m where m.subscription_id = (catch_up.neighbour).subscription_id);
+    v_types integer[] := array(select distinct m.type_id from pgps_internal.member m
+        where m.subscription_id = (catch_up.neighbour).subscription_id);
     v_trimmed bigint := pgps_internal.trimmed_upto(catch_up.origin, v_types);
     v_last bigint;
     v_reached bigint;
@@ -169,39 +187,45 @@ begin
     v_reached := case when (catch_up.origin).is_self and (catch_up.origin).to_batch is null then v_packed
         else pgps_internal.reached((catch_up.origin).origin_id) end;
     if not (catch_up.origin).is_self then
-        -- What is still to be packed must come behind what is sent now. Nothing else is: what was refused here, or was a repeat of its
-        -- producer, is in no batch, and must not be waited for.
+        -- What is still to be packed must come behind what is sent now. Nothing else is: what was refused here, or was
+        -- a repeat of its producer, is in no batch, and must not be waited for.
         with open as materialized (
             select b.ids from pgps_internal.batch_type b where b.batch_id > v_packed
             union all
-            select int8multirange(int8range(w.lo, w.hi, '[]')) from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+            select int8multirange(int8range(w.lo, w.hi, '[]'))
+                from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
             where w.origin_id = (catch_up.origin).origin_id
         )
         select min(a.upto) filter (where a.is_open), max(a.upto) filter (where not a.is_open) into v_open, v_done
         from (select a.upto, exists (select from open o where o.ids && a.ids) as is_open
-            from pgps_internal.arrival a where a.origin_id = (catch_up.origin).origin_id and a.upto > v_from and a.ids is not null) a;
+            from pgps_internal.arrival a where a.origin_id = (catch_up.origin).origin_id and a.upto > v_from
+                and a.ids is not null) a;
         if v_open <= v_done then
             return;
         end if;
         v_reached := least(v_reached, v_open - 1);
     end if;
     update pgps_internal.attached a set is_live = true
-    where a.neighbour_id = v_id and a.origin_id = (catch_up.origin).origin_id and a.attachment = (catch_up.attached).attachment;
+    where a.neighbour_id = v_id and a.origin_id = (catch_up.origin).origin_id
+        and a.attachment = (catch_up.attached).attachment;
     if v_trimmed > v_from then
         insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
-        values (v_id, pgps_internal.last_sent(v_id) + 1, 'gap', jsonb_build_object('broker', (catch_up.origin).broker_id, 'epoch', (catch_up.origin).epoch,
+        values (v_id, pgps_internal.last_sent(v_id) + 1, 'gap',
+            jsonb_build_object('broker', (catch_up.origin).broker_id, 'epoch', (catch_up.origin).epoch,
             'attachment', (catch_up.attached).attachment, 'after', v_from, 'previous', v_from, 'upto', v_trimmed));
         v_from := v_trimmed;
     end if;
     v_last := pgps_internal.last_sent(v_id);
     with had as materialized (
         select b.batch_id as upto, b.batch_id, b.type_id, b.ids from pgps_internal.batch_type b
-        where (catch_up.origin).is_self and b.type_id = any (v_types) and b.batch_id > greatest(v_from, (catch_up.origin).from_batch) and b.batch_id <= v_packed
+        where (catch_up.origin).is_self and b.type_id = any (v_types)
+            and b.batch_id > greatest(v_from, (catch_up.origin).from_batch) and b.batch_id <= v_packed
             and b.batch_id <= coalesce((catch_up.origin).to_batch, b.batch_id)
         union all
         select a.upto, b.batch_id, b.type_id, b.ids * a.ids from pgps_internal.arrival a
         join pgps_internal.batch_type b on b.batch_id <= v_packed and b.type_id = any (v_types) and b.ids && a.ids
-        where not (catch_up.origin).is_self and a.origin_id = (catch_up.origin).origin_id and a.upto > v_from and a.ids is not null
+        where not (catch_up.origin).is_self and a.origin_id = (catch_up.origin).origin_id and a.upto > v_from
+            and a.ids is not null
     ),
     -- An own batch has, besides, what came from elsewhere.
     own as materialized (
@@ -219,23 +243,30 @@ begin
         from own o join wanted w using (type_id) cross join lateral unnest(o.ids * w.ids) r group by o.upto, o.type_id
     ),
     items as (
-        select s.upto, min(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events, array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
+        select s.upto, min(s.batch_id) as batch_id, sum(pgps_internal.count_ids(s.ids)) as events,
+            array_agg((s.type_id, s.ids)::pgps_internal.slice order by s.type_id) as slices
         from slices s group by s.upto
     )
-    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
-    select v_id, v_last + row_number() over (order by x.place, x.kind), x.kind, x.origin_id, x.attachment, x.previous, x.upto, x.batch_id, x.events,
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
+        events, slices, body)
+    select v_id, v_last + row_number() over (order by x.place, x.kind), x.kind, x.origin_id, x.attachment, x.previous,
+        x.upto, x.batch_id, x.events,
         x.slices, x.body
     from (
         select 'data' as kind, i.upto as place, (catch_up.origin).origin_id, (catch_up.attached).attachment,
-            coalesce(lag(i.upto) over (order by i.upto), v_from) as previous, i.upto, i.batch_id, i.events, i.slices, '{"mixed": true}'::jsonb as body
+            coalesce(lag(i.upto) over (order by i.upto), v_from) as previous, i.upto, i.batch_id, i.events, i.slices,
+            '{"mixed": true}'::jsonb as body
         from items i
         union all
-        select 'gap', g.upto, null, null, null, null, null, 0, null, pgps_internal.gap_body(g, (catch_up.attached).attachment, v_from)
-        from pgps_internal.gap g where g.origin_id = (catch_up.origin).origin_id and g.upto > v_from and g.after_batch < v_reached
+        select 'gap', g.upto, null, null, null, null, null, 0, null,
+            pgps_internal.gap_body(g, (catch_up.attached).attachment, v_from)
+        from pgps_internal.gap g where g.origin_id = (catch_up.origin).origin_id and g.upto > v_from
+            and g.after_batch < v_reached
     ) x;
     -- Also when nothing matched: the child waits for an answer.
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
-    select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id, (catch_up.attached).attachment,
+    select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id,
+        (catch_up.attached).attachment,
         greatest(x.sent, v_from), greatest(x.sent, v_from, v_reached)
     from (select pgps_internal.sent(v_id, (catch_up.origin).origin_id, (catch_up.attached).attachment) as sent) x;
 end
@@ -261,18 +292,22 @@ declare
     v_tallies pgps_internal.tally[] := '{}';
 begin
     select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_rewound.item -> 'lseq';
+    from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+        where s.value -> 'lseq' = take_rewound.item -> 'lseq';
     for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s where s.value -> 'lseq' = take_rewound.item -> 'lseq')
+        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s
+            where s.value -> 'lseq' = take_rewound.item -> 'lseq')
     loop
         -- What is here already, by origin and event id; and what was counted already, which may be more.
-        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where k.is_held), ''{}''),
+        execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
+            'k.is_held), ''{}''),
                 coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'')
             from pg_temp.pgps_stage_%s s
             cross join lateral (
                 -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
                 select bool_or($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
-                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)) as is_held
+                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)) '
+                        'as is_held
                 from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
                 where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
                     and l.pgps_origin_event = s.pgps_event) k
@@ -281,23 +316,31 @@ begin
         v_had := v_had + v_known;
         v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
             from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
-            where s.value -> 'lseq' = take_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id having count(*) > 0);
-        if exists (select from pgps_internal.arrival a where a.origin_id = (take_rewound.origin).origin_id and a.upto = v_upto
+            where s.value -> 'lseq' = take_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id
+                having count(*) > 0);
+        if exists (select from pgps_internal.arrival a where a.origin_id = (take_rewound.origin).origin_id
+            and a.upto = v_upto
                 and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
             -- What was counted and has gone from the log since cannot be told from what is new.
             perform pgps_internal.excuse((take_rewound.origin).origin_id, v_upto, v_type.type_id);
         end if;
         -- Fetched for children: everybody here has had what was for them.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
-        where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id, m.class_id for no key update of m;
+        where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id,
+            m.class_id for no key update of m;
         update pgps_internal.member m set skip = m.skip + (v_ids - v_known)
-        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
+        from pgps_internal.subscription s where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id
+            and s.kind <> 'link';
     end loop;
     if not isempty(v_ids - v_had) then
-        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, tallies, hops)
-        values ((take_rewound.neighbour).neighbour_id, (take_rewound.item ->> 'lseq')::bigint, take_rewound.mark, (take_rewound.origin).origin_id,
-            (take_rewound.origin).attachment, v_upto, pgps_internal.horizon((take_rewound.origin).origin_id), pgps_internal.count_ids(v_ids - v_had),
-            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies, nullif(take_rewound.item -> 'hops', 'null'));
+        insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo,
+            hi, ids, tallies, hops)
+        values ((take_rewound.neighbour).neighbour_id, (take_rewound.item ->> 'lseq')::bigint, take_rewound.mark,
+            (take_rewound.origin).origin_id,
+            (take_rewound.origin).attachment, v_upto, pgps_internal.horizon((take_rewound.origin).origin_id),
+                pgps_internal.count_ids(v_ids - v_had),
+            lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies,
+            nullif(take_rewound.item -> 'hops', 'null'));
     end if;
     return v_had;
 end

@@ -1,4 +1,5 @@
--- Who this broker is: an id of its own, and an epoch that begins anew when the database was restored from an older state.
+-- Who this broker is: an id of its own, and an epoch that begins anew when the database was restored from an older
+-- state.
 -- Locks: the broker's row.
 -- Writes: activation, broker, link, origin.
 
@@ -18,10 +19,12 @@ declare
 begin
     select b.* into v_me from pgps_internal.broker b;
     if not found then
-        insert into pgps_internal.broker (broker_id, epoch, incarnation) values (gen_random_uuid(), 1, pgps_internal.link_incarnation())
+        insert into pgps_internal.broker (broker_id, epoch, incarnation)
+            values (gen_random_uuid(), 1, pgps_internal.link_incarnation())
         on conflict do nothing;
         select b.* into v_me from pgps_internal.broker b;
-        insert into pgps_internal.origin (broker_id, epoch, name, is_self) values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true)
+        insert into pgps_internal.origin (broker_id, epoch, name, is_self)
+            values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true)
         on conflict do nothing;
     end if;
     if v_me.incarnation <> pgps_internal.link_incarnation() then
@@ -31,7 +34,8 @@ begin
 end
 $$;
 comment on function pgps_internal.me() is
-'This broker; made when first asked for. state: restored when the database is not the one that it was when links were last started or resumed';
+'This broker; made when first asked for. state: restored when the database is not the one that it was when links were
+last started or resumed';
 
 create or replace function pgps_internal.self_origin() returns integer
 language plpgsql stable
@@ -41,7 +45,8 @@ begin
     return (select o.origin_id from pgps_internal.origin o where o.is_self and o.to_batch is null);
 end
 $$;
-comment on function pgps_internal.self_origin() is 'This broker in its present epoch as an origin; null before the first link';
+comment on function pgps_internal.self_origin() is
+'This broker in its present epoch as an origin; null before the first link';
 
 create or replace function pgps_internal.find_origin(broker_id uuid, epoch integer, name text) returns integer
 language plpgsql
@@ -50,12 +55,16 @@ as $$
 declare
     v_origin integer;
 begin
-    select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id and o.epoch = find_origin.epoch;
+    select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
+        and o.epoch = find_origin.epoch;
     if v_origin is null then
-        insert into pgps_internal.origin (broker_id, epoch, name) values (find_origin.broker_id, find_origin.epoch, find_origin.name)
+        insert into pgps_internal.origin (broker_id, epoch, name)
+            values (find_origin.broker_id, find_origin.epoch, find_origin.name)
         on conflict do nothing;
-        select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id and o.epoch = find_origin.epoch;
-        -- A new epoch of a broker known before: what was in force for it is so from the start, and nothing of it is missed.
+        select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
+            and o.epoch = find_origin.epoch;
+        -- A new epoch of a broker known before: what was in force for it is so from the start, and nothing of it is
+        -- missed.
         insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
         select v_origin, a.key, 0, false from pgps_internal.activation a
         where a.origin_id = (select o.origin_id from pgps_internal.origin o
@@ -65,21 +74,25 @@ begin
     return v_origin;
 end
 $$;
-comment on function pgps_internal.find_origin(uuid, integer, text) is 'The number of an origin here, given when it is first heard of';
+comment on function pgps_internal.find_origin(uuid, integer, text) is
+'The number of an origin here, given when it is first heard of';
 
 create or replace function pgps_internal.require_link_role(caller name, action text) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not (pg_has_role(require_link_role.caller, 'pgps_link', 'usage') or pg_has_role(require_link_role.caller, 'pgps_worker', 'usage')
+    if not (pg_has_role(require_link_role.caller, 'pgps_link', 'usage')
+        or pg_has_role(require_link_role.caller, 'pgps_worker', 'usage')
             or pg_has_role(require_link_role.caller, 'pgps_admin', 'usage')) then
         raise exception 'role "%" may not %', require_link_role.caller, require_link_role.action
-        using errcode = '42501', hint = format('Ask an administrator for: grant pgps_link to %I', require_link_role.caller);
+        using errcode = '42501',
+            hint = format('Ask an administrator for: grant pgps_link to %I', require_link_role.caller);
     end if;
 end
 $$;
-comment on function pgps_internal.require_link_role(name, text) is 'Raises 42501 unless caller is a member of pgps_link, pgps_worker or pgps_admin';
+comment on function pgps_internal.require_link_role(name, text) is
+'Raises 42501 unless caller is a member of pgps_link, pgps_worker or pgps_admin';
 
 create or replace function pgps_internal.do_link_identity(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -90,8 +103,10 @@ declare
 begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     v_me := pgps_internal.me();
-    return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name', pgps_internal.broker(), 'protocol', 1, 'audits', true,
-        'version', pgps.version(), 'collation', (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
+    return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
+        pgps_internal.broker(), 'protocol', 1, 'audits', true,
+        'version', pgps.version(), 'collation',
+            (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
             from pg_database d where d.datname = current_database()));
 end
 $$;
@@ -103,14 +118,15 @@ begin atomic
     select pgps._call('link_identity', '{}');
 end;
 comment on function pgps.link_identity() is
-'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version, collation.
-Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
+'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version,
+collation. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.last_of_former_life() returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A restored database is another one, or its server was started since. What was sent since then was sent in the old epoch.
+    -- A restored database is another one, or its server was started since. What was sent since then was sent in the old
+    -- epoch.
     select coalesce(greatest(
         (select max(b.batch_id) from pgps_internal.batch b
             where b.incarnation <> pgps_internal.incarnation() or b.started_at <> pg_postmaster_start_time()),
@@ -118,7 +134,8 @@ as $$
         (select min(b.batch_id) - 1 from pgps_internal.batch b), 0)
 $$;
 comment on function pgps_internal.last_of_former_life() is
-'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: the neighbours may know others of the numbers behind it';
+'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: the neighbours may
+know others of the numbers behind it';
 
 create or replace function pgps_internal.do_resume_links(caller name, args jsonb) returns void
 language plpgsql
@@ -131,26 +148,32 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'resume links');
     if v_as is null or v_as not in ('restored', 'clone') then
-        raise exception 'invalid state "%"', v_as using errcode = '22023', hint = 'Use restored (the original is gone) or clone (it lives on).';
+        raise exception 'invalid state "%"', v_as using errcode = '22023',
+            hint = 'Use restored (the original is gone) or clone (it lives on).';
     end if;
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
     -- As it was when it was first noticed, if it was.
     v_last := least(pgps_internal.last_of_former_life(), (select min(n.former_batch) from pgps_internal.neighbour n));
-    update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self and o.to_batch is null;
+    update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self
+        and o.to_batch is null;
     if v_as = 'clone' then
         update pgps_internal.origin o set is_self = false where o.is_self;
         v_me.broker_id := gen_random_uuid();
     end if;
-    -- By the clock: restored once more from the same backup, it is not the one that the neighbours know from the first time.
-    v_me.epoch := greatest(v_me.epoch + 1, extract(epoch from pgps_internal.clock() - timestamptz '2025-01-01 00:00+00')::integer);
+    -- By the clock: restored once more from the same backup, it is not the one that the neighbours know from the first
+    -- time.
+    v_me.epoch := greatest(v_me.epoch + 1,
+        extract(epoch from pgps_internal.clock() - timestamptz '2025-01-01 00:00+00')::integer);
     update pgps_internal.broker b
-    set broker_id = v_me.broker_id, epoch = v_me.epoch, incarnation = pgps_internal.link_incarnation(), state = 'active';
+    set broker_id = v_me.broker_id, epoch = v_me.epoch, incarnation = pgps_internal.link_incarnation(),
+        state = 'active';
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
     values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true, v_last);
     delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
-    update pgps_internal.link l set state = 'defined', last_error = null, hint = null, changed_at = pgps_internal.clock();
+    update pgps_internal.link l set state = 'defined', last_error = null, hint = null,
+        changed_at = pgps_internal.clock();
     perform pg_notify('pgps_link', '');
 end
 $$;
@@ -162,9 +185,9 @@ begin atomic
     select pgps._call('resume_links', jsonb_build_object('as', resume_links."as"));
 end;
 comment on function pgps.resume_links(text) is
-'Lets the links of a broker go on that was restored or cloned. as: restored = it takes the place of the original, which is gone, in a new
-epoch; clone = the original lives on, and this becomes a broker of its own. Neighbours are told anew what is wanted; what is behind
-their horizon and still here is sent again. Needs pgps_admin. Errors: 22023, 42501.';
+'Lets the links of a broker go on that was restored or cloned. as: restored = it takes the place of the original, which
+is gone, in a new epoch; clone = the original lives on, and this becomes a broker of its own. Neighbours are told anew
+what is wanted; what is behind their horizon and still here is sent again. Needs pgps_admin. Errors: 22023, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_identity(), pgps.resume_links(text) from public;

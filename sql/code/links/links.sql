@@ -7,9 +7,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if warn_of_password.conninfo ~* '(^|[[:space:]?&])(ssl)?password[[:space:]]*=|^postgres(ql)?://[^/@]*:[^/@]+@' then
-        raise warning 'the connection string of link "%" has a password in it: workers and administrators can read it, and so can who reads a dump',
+        raise warning 'the connection string of link "%" has a password in it: workers and administrators can read '
+            'it, and so can who reads a dump',
             warn_of_password.link
-        using hint = 'Leave it out, and put it where the worker runs: passfile=… with a line host:port:dbname:user:password, or service=….';
+        using hint = 'Leave it out, and put it where the worker runs: passfile=… with a line '
+            'host:port:dbname:user:password, or service=….';
     end if;
 end
 $$;
@@ -25,24 +27,33 @@ declare
 begin
     -- Never the text itself: it may hold a password.
     if check_conninfo.conninfo ~ '^postgres(ql)?://[^[:space:]]*$' then
-        v_options := array(select split_part(p, '=', 1) from regexp_split_to_table(split_part(check_conninfo.conninfo, '?', 2), '&') p where p <> '');
+        v_options := array(select split_part(p, '=', 1)
+            from regexp_split_to_table(split_part(check_conninfo.conninfo, '?', 2), '&') p where p <> '');
     elsif check_conninfo.conninfo ~ '^\s*(\w+\s*=\s*(''([^''\\]|\\.)*''|([^''\s\\]|\\.)+)(\s+|$))+$' then
         v_options := array(select m[1] from regexp_matches(check_conninfo.conninfo,
             '(\w+)\s*=\s*(?:''(?:[^''\\]|\\.)*''|(?:[^''\s\\]|\\.)+)(?:\s+|$)', 'g') m);
     else
         raise exception 'the connection string of link "%" is not one of libpq', check_conninfo.link
-        using errcode = '22023', hint = 'Give option=value pairs, ''host=… dbname=… user=… passfile=…'', or postgresql://user@host/dbname.';
+        using errcode = '22023',
+            hint = 'Give option=value pairs, ''host=… dbname=… user=… passfile=…'', or postgresql://user@host/dbname.';
     end if;
     select o into v_unknown from unnest(v_options) o
-    where o <> all ('{service,servicefile,user,password,passfile,require_auth,channel_binding,connect_timeout,dbname,host,hostaddr,port,client_encoding,options,
-            application_name,fallback_application_name,keepalives,keepalives_idle,keepalives_interval,keepalives_count,tcp_user_timeout,sslmode,
-            sslnegotiation,sslcompression,sslcert,sslkey,sslkeylogfile,sslcertmode,sslpassword,sslrootcert,sslcrl,sslcrldir,sslsni,ssl,requirepeer,
-            ssl_min_protocol_version,ssl_max_protocol_version,min_protocol_version,max_protocol_version,gssencmode,krbsrvname,gsslib,gssdelegation,
-            scram_client_key,scram_server_key,target_session_attrs,load_balance_hosts,oauth_issuer,oauth_client_id,oauth_client_secret,oauth_scope}'::text[])
+    where o <> all ('{service,servicefile,user,password,passfile,require_auth,channel_binding,connect_timeout,dbname,
+        host,hostaddr,port,client_encoding,options,
+            application_name,fallback_application_name,keepalives,keepalives_idle,keepalives_interval,
+            keepalives_count,tcp_user_timeout,sslmode,
+            sslnegotiation,sslcompression,sslcert,sslkey,sslkeylogfile,sslcertmode,sslpassword,sslrootcert,sslcrl,
+            sslcrldir,sslsni,ssl,requirepeer,
+            ssl_min_protocol_version,ssl_max_protocol_version,min_protocol_version,max_protocol_version,gssencmode,
+            krbsrvname,gsslib,gssdelegation,
+            scram_client_key,scram_server_key,target_session_attrs,load_balance_hosts,oauth_issuer,oauth_client_id,
+            oauth_client_secret,oauth_scope}'::text[])
     limit 1;
     if v_unknown is not null then
         raise exception 'the connection string of link "%" has an unknown option "%"', check_conninfo.link, v_unknown
-        using errcode = '22023', hint = 'The options are those of libpq: host, port, dbname, user, passfile, service, sslmode …; a value with blanks stands in single quotes.';
+        using errcode = '22023',
+            hint = 'The options are those of libpq: host, port, dbname, user, passfile, service, sslmode …; a value '
+            'with blanks stands in single quotes.';
     end if;
 end
 $$;
@@ -59,14 +70,17 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'create links');
     if args ->> 'direction' is null or args ->> 'direction' not in ('both', 'in', 'out') then
-        raise exception 'invalid direction "%"', args ->> 'direction' using errcode = '22023', hint = 'Use both, in or out.';
+        raise exception 'invalid direction "%"', args ->> 'direction' using errcode = '22023',
+            hint = 'Use both, in or out.';
     end if;
     perform pgps_internal.check_conninfo(v_name, args ->> 'conninfo');
     if exists (select from pgps_internal.link l where l.name = v_name) then
-        raise exception 'link "%" exists already', v_name using errcode = '42710', hint = format('Change it with pgps.alter_link(%L, …).', v_name);
+        raise exception 'link "%" exists already', v_name using errcode = '42710',
+            hint = format('Change it with pgps.alter_link(%L, …).', v_name);
     end if;
     if not exists (select from pg_roles r where r.rolname = coalesce(args ->> 'role', 'pgps_neighbour')) then
-        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704', hint = 'See \du, or pg_roles.';
+        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704',
+            hint = 'See \du, or pg_roles.';
     end if;
     v_role := coalesce(quote_ident(args ->> 'role'), 'pgps_neighbour')::regrole;
     if args ->> 'role' is not null and not pg_has_role(caller, v_role::oid, 'usage') then
@@ -74,24 +88,31 @@ begin
         using errcode = '42501', hint = format('Ask for: grant %s to %I', v_role, caller);
     end if;
     perform pgps_internal.warn_of_password(v_name, args ->> 'conninfo');
-    insert into pgps_internal.link (name, conninfo, direction, role) values (v_name, args ->> 'conninfo', args ->> 'direction', v_role);
+    insert into pgps_internal.link (name, conninfo, direction, role)
+        values (v_name, args ->> 'conninfo', args ->> 'direction', v_role);
     perform pgps_internal.lend(t) from pgps_internal.event_type t;
 end
 $$;
 comment on function pgps_internal.do_create_link(name, jsonb) is 'See pgps.create_link';
 
-create or replace function pgps.create_link(name text, conninfo text, direction text = 'both', role name = null) returns void
+create or replace function pgps.create_link(name text, conninfo text, direction text = 'both', role name = null)
+returns void
 language sql
 begin atomic
     select pgps._call('create_link', jsonb_build_object('name', create_link.name, 'conninfo', create_link.conninfo,
         'direction', create_link.direction, 'role', create_link.role));
 end;
 comment on function pgps.create_link(text, text, text, name) is
-'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways. conninfo: a libpq string;
-a password belongs into a passfile or a service file where the worker runs, not here: whoever may call pgps.serve_links, members of pgps_worker and
-pgps_admin, sees the string, and a dump has it; a warning says so. The role in it needs pgps_link there. direction: both,
-in (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT and policies decide what may cross. null = pgps_neighbour,
-which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right of the caller''s is
+'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways.
+conninfo: a libpq string;
+a password belongs into a passfile or a service file where the worker runs, not here: whoever may call '
+    'pgps.serve_links, members of pgps_worker and
+pgps_admin, sees the string, and a dump has it; a warning says so. The role in it needs pgps_link there. direction: '
+    'both,
+in (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT '
+    'and policies decide what may cross. null = pgps_neighbour,
+which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no '
+    'right of the caller''s is
 lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
@@ -105,7 +126,8 @@ begin
     end if;
     perform pgps_internal.warn_of_password(args ->> 'name', args ->> 'conninfo');
     update pgps_internal.link l
-    set conninfo = coalesce(args ->> 'conninfo', l.conninfo), enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
+    set conninfo = coalesce(args ->> 'conninfo', l.conninfo),
+        enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
     where l.name = pgps_internal.fold(args ->> 'name');
     if not found then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
@@ -117,7 +139,8 @@ comment on function pgps_internal.do_alter_link(name, jsonb) is 'See pgps.alter_
 create or replace function pgps.alter_link(name text, conninfo text = null, enabled boolean = null) returns void
 language sql
 begin atomic
-    select pgps._call('alter_link', jsonb_build_object('name', alter_link.name, 'conninfo', alter_link.conninfo, 'enabled', alter_link.enabled));
+    select pgps._call('alter_link',
+        jsonb_build_object('name', alter_link.name, 'conninfo', alter_link.conninfo, 'enabled', alter_link.enabled));
 end;
 comment on function pgps.alter_link(text, text, boolean) is
 'Changes a link; null leaves a property as it is. conninfo: see pgps.create_link, also for passwords. Needs pgps_admin.
@@ -133,7 +156,8 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'drop links');
     perform pgps_internal.hold_routes();
-    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id) where coalesce(l.name, n.name) = v_name;
+    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
+        where coalesce(l.name, n.name) = v_name;
     if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
@@ -142,11 +166,13 @@ begin
         delete from pgps_internal.link l where l.name = v_name;
         return;
     end if;
-    update pgps_internal.neighbour n set is_draining = true, is_dropped_here = true where n.neighbour_id = v_neighbour.neighbour_id;
+    update pgps_internal.neighbour n set is_draining = true, is_dropped_here = true
+        where n.neighbour_id = v_neighbour.neighbour_id;
     update pgps_internal.link l set enabled = true where l.link_id = v_neighbour.link_id;
     perform pg_notify('pgps_link', '');
     raise notice 'link "%" is being drained, and goes when nothing is under way any more', v_name
-        using hint = format('pgps.links shows it until then. At once, with what waits: select pgps.drop_link(%L, cascade => true)', v_name);
+        using hint = format('pgps.links shows it until then. At once, with what waits: select pgps.drop_link(%L, '
+            'cascade => true)', v_name);
 end
 $$;
 comment on function pgps_internal.do_drop_link(name, jsonb) is 'See pgps.drop_link';
@@ -157,11 +183,12 @@ begin atomic
     select pgps._call('drop_link', jsonb_build_object('name', drop_link.name, 'cascade', drop_link.cascade));
 end;
 comment on function pgps.drop_link(text, boolean) is
-'Drops a link, or that of a neighbour which connects to here, by its name, on both sides, drained: from now on the two attach and ask for nothing
-there, what has another way takes it, what is under way is delivered; then the workers remove the link and what each side knows of the
-other. Until then it is in pgps.links, draining; a NOTICE says so, a further call does no harm, a paused one is resumed for it. A definition
-of the other side''s own stays there, paused. cascade: at once, on this side alone, with what waits. One that was never up goes at once.
-Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 42501.';
+'Drops a link, or that of a neighbour which connects to here, by its name, on both sides, drained: from now on the two
+attach and ask for nothing there, what has another way takes it, what is under way is delivered; then the workers remove
+the link and what each side knows of the other. Until then it is in pgps.links, draining; a NOTICE says so, a further
+call does no harm, a paused one is resumed for it. A definition of the other side''s own stays there, paused. cascade:
+at once, on this side alone, with what waits. One that was never up goes at once. Locks: changes of routes wait until
+the transaction ends. Needs pgps_admin. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -181,8 +208,10 @@ language sql
 begin atomic
     select pgps._call('serve_links', '{}');
 end;
-comment on function pgps.serve_links() is 'The links that a worker of this broker has to serve: name, conninfo, state, draining. Whoever may call it sees the connection strings whole, with
-passwords that somebody has put there: use passfile or service instead, see pgps.create_link. Needs pgps_worker or pgps_admin. Errors: 42501.';
+comment on function pgps.serve_links() is
+'The links that a worker of this broker has to serve: name, conninfo, state, draining. Whoever may call it sees the
+connection strings whole, with passwords that somebody has put there: use passfile or service instead, see
+pgps.create_link. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.do_note_link(caller name, args jsonb) returns void
 language plpgsql
@@ -191,10 +220,13 @@ as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve links');
     if args ->> 'state' is null then
-        raise exception 'the state of link "%" is null', args ->> 'name' using errcode = '22023', hint = 'Give up, or what keeps it from being up.';
+        raise exception 'the state of link "%" is null', args ->> 'name' using errcode = '22023',
+            hint = 'Give up, or what keeps it from being up.';
     end if;
-    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint', changed_at = pgps_internal.clock()
-    where l.name = args ->> 'name' and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
+    update pgps_internal.link l set state = args ->> 'state', last_error = args ->> 'error', hint = args ->> 'hint',
+        changed_at = pgps_internal.clock()
+    where l.name = args ->> 'name'
+        and (l.state, l.last_error, l.hint) is distinct from (args ->> 'state', args ->> 'error', args ->> 'hint');
 end
 $$;
 comment on function pgps_internal.do_note_link(name, jsonb) is 'See pgps.note_link';
@@ -202,26 +234,34 @@ comment on function pgps_internal.do_note_link(name, jsonb) is 'See pgps.note_li
 create or replace function pgps.note_link(name text, state text, error text = null, hint text = null) returns void
 language sql
 begin atomic
-    select pgps._call('note_link', jsonb_build_object('name', note_link.name, 'state', note_link.state, 'error', note_link.error, 'hint', note_link.hint));
+    select pgps._call('note_link',
+        jsonb_build_object('name', note_link.name, 'state', note_link.state, 'error', note_link.error, 'hint',
+        note_link.hint));
 end;
-comment on function pgps.note_link(text, text, text, text) is 'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 null state.';
+comment on function pgps.note_link(text, text, text, text) is
+'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 null state.';
 
-create or replace function pgps._link_sessions(reader name) returns table (neighbour_id integer, duty text, since timestamptz)
+create or replace function pgps._link_sessions(
+    reader name
+) returns table (neighbour_id integer, duty text, since timestamptz)
 language sql security definer stable
 set search_path = pg_catalog, pg_temp
 as $$
     -- The reader is who reads the view; anybody may call this and say it is another.
     select s.neighbour_id, s.duty, s.since from pgps_internal.link_session s
     where pg_has_role(session_user, _link_sessions.reader, 'member') and pgps_internal.is_alive(s.holder)
-        and (pg_has_role(_link_sessions.reader, 'pgps_admin', 'usage') or pg_has_role(_link_sessions.reader, 'pgps_worker', 'usage'))
+        and (pg_has_role(_link_sessions.reader, 'pgps_admin', 'usage')
+            or pg_has_role(_link_sessions.reader, 'pgps_worker', 'usage'))
 $$;
 comment on function pgps._link_sessions(name) is
-'The sessions that carry for neighbours and live, which only their owners and superusers could tell. For pgps.links and pgps.link_details, not
-for applications; no rows unless the session may be reader and reader is in pgps_admin or pgps_worker.';
+'The sessions that carry for neighbours and live, which only their owners and superusers could tell. For pgps.links and
+pgps.link_details, not for applications; no rows unless the session may be reader and reader is in pgps_admin or
+pgps_worker.';
 grant execute on function pgps._link_sessions(name) to public;
 
 create or replace view pgps.links as
-select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as direction, coalesce(l.enabled, true) as enabled,
+select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as direction,
+    coalesce(l.enabled, true) as enabled,
     case
         when not l.enabled then 'paused'
         when n.is_draining then 'draining'
@@ -233,43 +273,60 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         else l.state end as state,
     concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences) as last_error,
     case
-        when n.is_draining and not u.is_up then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade => true)',
+        when n.is_draining and not u.is_up
+            then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade '
+            '=> true)',
             n.name, coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
-        else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch, pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
-    coalesce(b.depth, 0) as lag_events, coalesce(extract(epoch from pgps._clock() - b.oldest), 0)::double precision as lag_seconds,
-    coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate, i.last_received_at,
-    (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id and t.kind = 'sub') as filters_sent,
-    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id and w.gone_batch is null) as filters_received, l.changed_at,
+        else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
+            pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
+    coalesce(b.depth, 0) as lag_events,
+    coalesce(extract(epoch from pgps._clock() - b.oldest), 0)::double precision as lag_seconds,
+    coalesce(p.acked_total, 0) as events_sent, r.rate as sent_rate, i.events_received, i.rate as received_rate,
+    i.last_received_at,
+    (select count(*) from pgps_internal.told t where t.neighbour_id = n.neighbour_id
+        and t.kind = 'sub') as filters_sent,
+    (select count(*) from pgps_internal.wanted w where w.neighbour_id = n.neighbour_id
+        and w.gone_batch is null) as filters_received, l.changed_at,
     x.refused, x.gaps
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
 cross join lateral (select count(*) = 2 as is_up from pgps._link_sessions(current_user) s
     where s.neighbour_id = n.neighbour_id) u
-cross join lateral (select count(*) filter (where x.type_id is not null) as refused, count(*) filter (where x.type_id is null) as gaps
+cross join lateral (select count(*) filter (where x.type_id is not null) as refused,
+    count(*) filter (where x.type_id is null) as gaps
     from pgps_internal.rejected x where x.neighbour_id = n.neighbour_id) x
-cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.difference), '; ' order by f.name) as differences,
+cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.difference), '; '
+    order by f.name) as differences,
         -- A type that is not to be created here is not missed.
-        bool_or(t.type_id is not null or (select s.value::boolean from pgps_internal.setting s where s.name = 'link_create_types')) as is_lacking
+        bool_or(t.type_id is not null
+            or (select s.value::boolean from pgps_internal.setting s where s.name = 'link_create_types')) as is_lacking
     from pgps_internal.foreign_type f left join pgps_internal.event_type t on t.name = f.name
     where f.neighbour_id = n.neighbour_id and f.difference is not null) d
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
-left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x where x.subscription_id = n.subscription_id) b on true
-cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch from pgps._clock() - min(h.moved_at)), 0), 0)::double precision as rate
-    from (select h.* from pgps_internal.position h where h.subscription_id = n.subscription_id order by h.position_id desc limit 100) h
+left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x
+    where x.subscription_id = n.subscription_id) b on true
+cross join lateral (select coalesce((max(h.acked_total) - min(h.acked_total)) / nullif(extract(epoch
+    from pgps._clock() - min(h.moved_at)), 0), 0)::double precision as rate
+    from (select h.* from pgps_internal.position h where h.subscription_id = n.subscription_id
+        order by h.position_id desc limit 100) h
     where h.moved_at > pgps._clock() - interval '1 minute') r
-cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received, max(c.received_at) as last_received_at,
-        coalesce(sum(c.events) filter (where c.received_at > pgps._clock() - interval '1 minute') / 60.0, 0)::double precision as rate
+cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received,
+    max(c.received_at) as last_received_at,
+        coalesce(sum(c.events) filter (where c.received_at > pgps._clock() - interval '1 minute') / 60.0,
+            0)::double precision as rate
     from pgps_internal.arrival c where c.neighbour_id = n.neighbour_id) i
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.links is
-'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state: defined, connecting,
-up, incomplete (connected, but events of some type do not cross: last_error says which and why), waiting (not connected; last_error says why),
-elsewhere (served from the other side), blocked (an administrator must act), paused, draining.
-refused, gaps: how many of its events, and holes in the history of an origin, are in pgps.exceptions';
+'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state:
+defined, connecting, up, incomplete (connected, but events of some type do not cross: last_error says which and why),
+waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must
+act), paused, draining. refused, gaps: how many of its events, and holes in the history of an origin, are in
+pgps.exceptions';
 grant select on pgps.links to public;
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.serve_links(), pgps.note_link(text, text, text, text) from public;
 grant execute on function pgps.serve_links(), pgps.note_link(text, text, text, text) to pgps_worker, pgps_admin;
-grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean), pgps.drop_link(text, boolean) to public;
+grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean),
+    pgps.drop_link(text, boolean) to public;

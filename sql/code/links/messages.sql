@@ -1,6 +1,7 @@
--- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in order.
--- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the transaction ends;
--- those of creating an event type or a class.
+-- What a neighbour says between the items: schemas, advertisements, filters, attachments. Each message arrives once, in
+-- order.
+-- Locks: the turn of routes, and row exclusive on the parent of the batches (the dispatcher waits), until the
+-- transaction ends; those of creating an event type or a class.
 -- Writes: activation, arrival, attached, foreign_type, gap, member, neighbour, offer, origin, rejected, told, wanted.
 
 create or replace function pgps_internal.hear(neighbour pgps_internal.neighbour, kind text, body jsonb) returns void
@@ -22,14 +23,16 @@ begin
         when 'attach' then perform pgps_internal.hear_attach(hear.neighbour, hear.body);
         when 'detach' then
             delete from pgps_internal.attached a using pgps_internal.origin o
-            where a.neighbour_id = (hear.neighbour).neighbour_id and o.origin_id = a.origin_id and a.attachment = (hear.body ->> 'attachment')::integer
+            where a.neighbour_id = (hear.neighbour).neighbour_id and o.origin_id = a.origin_id
+                and a.attachment = (hear.body ->> 'attachment')::integer
                 and o.broker_id = (hear.body ->> 'broker')::uuid and o.epoch = (hear.body ->> 'epoch')::integer;
         when 'active' then perform pgps_internal.hear_active(hear.neighbour, hear.body);
         when 'gap' then perform pgps_internal.hear_gap(hear.neighbour, hear.body);
         when 'low' then perform pgps_internal.hear_low(hear.neighbour, hear.body);
         when 'drain' then perform pgps_internal.hear_drain(hear.neighbour);
         when 'drained' then
-            update pgps_internal.neighbour n set has_sent_all = true where n.neighbour_id = (hear.neighbour).neighbour_id;
+            update pgps_internal.neighbour n set has_sent_all = true
+                where n.neighbour_id = (hear.neighbour).neighbour_id;
         else
             raise exception 'broker "%" says "%", which this one does not understand', (hear.neighbour).name, hear.kind
             using errcode = '0A000', hint = 'Upgrade the older broker: pgps upgrade DSN';
@@ -38,20 +41,23 @@ end
 $$;
 comment on function pgps_internal.hear(pgps_internal.neighbour, text, jsonb) is 'Acts on one message of a neighbour';
 
-create or replace function pgps_internal.difference(event_type pgps_internal.event_type, definition jsonb, name text) returns text
+create or replace function pgps_internal.difference(event_type pgps_internal.event_type, definition jsonb, name text)
+returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select string_agg(case
         when h.name is null then format('attribute "%s" %s is only at "%s"', t.name, t.type, difference.name)
         when t.name is null then format('attribute "%s" %s is only here', h.name, h.type)
-        else format('attribute "%s" is %s here and %s at "%s"', h.name, h.type, t.type, difference.name) end, '; ' order by coalesce(h.name, t.name))
+        else format('attribute "%s" is %s here and %s at "%s"', h.name, h.type, t.type, difference.name) end, '; '
+            order by coalesce(h.name, t.name))
     from (select a.name, a.type from pgps_internal.attributes_of((difference.event_type).endpoint) a) h
     full join jsonb_to_recordset(difference.definition -> 'attributes') t(name text, type text) on t.name = h.name
     where h.type is distinct from t.type
 $$;
 comment on function pgps_internal.difference(pgps_internal.event_type, jsonb, text) is
-'In what an event type here and the one a neighbour describes differ; null when they have the same attributes of the same types';
+'In what an event type here and the one a neighbour describes differ; null when they have the same attributes of the
+same types';
 
 create or replace function pgps_internal.hear_type(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -85,14 +91,16 @@ begin
     end if;
     insert into pgps_internal.foreign_type as f (neighbour_id, name, definition, difference)
     values ((hear_type.neighbour).neighbour_id, v_name, hear_type.body, v_difference)
-    on conflict on constraint foreign_type_pkey do update set definition = excluded.definition, difference = excluded.difference;
+    on conflict on constraint foreign_type_pkey do update set definition = excluded.definition,
+        difference = excluded.difference;
     if v_before -> 'made' <> hear_type.body -> 'made' then
         perform pgps_internal.tell_again(hear_type.neighbour, v_type.type_id);
     end if;
 end
 $$;
 comment on function pgps_internal.hear_type(pgps_internal.neighbour, jsonb) is
-'A neighbour''s schema of an event type: created here if missing and the setting link_create_types allows; a difference is noted, and no events of it are asked for';
+'A neighbour''s schema of an event type: created here if missing and the setting link_create_types allows; a difference
+is noted, and no events of it are asked for';
 
 create or replace function pgps_internal.tell_again(neighbour pgps_internal.neighbour, type_id integer) returns void
 language plpgsql
@@ -101,7 +109,8 @@ as $$
 declare
     v_id integer := (tell_again.neighbour).neighbour_id;
 begin
-    -- As pgps.resync_link does: told once more, and attached anew with the horizon, so that what came of the new one until now comes, too.
+    -- As pgps.resync_link does: told once more, and attached anew with the horizon, so that what came of the new one
+    -- until now comes, too.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
     from pgps_internal.filter f
     where t.neighbour_id = v_id and t.kind = 'sub' and f.key = t.key and f.type_id = tell_again.type_id;
@@ -115,7 +124,8 @@ $$;
 comment on function pgps_internal.tell_again(pgps_internal.neighbour, integer) is
 'A neighbour has dropped an event type and made it anew: the filters that it was told went with the old one';
 
-create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb) returns pgps_internal.event_type
+create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb)
+returns pgps_internal.event_type
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -124,25 +134,32 @@ declare
     v_columns text;
     v_type pgps_internal.event_type;
 begin
-    -- Names and types only: a default or check of another broker would run with this one's rights. What names a type is one, with its
-    -- length or precision, and nothing else, unless a comment goes on behind it.
-    select coalesce(string_agg(format('%I %s, ', a.name, case when a.type ~ '--|/[*]|[[:cntrl:]]' then to_regtype(a.type)::text else a.type end), '' order by n), '')
+    -- Names and types only: a default or check of another broker would run with this one's rights. What names a type is
+    -- one, with its length or precision, and nothing else, unless a comment goes on behind it.
+    select coalesce(string_agg(format('%I %s, ', a.name, case when a.type ~ '--|/[*]|[[:cntrl:]]'
+        then to_regtype(a.type)::text else a.type end), '' order by n), '')
     into v_columns
-    from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text, type text)) with ordinality a(name, type, n);
-    if exists (select from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text) where to_regtype(a.type) is null) then
-        raise exception 'data type % does not exist', (select a.type from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text)
+    from rows from (jsonb_to_recordset(adopt_type.body -> 'attributes') as (name text,
+        type text)) with ordinality a(name, type, n);
+    if exists (select from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text)
+        where to_regtype(a.type) is null) then
+        raise exception 'data type % does not exist',
+            (select a.type from jsonb_to_recordset(adopt_type.body -> 'attributes') a(name text, type text)
             where to_regtype(a.type) is null limit 1) using errcode = '42704', hint = 'Create it.';
     end if;
     execute format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)', v_name, v_columns);
-    perform pgps_internal.do_build_type(current_user, jsonb_build_object('name', quote_ident(v_name), 'visibility', 'deferred',
-        'reliability', coalesce(adopt_type.body ->> 'reliability', 'guaranteed'), 'persistent', coalesce((adopt_type.body ->> 'persistent')::boolean, true),
+    perform pgps_internal.do_build_type(current_user,
+        jsonb_build_object('name', quote_ident(v_name), 'visibility', 'deferred',
+        'reliability', coalesce(adopt_type.body ->> 'reliability', 'guaranteed'), 'persistent',
+            coalesce((adopt_type.body ->> 'persistent')::boolean, true),
         'auditable', false, 'handler', coalesce(adopt_type.body ->> 'handler', 'all')));
     execute format('grant insert, select on pgps_event.%I to %s', v_name, (adopt_type.neighbour).role);
     select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
     return v_type;
 end
 $$;
-comment on function pgps_internal.adopt_type(pgps_internal.neighbour, jsonb) is 'Creates an event type as a neighbour describes it; its role may publish and receive it';
+comment on function pgps_internal.adopt_type(pgps_internal.neighbour, jsonb) is
+'Creates an event type as a neighbour describes it; its role may publish and receive it';
 
 create or replace function pgps_internal.hear_ad(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -157,28 +174,34 @@ begin
         return;
     end if;
     -- A neighbour speaks for itself: from it to the origin, and each hop costs one.
-    if v_path[1] is distinct from (hear_ad.neighbour).broker_id or v_path[cardinality(v_path)] is distinct from (hear_ad.body ->> 'broker')::uuid
+    if v_path[1] is distinct from (hear_ad.neighbour).broker_id
+        or v_path[cardinality(v_path)] is distinct from (hear_ad.body ->> 'broker')::uuid
             or (hear_ad.body ->> 'cost')::integer is distinct from cardinality(v_path) - 1
             or (select count(distinct p) from unnest(v_path) p) <> cardinality(v_path) then
         raise exception 'broker "%" advertises a path that is none from it to the origin', (hear_ad.neighbour).name
         using errcode = '22023', hint = 'It is damaged, or not what it says: drop the link, or mend that broker.';
     end if;
-    v_origin := pgps_internal.find_origin((hear_ad.body ->> 'broker')::uuid, (hear_ad.body ->> 'epoch')::integer, hear_ad.body ->> 'name');
-    if v_me.broker_id = any (v_path) or (hear_ad.body ->> 'broker')::uuid = v_me.broker_id and (hear_ad.body ->> 'epoch')::integer >= v_me.epoch then
-        delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id and f.origin_id = v_origin;
+    v_origin := pgps_internal.find_origin((hear_ad.body ->> 'broker')::uuid, (hear_ad.body ->> 'epoch')::integer,
+        hear_ad.body ->> 'name');
+    if v_me.broker_id = any (v_path) or (hear_ad.body ->> 'broker')::uuid = v_me.broker_id
+        and (hear_ad.body ->> 'epoch')::integer >= v_me.epoch then
+        delete from pgps_internal.offer f where f.neighbour_id = (hear_ad.neighbour).neighbour_id
+            and f.origin_id = v_origin;
         return;
     end if;
     -- With a new offer filters may have to come into force that had no way to this origin.
     update pgps_internal.origin o set name = hear_ad.body ->> 'name', is_settled = false where o.origin_id = v_origin;
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
-        array(select jsonb_array_elements_text(hear_ad.body -> 'types')), coalesce((hear_ad.body ->> 'is_draining')::boolean, false))
+        array(select jsonb_array_elements_text(hear_ad.body -> 'types')),
+            coalesce((hear_ad.body ->> 'is_draining')::boolean, false))
     on conflict on constraint offer_pkey do update
     set path = excluded.path, cost = excluded.cost, types = excluded.types, is_draining = excluded.is_draining;
 end
 $$;
 comment on function pgps_internal.hear_ad(pgps_internal.neighbour, jsonb) is
-'An advertisement: which event types an origin publishes, and the path to it. One that comes over this broker itself is none.';
+'An advertisement: which event types an origin publishes, and the path to it. One that comes over this broker itself is
+none.';
 
 create or replace function pgps_internal.hear_sub(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -193,31 +216,40 @@ declare
     v_told bigint := coalesce((hear_sub.body ->> 'told')::bigint, 0);
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = hear_sub.body ->> 'type';
-    if not found or (hear_sub.neighbour).direction = 'in' or pgps_internal.was_told((hear_sub.neighbour).neighbour_id, 'drain') then
+    if not found or (hear_sub.neighbour).direction = 'in'
+        or pgps_internal.was_told((hear_sub.neighbour).neighbour_id, 'drain') then
         return;
     end if;
-    if v_text is not null and not pgps_internal.travels(v_type, pgps.parse_filter(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
+    if v_text is not null and not pgps_internal.travels(v_type,
+        pgps.parse_filter(v_text, v_type.name, pgps_internal.attribute_names(v_type)),
             'pg_catalog', hear_sub.body ->> 'collation') then
         v_text := null;
     end if;
-    v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'), hear_sub.body -> 'environment');
+    v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'),
+        hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
     perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
-    -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell which one that was.
+    -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell
+    -- which one that was.
     lock table only pgps_internal.batch in row exclusive mode;
-    v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types, v_filter.environment, false, false);
+    v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types,
+        v_filter.environment, false, false);
     insert into pgps_internal.wanted (neighbour_id, known_as, key, class_id, told)
     values ((hear_sub.neighbour).neighbour_id, hear_sub.body ->> 'key', v_key, v_class, v_told)
-    on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id, told = excluded.told, gone_batch = null;
-    update pgps_internal.attached a set keep = a.keep || v_key, missing = array_remove(a.missing, hear_sub.body ->> 'key')
-    where a.neighbour_id = (hear_sub.neighbour).neighbour_id and not a.is_live and hear_sub.body ->> 'key' = any (a.missing);
+    on conflict on constraint wanted_pkey do update set key = excluded.key, class_id = excluded.class_id,
+        told = excluded.told, gone_batch = null;
+    update pgps_internal.attached a set keep = a.keep || v_key,
+        missing = array_remove(a.missing, hear_sub.body ->> 'key')
+    where a.neighbour_id = (hear_sub.neighbour).neighbour_id and not a.is_live
+        and hear_sub.body ->> 'key' = any (a.missing);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch)
-    values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id, coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
+    values ((hear_sub.neighbour).subscription_id, v_class, v_type.type_id,
+        coalesce((pgps_internal.last_batch()).batch_id, 0)) on conflict do nothing;
 end
 $$;
 comment on function pgps_internal.hear_sub(pgps_internal.neighbour, jsonb) is
-'A neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills deliveries for it. What is
-not safe, or would order text otherwise, is taken as no filter.';
+'A neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills
+deliveries for it. What is not safe, or would order text otherwise, is taken as no filter.';
 
 create or replace function pgps_internal.hear_unsub(neighbour pgps_internal.neighbour, key text) returns void
 language plpgsql
@@ -233,7 +265,9 @@ begin
     where a.neighbour_id = (hear_unsub.neighbour).neighbour_id and not a.is_live;
 end
 $$;
-comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is 'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have been late for it';
+comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is
+'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have
+been late for it';
 
 create or replace function pgps_internal.drop_gone(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
@@ -244,11 +278,14 @@ declare
     v_dropped boolean := false;
 begin
     for v_class in
-        delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.gone_batch <= drop_gone.packed returning w.class_id
+        delete from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id
+            and w.gone_batch <= drop_gone.packed returning w.class_id
     loop
-        continue when exists (select from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
+        continue when exists (select from pgps_internal.wanted w
+            where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = v_class);
         perform pgps_internal.hold_owner((drop_gone.neighbour).role::oid);
-        delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id and m.class_id = v_class;
+        delete from pgps_internal.member m where m.subscription_id = (drop_gone.neighbour).subscription_id
+            and m.class_id = v_class;
         perform pgps_internal.drop_unused_class(v_class);
         v_dropped := true;
     end loop;
@@ -256,8 +293,10 @@ begin
         -- Classes that pgps_internal.widen has replaced: what they matched is packed, too.
         for v_class in
             delete from pgps_internal.member m using pgps_internal.class c
-            where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id and not c.is_active
-                and not exists (select from pgps_internal.wanted w where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = m.class_id)
+            where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id
+                and not c.is_active
+                and not exists (select from pgps_internal.wanted w
+                    where w.neighbour_id = (drop_gone.neighbour).neighbour_id and w.class_id = m.class_id)
             returning m.class_id
         loop
             perform pgps_internal.drop_unused_class(v_class);
@@ -265,30 +304,35 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is 'Drops filters that a neighbour has taken back, behind the batch up to which everything is packed';
+comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is
+'Drops filters that a neighbour has taken back, behind the batch up to which everything is packed';
 
 create or replace function pgps_internal.hear_attach(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A filter to be kept that is not known here, or is being taken back, is waited for: without it what comes next would look complete.
+    -- A filter to be kept that is not known here, or is being taken back, is waited for: without it what comes next
+    -- would look complete.
     insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
         (hear_attach.body ->> 'attachment')::integer, (hear_attach.body ->> 'horizon')::bigint,
-        array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null
+        array(select w.key from pgps_internal.wanted w where w.neighbour_id = (hear_attach.neighbour).neighbour_id
+            and w.gone_batch is null
             and hear_attach.body -> 'keep' ? w.known_as),
         array(select k from jsonb_array_elements_text(hear_attach.body -> 'keep') k
             except select w.known_as from pgps_internal.wanted w
             where w.neighbour_id = (hear_attach.neighbour).neighbour_id and w.gone_batch is null),
         (hear_attach.body ->> 'horizon')::bigint)
     on conflict on constraint attached_pkey do update
-    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, missing = excluded.missing, is_live = false,
+    set attachment = excluded.attachment, horizon = excluded.horizon, keep = excluded.keep, missing = excluded.missing,
+        is_live = false,
         low = excluded.low;
 end
 $$;
-comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is 'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
+comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is
+'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
 
 create or replace function pgps_internal.hear_active(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -296,10 +340,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
-    select o.origin_id, f.key, greatest((hear_active.body ->> 'since')::bigint, pgps_internal.horizon(o.origin_id)), true
+    select o.origin_id, f.key, greatest((hear_active.body ->> 'since')::bigint, pgps_internal.horizon(o.origin_id)),
+        true
     from pgps_internal.origin o, pgps_internal.filter f
     where o.broker_id = (hear_active.body ->> 'broker')::uuid and o.epoch = (hear_active.body ->> 'epoch')::integer
-        and o.parent = (hear_active.neighbour).neighbour_id and o.attachment = (hear_active.body ->> 'attachment')::integer
+        and o.parent = (hear_active.neighbour).neighbour_id
+            and o.attachment = (hear_active.body ->> 'attachment')::integer
         and f.key = hear_active.body ->> 'key'
         -- Of the filter as it was told last, and not of one that was taken back in between.
         and exists (select from pgps_internal.told t
@@ -309,7 +355,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_active(pgps_internal.neighbour, jsonb) is
-'The parent for an origin says that a filter is in force from a batch on; of another neighbour, or an older attachment, it means nothing';
+'The parent for an origin says that a filter is in force from a batch on; of another neighbour, or an older attachment,
+it means nothing';
 
 create or replace function pgps_internal.hear_gap(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -333,9 +380,11 @@ begin
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         return;
     end if;
-    insert into pgps_internal.gap (origin_id, after_batch, upto) values (v_origin.origin_id, v_after, v_upto) on conflict do nothing;
+    insert into pgps_internal.gap (origin_id, after_batch, upto) values (v_origin.origin_id, v_after, v_upto)
+        on conflict do nothing;
     perform pgps_internal.excuse(v_origin.origin_id, v_upto);
-    update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id and o.rewind_from < v_upto;
+    update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id
+        and o.rewind_from < v_upto;
     if v_origin.rewind_from is not null and v_upto >= v_horizon then
         perform pgps_internal.end_rewind(v_origin);
     end if;
@@ -344,16 +393,20 @@ begin
         return;
     end if;
     insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
-    values ((hear_gap.neighbour).neighbour_id, (hear_gap.neighbour).name, (hear_gap.neighbour).role, v_origin.origin_id, v_upto, '58030',
-        format('batches %s to %s of broker "%s" were trimmed before they came here', greatest(v_after, v_horizon) + 1, v_upto, v_origin.name));
+    values ((hear_gap.neighbour).neighbour_id, (hear_gap.neighbour).name, (hear_gap.neighbour).role, v_origin.origin_id,
+        v_upto, '58030',
+        format('batches %s to %s of broker "%s" were trimmed before they came here', greatest(v_after, v_horizon) + 1,
+            v_upto, v_origin.name));
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon)
-    select (hear_gap.neighbour).neighbour_id, coalesce(a.lseq, 0), coalesce(a.mark, ''), v_origin.origin_id, v_origin.attachment, v_upto, v_upto
+    select (hear_gap.neighbour).neighbour_id, coalesce(a.lseq, 0), coalesce(a.mark, ''), v_origin.origin_id,
+        v_origin.attachment, v_upto, v_upto
     from (select) one
     left join lateral (select a.lseq, a.mark from pgps_internal.arrival a
         where a.neighbour_id = (hear_gap.neighbour).neighbour_id order by a.lseq desc limit 1) a on true;
     raise warning 'pgps: events of a broker were trimmed before they came here; see pgps.exceptions';
 end
 $$;
-comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is 'History that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
+comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is
+'History that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
 
 revoke all on all functions in schema pgps_internal from public;

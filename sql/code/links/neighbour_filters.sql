@@ -1,16 +1,21 @@
--- Filters as they travel over links: the part of a subscription's filter that a broker elsewhere can ask, and which implies which.
+-- Filters as they travel over links: the part of a subscription's filter that a broker elsewhere can ask, and which
+-- implies which.
 -- Locks: catalogue rows.
 -- Writes: cover, filter, pushed.
 
-create or replace function pgps_internal.travels(event_type pgps_internal.event_type, parsed jsonb, search_path text, collation_name text) returns boolean
+create or replace function pgps_internal.travels(
+    event_type pgps_internal.event_type, parsed jsonb, search_path text, collation_name text
+) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     -- Brokers of other collations order and fold text otherwise: such a condition would leave out what is wanted there.
     select pgps_internal.is_safe(travels.parsed, travels.event_type, travels.search_path)
         and (travels.collation_name = (pgps_internal.do_link_identity(current_user, '{}') ->> 'collation')
-            or not (travels.parsed -> 'operators' ?| array['<', '<=', '>', '>=', '~~*', '!~~*'] or travels.parsed -> 'functions' ?| array['lower', 'upper'])
-            or not exists (select from pg_attribute a where a.attrelid = (travels.event_type).endpoint and a.attcollation <> 0
+            or not (travels.parsed -> 'operators' ?| array['<', '<=', '>', '>=', '~~*', '!~~*']
+                or travels.parsed -> 'functions' ?| array['lower', 'upper'])
+            or not exists (select from pg_attribute a where a.attrelid = (travels.event_type).endpoint
+                and a.attcollation <> 0
                 and travels.parsed -> 'attributes' ? a.attname))
 $$;
 comment on function pgps_internal.travels(pgps_internal.event_type, jsonb, text, text) is
@@ -34,26 +39,32 @@ declare
     v_constants text[];
     v_environment jsonb := jsonb_build_object('timezone', coalesce(intern_filter.environment ->> 'timezone', 'UTC'),
         'datestyle', coalesce(intern_filter.environment ->> 'datestyle', 'ISO, MDY'),
-        'intervalstyle', coalesce(intern_filter.environment ->> 'intervalstyle', 'postgres'), 'search_path', 'pg_catalog, pg_temp');
+        'intervalstyle', coalesce(intern_filter.environment ->> 'intervalstyle', 'postgres'), 'search_path',
+            'pg_catalog, pg_temp');
     v_filter pgps_internal.filter;
 begin
     if intern_filter.filter is not null then
-        v_parsed := pgps.parse_filter(intern_filter.filter, (intern_filter.event_type).name, pgps_internal.attribute_names(intern_filter.event_type));
-        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
+        v_parsed := pgps.parse_filter(intern_filter.filter, (intern_filter.event_type).name,
+            pgps_internal.attribute_names(intern_filter.event_type));
+        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer'
+            when t = 'real' then 'double precision'
                 else t end from unnest(intern_filter.constant_types) with ordinality c(t, n)
             left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when intern_filter.constant_types is not null then v_types end,
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case
+            when intern_filter.constant_types is not null then v_types end,
             v_environment);
     end if;
     v_filter := row(
-        md5(concat_ws(E'\n', (intern_filter.event_type).name, coalesce((v_parsed ->> 'shape') || v_constants::text, v_parsed ->> 'text', 'all'),
+        md5(concat_ws(E'\n', (intern_filter.event_type).name,
+            coalesce((v_parsed ->> 'shape') || v_constants::text, v_parsed ->> 'text', 'all'),
             v_environment - 'search_path')),
         (intern_filter.event_type).type_id, v_parsed ->> 'text', v_types, v_environment,
         case when v_constants is not null then v_parsed ->> 'shape' end, v_constants,
         -- Conditions whose constant alone decides which implies which; text has an order of its own in each database.
         array(select case when t.typcollation = 0 then k.value ->> 'operator' else '=' end
             from unnest(v_types) with ordinality c(name, n) join pg_type t on t.oid = to_regtype(c.name)
-            left join jsonb_array_elements(v_parsed -> 'keys') k(value) on (k.value ->> 'parameter')::integer = c.n order by c.n))::pgps_internal.filter;
+            left join jsonb_array_elements(v_parsed -> 'keys') k(value) on (k.value ->> 'parameter')::integer = c.n
+                order by c.n))::pgps_internal.filter;
     insert into pgps_internal.filter select v_filter.* on conflict do nothing;
     if found then
         perform pgps_internal.note_covers(v_filter);
@@ -62,7 +73,8 @@ begin
 end
 $$;
 comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb) is
-'The key of a filter, the same for the same filter on each broker; enters it, and what it implies, when it is new. Null: every event.';
+'The key of a filter, the same for the same filter on each broker; enters it, and what it implies, when it is new. Null:
+every event.';
 
 create or replace function pgps_internal.note_covers(filter pgps_internal.filter) returns void
 language plpgsql
@@ -84,16 +96,23 @@ begin
         v_types := (note_covers.filter).constant_types;
         -- Same shape: each constant is the same, or a bound that is as wide.
         select string_agg(case
-                when b in ('>', '>=') then format('(g.constants[%1$s])::%2$s <= (f.constants[%1$s])::%2$s', n, v_types[n])
-                when b in ('<', '<=') then format('(g.constants[%1$s])::%2$s >= (f.constants[%1$s])::%2$s', n, v_types[n])
+                when b in ('>', '>=')
+                    then format('(g.constants[%1$s])::%2$s <= (f.constants[%1$s])::%2$s', n, v_types[n])
+                when b in ('<', '<=')
+                    then format('(g.constants[%1$s])::%2$s >= (f.constants[%1$s])::%2$s', n, v_types[n])
                 else format('f.constants[%1$s] = g.constants[%1$s]', n) end, ' and ' order by n)
         into v_narrower from unnest((note_covers.filter).bounds) with ordinality u(b, n);
-        v_wider := 'f.type_id = ($1).type_id and g.type_id = f.type_id and f.shape = ($1).shape and g.shape = f.shape and f.environment = ($1).environment
-            and g.environment = f.environment and f.constant_types = ($1).constant_types and g.constant_types = f.constant_types and f.key <> g.key';
-        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key from pgps_internal.filter f, pgps_internal.filter g
-            where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower) using note_covers.filter;
+        v_wider := 'f.type_id = ($1).type_id and g.type_id = f.type_id and f.shape = ($1).shape and g.shape = f.shape '
+            'and f.environment = ($1).environment
+            and g.environment = f.environment and f.constant_types = ($1).constant_types and g.constant_types = '
+                'f.constant_types and f.key <> g.key';
+        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key from pgps_internal.filter '
+            'f, pgps_internal.filter g
+            where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower)
+                using note_covers.filter;
         -- Two that cover each other (1 and 1.0): one of them does.
-        delete from pgps_internal.cover c using pgps_internal.cover d where c.key = d.by_key and c.by_key = d.key and c.key < c.by_key;
+        delete from pgps_internal.cover c using pgps_internal.cover d where c.key = d.by_key and c.by_key = d.key
+            and c.key < c.by_key;
     end if;
 end
 $$;
@@ -106,12 +125,14 @@ set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalsty
 as $$
 begin
     -- These settings end with the function.
-    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_types.environment) e where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_types.environment) e
+        where e.key in ('datestyle', 'intervalstyle', 'timezone');
     return pgps.check_filter(constant_types.event_type, constant_types.filter);
 end
 $$;
 comment on function pgps_internal.constant_types(text, text, jsonb) is
-'The types of a filter''s constants, as pgps.check_filter says under the settings in environment: 13/02/2024 is no date under all';
+'The types of a filter''s constants, as pgps.check_filter says under the settings in environment: 13/02/2024 is no date
+under all';
 
 create or replace function pgps_internal.push_filters() returns void
 language plpgsql
@@ -125,14 +146,18 @@ begin
     for v_new in
         select s.*, t as type_row, m.type_id from pgps_internal.subscription s
         join pgps_internal.member m using (subscription_id) join pgps_internal.event_type t on t.type_id = m.type_id
-        where s.scope = 'global' and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id and p.type_id = m.type_id)
+        where s.scope = 'global'
+            and not exists (select from pgps_internal.pushed p where p.subscription_id = s.subscription_id
+            and p.type_id = m.type_id)
     loop
         v_filter := null;
         v_types := null;
         if v_new.filter is not null then
-            v_filter := pgps.parse_filter(v_new.filter, (v_new.type_row).name, pgps_internal.attribute_names(v_new.type_row)) ->> 'pushed';
+            v_filter := pgps.parse_filter(v_new.filter, (v_new.type_row).name,
+                pgps_internal.attribute_names(v_new.type_row)) ->> 'pushed';
             if v_filter is not null and not pgps_internal.is_safe(pgps.parse_filter(v_filter, (v_new.type_row).name,
-                    pgps_internal.attribute_names(v_new.type_row)), v_new.type_row, v_new.environment ->> 'search_path') then
+                    pgps_internal.attribute_names(v_new.type_row)), v_new.type_row,
+                        v_new.environment ->> 'search_path') then
                 v_filter := null;
             end if;
             if v_filter is not null then
@@ -140,13 +165,16 @@ begin
             end if;
         end if;
         insert into pgps_internal.pushed (subscription_id, type_id, key)
-        values (v_new.subscription_id, v_new.type_id, pgps_internal.intern_filter(v_new.type_row, v_filter, v_types, v_new.environment));
+        values (v_new.subscription_id, v_new.type_id,
+            pgps_internal.intern_filter(v_new.type_row, v_filter, v_types, v_new.environment));
     end loop;
     delete from pgps_internal.pushed p
-    where not exists (select from pgps_internal.member m where m.subscription_id = p.subscription_id and m.type_id = p.type_id);
+    where not exists (select from pgps_internal.member m where m.subscription_id = p.subscription_id
+        and m.type_id = p.type_id);
 end
 $$;
 comment on function pgps_internal.push_filters() is
-'For new global subscriptions: the part of the filter that other brokers can ask. What reads tables stays here; a weaker filter there is right.';
+'For new global subscriptions: the part of the filter that other brokers can ask. What reads tables stays here; a weaker
+filter there is right.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -15,9 +15,11 @@ create or replace function pgps_internal.is_up(neighbour_id integer) returns boo
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select count(*) = 2 from pgps_internal.link_session s where s.neighbour_id = is_up.neighbour_id and pgps_internal.is_alive(s.holder)
+    select count(*) = 2 from pgps_internal.link_session s where s.neighbour_id = is_up.neighbour_id
+        and pgps_internal.is_alive(s.holder)
 $$;
-comment on function pgps_internal.is_up(integer) is 'True while sessions carry both ways for a neighbour: it can be reached';
+comment on function pgps_internal.is_up(integer) is
+'True while sessions carry both ways for a neighbour: it can be reached';
 
 create or replace function pgps_internal.lend(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -35,9 +37,11 @@ begin
 end
 $$;
 comment on function pgps_internal.lend(pgps_internal.event_type) is
-'Gives pgps_neighbour, while it stands for a neighbour, its rights on an event type of an administrator; once, so that they can be revoked';
+'Gives pgps_neighbour, while it stands for a neighbour, its rights on an event type of an administrator; once, so that
+they can be revoked';
 
-create or replace function pgps_internal.make_neighbour(peer jsonb, role regrole, link_id integer, direction text) returns pgps_internal.neighbour
+create or replace function pgps_internal.make_neighbour(peer jsonb, role regrole, link_id integer, direction text)
+returns pgps_internal.neighbour
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -51,8 +55,10 @@ begin
         max_attempts, handler)
     values (format('link*%s', v_id), make_neighbour.role, e'\x01*', true, '{}', 'link', 'local', 0, 1, 'all')
     returning subscription_id into v_subscription;
-    insert into pgps_internal.neighbour (neighbour_id, broker_id, epoch, name, role, link_id, direction, subscription_id) overriding system value
-    values (v_id, (make_neighbour.peer ->> 'broker')::uuid, (make_neighbour.peer ->> 'epoch')::integer, make_neighbour.peer ->> 'name',
+    insert into pgps_internal.neighbour (neighbour_id, broker_id, epoch, name, role, link_id, direction,
+        subscription_id) overriding system value
+    values (v_id, (make_neighbour.peer ->> 'broker')::uuid, (make_neighbour.peer ->> 'epoch')::integer,
+        make_neighbour.peer ->> 'name',
         make_neighbour.role, make_neighbour.link_id, make_neighbour.direction, v_subscription)
     returning * into v_neighbour;
     perform pgps_internal.lend(t) from pgps_internal.event_type t;
@@ -62,7 +68,8 @@ begin
 end
 $$;
 comment on function pgps_internal.make_neighbour(jsonb, regrole, integer, text) is
-'Enters a broker that is met for the first time: the role that stands for it here, and a subscription whose members are its filters';
+'Enters a broker that is met for the first time: the role that stands for it here, and a subscription whose members are
+its filters';
 
 create or replace function pgps_internal.forget_neighbour(neighbour_id integer) returns void
 language plpgsql
@@ -71,12 +78,14 @@ as $$
 declare
     v_subscription bigint;
 begin
-    delete from pgps_internal.neighbour n where n.neighbour_id = forget_neighbour.neighbour_id returning n.subscription_id into v_subscription;
+    delete from pgps_internal.neighbour n where n.neighbour_id = forget_neighbour.neighbour_id
+        returning n.subscription_id into v_subscription;
     perform pgps_internal.drop_subscription(v_subscription);
     perform pg_notify('pgps_link', '');
 end
 $$;
-comment on function pgps_internal.forget_neighbour(integer) is 'Forgets all about a neighbour: what it wanted and offered, and what waits for it';
+comment on function pgps_internal.forget_neighbour(integer) is
+'Forgets all about a neighbour: what it wanted and offered, and what waits for it';
 
 create or replace function pgps_internal.check_peer(peer jsonb, me pgps_internal.broker) returns void
 language plpgsql
@@ -85,15 +94,19 @@ as $$
 begin
     if (check_peer.me).state <> 'active' then
         raise exception 'broker "%" was restored or cloned', pgps_internal.broker() using errcode = '55000',
-            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, pgps.resume_links(''clone'') if it lives on.';
+            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, '
+                'pgps.resume_links(''clone'') if it lives on.';
     elsif check_peer.peer ->> 'state' <> 'active' then
         raise exception 'broker "%" was restored or cloned', check_peer.peer ->> 'name' using errcode = '55000',
-            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, pgps.resume_links(''clone'') if it lives on.';
+            hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, '
+                'pgps.resume_links(''clone'') if it lives on.';
     elsif (check_peer.peer ->> 'broker')::uuid = (check_peer.me).broker_id then
         raise exception 'the link leads to this broker itself' using errcode = '22023',
-            hint = 'Change conninfo with pgps.alter_link; if the other one is a copy of this database: pgps.resume_links(''clone'') there.';
+            hint = 'Change conninfo with pgps.alter_link; if the other one is a copy of this database: '
+                'pgps.resume_links(''clone'') there.';
     elsif check_peer.peer ->> 'protocol' is distinct from '1' then
-        raise exception 'broker "%" has pgps % with link protocol %, this one protocol 1', check_peer.peer ->> 'name', check_peer.peer ->> 'version',
+        raise exception 'broker "%" has pgps % with link protocol %, this one protocol 1', check_peer.peer ->> 'name',
+            check_peer.peer ->> 'version',
             check_peer.peer ->> 'protocol' using errcode = '0A000', hint = 'Upgrade the older one: pgps upgrade DSN';
     end if;
 end
@@ -111,27 +124,33 @@ declare
     v_neighbour pgps_internal.neighbour;
     v_before pgps_internal.neighbour;
     -- An administrator's, above all a superuser's, own rights are not lent.
-    v_role regrole := case when pg_has_role(caller, 'pgps_admin', 'usage') then 'pgps_neighbour' else quote_ident(caller) end::regrole;
+    v_role regrole := case when pg_has_role(caller, 'pgps_admin', 'usage') then 'pgps_neighbour'
+        else quote_ident(caller) end::regrole;
 begin
     perform pgps_internal.check_peer(v_peer, pgps_internal.me());
     if args ->> 'link' is not null then
         perform pgps_internal.require_worker(caller, 'serve links');
         select l.* into v_link from pgps_internal.link l where l.name = args ->> 'link' and l.enabled;
         if not found then
-            raise exception 'link "%" was paused or dropped', args ->> 'link' using errcode = '55000', hint = 'See pgps.links.';
+            raise exception 'link "%" was paused or dropped', args ->> 'link' using errcode = '55000',
+                hint = 'See pgps.links.';
         end if;
         v_role := v_link.role;
     end if;
     -- Two that meet the same one at once: the second finds it.
     perform pgps_internal.hold_neighbours();
-    if exists (select from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid and n.epoch < (v_peer ->> 'epoch')::integer) then
+    if exists (select from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid
+        and n.epoch < (v_peer ->> 'epoch')::integer) then
         perform pgps_internal.hold_routes();
     end if;
-    select n.* into v_neighbour from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid for update;
+    select n.* into v_neighbour from pgps_internal.neighbour n
+        where n.broker_id = (v_peer ->> 'broker')::uuid for update;
     -- First of all: what follows forgets what an earlier epoch has left.
-    if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage') and not pg_has_role(caller, 'pgps_admin', 'usage') then
+    if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage')
+        and not pg_has_role(caller, 'pgps_admin', 'usage') then
         raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
-            hint = format('That is role %s; if it is another now, drop the link on both sides first.', v_neighbour.role);
+            hint = format('That is role %s; if it is another now, drop the link on both sides first.',
+                v_neighbour.role);
     end if;
     if v_neighbour.epoch < (v_peer ->> 'epoch')::integer then
         -- It was restored and resumed: its numbers begin anew, and ours for it.
@@ -140,7 +159,8 @@ begin
         v_before := v_neighbour;
         v_neighbour := null;
     elsif v_neighbour.epoch > (v_peer ->> 'epoch')::integer then
-        raise exception 'broker "%" is in epoch %, and was in % before', v_peer ->> 'name', v_peer ->> 'epoch', v_neighbour.epoch using errcode = '55000',
+        raise exception 'broker "%" is in epoch %, and was in % before', v_peer ->> 'name', v_peer ->> 'epoch',
+            v_neighbour.epoch using errcode = '55000',
             hint = 'It is an older copy. On it: select pgps.resume_links(''clone'').';
     end if;
     if v_neighbour.neighbour_id is null and (v_peer ->> 'draining')::boolean then
@@ -153,19 +173,23 @@ begin
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
         if v_neighbour.link_id is not null then
             raise exception 'link "%" leads to broker "%", and so does link "%"', v_link.name, v_neighbour.name,
-                (select l.name from pgps_internal.link l where l.link_id = v_neighbour.link_id) using errcode = '42710', hint = 'Drop one of them: pgps.drop_link(name).';
+                (select l.name from pgps_internal.link l where l.link_id = v_neighbour.link_id) using errcode = '42710',
+                    hint = 'Drop one of them: pgps.drop_link(name).';
         end if;
         update pgps_internal.neighbour n set link_id = v_link.link_id, direction = v_link.direction, role = v_link.role
         where n.neighbour_id = v_neighbour.neighbour_id returning * into v_neighbour;
-        update pgps_internal.subscription s set owner = v_link.role where s.subscription_id = v_neighbour.subscription_id;
+        update pgps_internal.subscription s set owner = v_link.role
+            where s.subscription_id = v_neighbour.subscription_id;
     end if;
-    update pgps_internal.neighbour n set name = v_peer ->> 'name' where n.neighbour_id = v_neighbour.neighbour_id and n.name <> v_peer ->> 'name';
+    update pgps_internal.neighbour n set name = v_peer ->> 'name' where n.neighbour_id = v_neighbour.neighbour_id
+        and n.name <> v_peer ->> 'name';
     return v_neighbour;
 end
 $$;
 comment on function pgps_internal.meet(name, jsonb) is
-'The neighbour that a session speaks for, entered if new: by the link when a worker of this broker connects it, by the role that first
-spoke for it otherwise. Null when the peer is dropping the link and this broker does not know it any more. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
+'The neighbour that a session speaks for, entered if new: by the link when a worker of this broker connects it, by the
+role that first spoke for it otherwise. Null when the peer is dropping the link and this broker does not know it any
+more. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
 
 create or replace function pgps_internal.do_link_open(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -178,24 +202,30 @@ declare
 begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     if args ->> 'duty' is null or args ->> 'duty' not in ('send', 'receive', 'look') then
-        raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023', hint = 'Use send, receive or look.';
+        raise exception 'invalid duty "%"', args ->> 'duty' using errcode = '22023',
+            hint = 'Use send, receive or look.';
     end if;
     v_neighbour := pgps_internal.meet(caller, args);
     update pgps_internal.neighbour n set is_audited = coalesce((args #>> '{peer,audits}')::boolean, false)
-    where n.neighbour_id = v_neighbour.neighbour_id and n.is_audited is distinct from coalesce((args #>> '{peer,audits}')::boolean, false);
+    where n.neighbour_id = v_neighbour.neighbour_id
+        and n.is_audited is distinct from coalesce((args #>> '{peer,audits}')::boolean, false);
     if v_neighbour.neighbour_id is null then
         return '{"gone": true}';
     elsif args ->> 'duty' = 'look' then
-        return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', false, 'last', 0, 'mark', '',
+        return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', false,
+            'last', 0, 'mark', '',
             'channel', format('pgps_%s', v_neighbour.subscription_id));
     end if;
     delete from pgps_internal.link_session s where s.holder = pgps_internal.holder()
-        or s.neighbour_id = v_neighbour.neighbour_id and s.duty = args ->> 'duty' and not pgps_internal.is_alive(s.holder);
+        or s.neighbour_id = v_neighbour.neighbour_id and s.duty = args ->> 'duty'
+            and not pgps_internal.is_alive(s.holder);
     insert into pgps_internal.link_session (neighbour_id, duty, holder, caller)
     values (v_neighbour.neighbour_id, args ->> 'duty', pgps_internal.holder(), caller) on conflict do nothing;
     v_taken := not found;
-    select i.* into v_last from pgps_internal.arrival i where i.neighbour_id = v_neighbour.neighbour_id order by i.lseq desc limit 1;
-    return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', v_taken, 'last', coalesce(v_last.lseq, 0),
+    select i.* into v_last from pgps_internal.arrival i where i.neighbour_id = v_neighbour.neighbour_id
+        order by i.lseq desc limit 1;
+    return jsonb_build_object('neighbour', v_neighbour.neighbour_id, 'name', v_neighbour.name, 'taken', v_taken, 'last',
+        coalesce(v_last.lseq, 0),
         'mark', v_last.mark, 'channel', format('pgps_%s', v_neighbour.subscription_id));
 end
 $$;
@@ -204,15 +234,16 @@ comment on function pgps_internal.do_link_open(name, jsonb) is 'See pgps.link_op
 create or replace function pgps.link_open(peer jsonb, duty text, link text = null) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_open', jsonb_build_object('peer', link_open.peer, 'duty', link_open.duty, 'link', link_open.link));
+    select pgps._call('link_open',
+        jsonb_build_object('peer', link_open.peer, 'duty', link_open.duty, 'link', link_open.link));
 end;
 comment on function pgps.link_open(jsonb, text, text) is
-'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity() says there. duty: send,
-receive, or look (only whether it may). link:
-the link''s name when this broker defined it; needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker.
-Returns neighbour, name, taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only
-gone (true) when peer says draining and this broker has dropped the link already.
-Errors: 42501, 22023 the broker itself, 42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
+'Makes this session the one that sends to, or receives from, a neighbour, until it ends. peer: what pgps.link_identity()
+says there. duty: send, receive, or look (only whether it may). link: the link''s name when this broker defined it;
+needs pgps_worker then, else pgps_link and to be the role that first spoke for that broker. Returns neighbour, name,
+taken (true: another session has that duty), last and mark (what was received last), channel (to LISTEN on); only gone
+(true) when peer says draining and this broker has dropped the link already. Errors: 42501, 22023 the broker itself,
+42710 a second link to it, 55000 restored or cloned, 0A000 another protocol.';
 
 create or replace function pgps_internal.do_link_refused(caller name, args jsonb) returns void
 language plpgsql
@@ -222,15 +253,18 @@ declare
     v_id integer;
     v_is_me boolean;
 begin
-    -- Before or after an administrator resumes, and never between: what was noticed of the former epoch is no news of the present one,
-    -- and would block links for good that somebody has just let go on.
+    -- Before or after an administrator resumes, and never between: what was noticed of the former epoch is no news of
+    -- the present one, and would block links for good that somebody has just let go on.
     perform pgps_internal.hold_routes();
     v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
-    v_is_me := exists (select from pgps_internal.broker b where args ->> 'detail' = pgps_internal.restored_one(b.broker_id, b.epoch));
+    v_is_me := exists (select from pgps_internal.broker b
+        where args ->> 'detail' = pgps_internal.restored_one(b.broker_id, b.epoch));
     if v_id is null then
-        raise exception 'this session has not opened a link' using errcode = '55000', hint = 'First: select pgps.link_open(peer, duty)';
+        raise exception 'this session has not opened a link' using errcode = '55000',
+            hint = 'First: select pgps.link_open(peer, duty)';
     end if;
-    -- Where this life begins is known best when it is first noticed: the server may be started again before an administrator comes.
+    -- Where this life begins is known best when it is first noticed: the server may be started again before an
+    -- administrator comes.
     update pgps_internal.neighbour n
     set refusal = left(args ->> 'error', 1000), refusal_hint = left(args ->> 'hint', 1000),
         former_batch = case when v_is_me then coalesce(n.former_batch, pgps_internal.last_of_former_life()) end
@@ -247,13 +281,15 @@ comment on function pgps_internal.do_link_refused(name, jsonb) is 'See pgps.link
 create or replace function pgps.link_refused(error text, hint text, detail text = null) returns void
 language sql
 begin atomic
-    select pgps._call('link_refused', jsonb_build_object('error', link_refused.error, 'hint', link_refused.hint, 'detail', link_refused.detail));
+    select pgps._call('link_refused',
+        jsonb_build_object('error', link_refused.error, 'hint', link_refused.hint, 'detail', link_refused.detail));
 end;
 comment on function pgps.link_refused(text, text, text) is
-'Records at this broker why the link that this session has opened cannot carry: link_next refused, here or there, what was received last. The
-link is blocked in pgps.links until link_next finds nothing wrong. error, hint, detail: as that call raised them. When the detail names this
-broker in its present epoch as the one that was restored, and a worker of this broker says so, all its links stay down until
-pgps.resume_links. Locks: changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
+'Records at this broker why the link that this session has opened cannot carry: link_next refused, here or there, what
+was received last. The link is blocked in pgps.links until link_next finds nothing wrong. error, hint, detail: as that
+call raised them. When the detail names this broker in its present epoch as the one that was restored, and a worker of
+this broker says so, all its links stay down until pgps.resume_links. Locks: changes of routes wait until the
+transaction ends. Needs pgps.link_open. Errors: 55000.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable
@@ -265,18 +301,22 @@ begin
     select n.* into v_neighbour from pgps_internal.link_session s join pgps_internal.neighbour n using (neighbour_id)
     where s.holder = pgps_internal.holder() and s.duty = linked.duty;
     if not found then
-        raise exception 'this session has not opened a link' using errcode = '55000', hint = 'First: select pgps.link_open(peer, duty)';
+        raise exception 'this session has not opened a link' using errcode = '55000',
+            hint = 'First: select pgps.link_open(peer, duty)';
     elsif v_neighbour.is_blocked then
-        raise exception 'the link to broker "%" is blocked: %', v_neighbour.name, v_neighbour.last_error using errcode = '55000',
+        raise exception 'the link to broker "%" is blocked: %', v_neighbour.name, v_neighbour.last_error
+            using errcode = '55000',
             hint = 'See pgps.links.';
     end if;
     return v_neighbour;
 end
 $$;
-comment on function pgps_internal.linked(text) is 'The neighbour that this session has opened a link to; 55000 when none, or blocked';
+comment on function pgps_internal.linked(text) is
+'The neighbour that this session has opened a link to; 55000 when none, or blocked';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) from public;
-grant execute on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) to pgps_link, pgps_worker, pgps_admin;
+grant execute on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) to pgps_link,
+    pgps_worker, pgps_admin;
 -- Everybody has it; but a role that nothing in a database depends on would go with the pgps of another database.
 grant usage on schema pgps to pgps_neighbour;

@@ -1,5 +1,6 @@
--- Receiving from a neighbour: one transaction a batch, the position in it. Locks: the turns of receiving (shared) and of the origins,
--- in that order and by origin, until the transaction ends, before it has an id: transactions with events of one origin get their ids in order.
+-- Receiving from a neighbour: one transaction a batch, the position in it. Locks: the turns of receiving (shared) and
+-- of the origins, in that order and by origin, until the transaction ends, before it has an id: transactions with
+-- events of one origin get their ids in order.
 -- Writes: arrival, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
@@ -15,13 +16,15 @@ begin
     if (args ->> 'after')::bigint < v_last then
         return jsonb_build_object('last', v_last);
     elsif (args ->> 'after')::bigint > v_last then
-        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after', v_neighbour.name, v_last
+        raise exception 'a batch behind % came from broker "%", and the last received is %', args ->> 'after',
+            v_neighbour.name, v_last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     end if;
     -- It need not be sent again with link_apply.
     perform set_config('pgps.link_base', '', true), set_config('pgps.link_batch', args::text, true);
     if not coalesce((args ->> 'staged')::boolean, false) and pgps_internal.is_plain(v_neighbour, args) then
-        return jsonb_build_object('last', v_last, 'straight', true, 'copies', jsonb_build_array(pgps_internal.open_segment(v_neighbour, args #> '{types,0}')));
+        return jsonb_build_object('last', v_last, 'straight', true, 'copies',
+            jsonb_build_array(pgps_internal.open_segment(v_neighbour, args #> '{types,0}')));
     end if;
     for v_type in select t.value from jsonb_array_elements(args -> 'types') t loop
         v_copies := v_copies || jsonb_build_array(pgps_internal.stage(v_neighbour, v_type, caller));
@@ -40,31 +43,40 @@ begin
     perform pgps_internal.share_receiving();
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
-                cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body' else i.value end) x(said)
+                cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body'
+                    else i.value end) x(said)
             where (x.said ->> 'broker')::uuid = o.broker_id and (x.said ->> 'epoch')::integer = o.epoch)));
     return pgps_internal.last_received((lock_batch.neighbour).neighbour_id);
 end
 $$;
-comment on function pgps_internal.lock_batch(pgps_internal.neighbour, jsonb) is 'Takes the locks of a batch''s origins, and returns the highest number received from its neighbour';
+comment on function pgps_internal.lock_batch(pgps_internal.neighbour, jsonb) is
+'Takes the locks of a batch''s origins, and returns the highest number received from its neighbour';
 
 create or replace function pgps_internal.last_received(neighbour_id integer) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select i.lseq from pgps_internal.arrival i where i.neighbour_id = last_received.neighbour_id order by i.lseq desc limit 1), 0);
+    return coalesce((select i.lseq from pgps_internal.arrival i where i.neighbour_id = last_received.neighbour_id
+        order by i.lseq desc limit 1), 0);
 end
 $$;
 comment on function pgps_internal.last_received(integer) is 'The highest number received from a neighbour';
 
-create or replace function pgps_internal.require_publisher(neighbour pgps_internal.neighbour, event_type pgps_internal.event_type) returns void
+create or replace function pgps_internal.require_publisher(
+    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type
+) returns void
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not has_table_privilege((require_publisher.neighbour).role::oid, (require_publisher.event_type).endpoint, 'insert') then
-        raise exception 'role "%" may not publish event type "%"', (require_publisher.neighbour).role, (require_publisher.event_type).name
-        using errcode = '42501', hint = format('grant insert on %s to %s', (require_publisher.event_type).endpoint, (require_publisher.neighbour).role);
+    if not has_table_privilege((require_publisher.neighbour).role::oid, (require_publisher.event_type).endpoint,
+        'insert') then
+        raise exception 'role "%" may not publish event type "%"', (require_publisher.neighbour).role,
+            (require_publisher.event_type).name
+        using errcode = '42501',
+            hint = format('grant insert on %s to %s', (require_publisher.event_type).endpoint,
+            (require_publisher.neighbour).role);
     end if;
 end
 $$;
@@ -81,22 +93,28 @@ declare
     v_found regclass;
     v_columns text := (select coalesce(string_agg(format(', %I', a.name), '' order by n), '')
         from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text)) with ordinality a(name, n));
-    -- The types are those of this broker's own event type, which is the same, lengths included: a bare character is one of length 1.
+    -- The types are those of this broker's own event type, which is the same, lengths included: a bare character is one
+    -- of length 1.
     v_definition text := (
-        select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else t.type end), '' order by a.n), '')
-        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text, as_text boolean)) with ordinality a(name, as_text, n)
+        select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else t.type end), ''
+            order by a.n), '')
+        from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text,
+            as_text boolean)) with ordinality a(name, as_text, n)
         join pgps_internal.attributes_of(v_type.endpoint) t using (name));
 begin
     v_stage := format('pg_temp.pgps_stage_%s', v_type.type_id);
     v_found := to_regclass(v_stage);
-    if v_found is not null and not exists (select from pg_class c where c.oid = v_found and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
-        raise exception 'table % is not pgps''', v_found using errcode = '42501', hint = 'A link''s session is for the link alone.';
+    if v_found is not null and not exists (select from pg_class c where c.oid = v_found
+        and c.relowner = quote_ident(current_user)::regrole and c.relkind = 'r') then
+        raise exception 'table % is not pgps''', v_found using errcode = '42501',
+            hint = 'A link''s session is for the link alone.';
     elsif v_found is not null and obj_description(v_found, 'pg_class') is distinct from v_definition then
         execute format('drop table %s', v_stage);
         v_found := null;
     end if;
     if v_found is null then
-        execute format('create temp table pgps_stage_%s (pgps_id bigint default nextval(''pgps_internal.event_id_seq''::regclass), pgps_item bigint,
+        execute format('create temp table pgps_stage_%s (pgps_id bigint default '
+            'nextval(''pgps_internal.event_id_seq''::regclass), pgps_item bigint,
             pgps_event bigint%s) on commit delete rows', v_type.type_id, v_definition);
         execute format('comment on table %s is %L', v_stage, v_definition);
         execute format('grant insert on %s to %I', v_stage, stage.caller);
@@ -106,19 +124,21 @@ begin
 end
 $$;
 comment on function pgps_internal.stage(pgps_internal.neighbour, jsonb, name) is
-'The COPY by which events of a type come into this session''s staging table, where they get their ids in order. Errors: 55000 another schema, 42501.';
+'The COPY by which events of a type come into this session''s staging table, where they get their ids in order. Errors:
+55000 another schema, 42501.';
 
 create or replace function pgps.link_begin(batch jsonb, staged boolean = false) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_begin', case when link_begin.staged then link_begin.batch || '{"staged": true}' else link_begin.batch end);
+    select pgps._call('link_begin', case when link_begin.staged then link_begin.batch || '{"staged": true}'
+        else link_begin.batch end);
 end;
 comment on function pgps.link_begin(jsonb, boolean) is
-'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, and when that is where the batch begins,
-copies: a COPY for each of its types, straight into the log when straight is true. If such a batch is refused for what its events are (class
-22 or 23) or because something moved (40001), it is to be received once more with staged, which sorts out what cannot be taken.
-When last is higher, the batch was received before. Needs pgps.link_open.
-Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type.';
+'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, and when that is
+where the batch begins, copies: a COPY for each of its types, straight into the log when straight is true. If such a
+batch is refused for what its events are (class 22 or 23) or because something moved (40001), it is to be received once
+more with staged, which sorts out what cannot be taken. When last is higher, the batch was received before. Needs
+pgps.link_open. Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type.';
 
 create or replace function pgps_internal.do_link_apply(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -144,23 +164,28 @@ declare
     v_type_id integer;
     v_ids bigint[];
 begin
-    -- Several types: their ids were drawn one type after the other, and are to be in the order of publication over all of them.
+    -- Several types: their ids were drawn one type after the other, and are to be in the order of publication over all
+    -- of them.
     if jsonb_array_length(put_in_order.types) < 2 then
         return;
     end if;
-    select string_agg(format('select %1$s as type_id, s.pgps_id, s.pgps_item, s.pgps_event from pg_temp.pgps_stage_%1$s s', t.type_id), ' union all ')
+    select string_agg(format('select %1$s as type_id, s.pgps_id, s.pgps_item, s.pgps_event from '
+        'pg_temp.pgps_stage_%1$s s', t.type_id), ' union all ')
     into v_rows
     from jsonb_array_elements(put_in_order.types) w join pgps_internal.event_type t on t.name = w.value ->> 'name';
     execute format('select array_agg(s.pgps_id order by s.pgps_id) from (%s) s', v_rows) into v_ids;
-    for v_type_id in select t.type_id from jsonb_array_elements(put_in_order.types) w join pgps_internal.event_type t on t.name = w.value ->> 'name' loop
+    for v_type_id in select t.type_id from jsonb_array_elements(put_in_order.types) w
+        join pgps_internal.event_type t on t.name = w.value ->> 'name' loop
         execute format('update pg_temp.pgps_stage_%1$s u set pgps_id = n.pgps_id
             from (select s.*, row_number() over (order by s.pgps_item, s.pgps_event) as place from (%2$s) s) p
             join unnest($1) with ordinality n(pgps_id, place) using (place)
-            where p.type_id = %1$s and u.pgps_event = p.pgps_event and u.pgps_item = p.pgps_item', v_type_id, v_rows) using v_ids;
+            where p.type_id = %1$s and u.pgps_event = p.pgps_event and u.pgps_item = p.pgps_item', v_type_id, v_rows)
+                using v_ids;
     end loop;
 end
 $$;
-comment on function pgps_internal.put_in_order(jsonb) is 'Gives the staged events of several types ids in the order in which they were published';
+comment on function pgps_internal.put_in_order(jsonb) is
+'Gives the staged events of several types ids in the order in which they were published';
 
 create or replace function pgps_internal.slices(types jsonb, base bigint) returns jsonb
 language plpgsql
@@ -177,14 +202,16 @@ declare
 begin
     for v_wire in select t.value from jsonb_array_elements(slices.types) t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
-        execute format('select min(s.pgps_id), max(s.pgps_id), count(*) from %s s', pgps_internal.copied(v_type, slices.base)) into v_lo, v_hi, v_count;
+        execute format('select min(s.pgps_id), max(s.pgps_id), count(*) from %s s',
+            pgps_internal.copied(v_type, slices.base)) into v_lo, v_hi, v_count;
         if v_count <> pgps_internal.count_runs(v_wire -> 'runs') then
             raise exception '% events of type "%" came, and not as many as were said', v_count, v_wire ->> 'name'
             using errcode = '55000', hint = 'The link is opened again and sends them anew.';
         end if;
         -- Mostly nobody else drew a number meanwhile.
         if v_hi - v_lo + 1 > v_count then
-            execute format('select array_agg(s.pgps_id order by s.pgps_id) from %s s', pgps_internal.copied(v_type, slices.base)) into v_ids;
+            execute format('select array_agg(s.pgps_id order by s.pgps_id) from %s s',
+                pgps_internal.copied(v_type, slices.base)) into v_ids;
         end if;
         v_slices := v_slices || pgps_internal.runs_with_ids(v_wire -> 'runs', v_type.type_id, v_lo, v_ids);
         v_ids := null;
@@ -192,9 +219,12 @@ begin
     return v_slices;
 end
 $$;
-comment on function pgps_internal.slices(jsonb, bigint) is 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
+comment on function pgps_internal.slices(jsonb, bigint) is
+'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
 
-create or replace function pgps_internal.take_item(neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text) returns int8multirange
+create or replace function pgps_internal.take_item(
+    neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
+) returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -213,10 +243,12 @@ begin
     where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     v_place := coalesce(v_origin.rewind_from, v_horizon);
-    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
+    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id
+        or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
         return '{}';
     elsif (take_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below; see pgps_internal.take_batch.
+        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below; see
+        -- pgps_internal.take_batch.
         perform pgps_internal.hold_routes();
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
@@ -230,25 +262,34 @@ begin
     end if;
     if v_upto > v_place then
         select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
-            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer) then min((s.value ->> 'type_id')::integer) end
+            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer)
+                then min((s.value ->> 'type_id')::integer) end
         into v_ids, v_came, v_type
-        from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r where s.value -> 'lseq' = take_item.item -> 'lseq';
-        v_tallies := pgps_internal.tally_item(take_item.neighbour, v_origin.origin_id, take_item.item, take_item.slices, v_type, v_came);
+        from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+            where s.value -> 'lseq' = take_item.item -> 'lseq';
+        v_tallies := pgps_internal.tally_item(take_item.neighbour, v_origin.origin_id, take_item.item, take_item.slices,
+            v_type, v_came);
         if v_upto <= v_horizon then
-            v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices, take_item.mark);
+            v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices,
+                take_item.mark);
         else
-            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo, hi, ids, tallies, hops)
-            values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark, v_origin.origin_id, v_origin.attachment,
-                v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1, nullif(v_ids, '{}'),
+            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events,
+                lo, hi, ids, tallies, hops)
+            values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark,
+                v_origin.origin_id, v_origin.attachment,
+                v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
+                nullif(v_ids, '{}'),
                 nullif(v_tallies, '{}'), nullif(take_item.item -> 'hops', 'null'));
             if not isempty(v_ids) and not (v_origin.is_settled
                     and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
-                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids, array(select (s.value ->> 'type_id')::integer
+                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
+                    array(select (s.value ->> 'type_id')::integer
                     from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
             end if;
         end if;
     end if;
-    -- Over when it has come up to the horizon, as that is now: what was taken before it began may have been committed since.
+    -- Over when it has come up to the horizon, as that is now: what was taken before it began may have been committed
+    -- since.
     if v_origin.rewind_from is not null and v_upto >= v_horizon then
         perform pgps_internal.hold_routes();
         perform pgps_internal.end_rewind(v_origin);
@@ -262,7 +303,8 @@ $$;
 comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, jsonb, text) is
 'Rules 2 to 4 of the horizon for one item: the ids of its events that are to be published here';
 
-create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[]) returns void
+create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -270,7 +312,8 @@ begin
     -- In one order, here and in pgps_internal.take_rewound: two that receive from different origins meet here.
     perform from pgps_internal.member m
     where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
-        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types))
+        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
+            and e.type_id = any (skip_early.types))
     order by m.subscription_id, m.class_id for no key update;
     update pgps_internal.member m set skip = m.skip + skip_early.ids
     from pgps_internal.early e
@@ -279,9 +322,12 @@ begin
 end
 $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
-'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that subscription';
+'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that
+subscription';
 
-create or replace function pgps_internal.publish_stages(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange) returns void
+create or replace function pgps_internal.publish_stages(
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -297,11 +343,13 @@ begin
         select coalesce(range_agg(r), '{}') - publish_stages.taken into v_dropped
         from jsonb_array_elements(publish_stages.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
         where (s.value ->> 'type_id')::integer = v_type.type_id;
-        perform pgps_internal.publish_stage(publish_stages.neighbour, v_type, v_wire, v_dropped, publish_stages.batch, publish_stages.slices);
+        perform pgps_internal.publish_stage(publish_stages.neighbour, v_type, v_wire, v_dropped, publish_stages.batch,
+            publish_stages.slices);
     end loop;
 end
 $$;
-comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is 'Puts the taken items'' staged events into the logs';
+comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
+'Puts the taken items'' staged events into the logs';
 
 create or replace function pgps_internal.note_slices(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange, are_news boolean
@@ -318,25 +366,30 @@ declare
     v_is_heard boolean;
 begin
     -- Without settings of its own: they are those of pgps_internal.take_batch.
-    select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint), array_agg((s.run ->> 'hi')::bigint),
-        array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz), array_agg(o.origin_id),
+    select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint),
+        array_agg((s.run ->> 'hi')::bigint),
+        array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz),
+            array_agg(o.origin_id),
         bool_or(t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger'))
     into v_types, v_los, v_his, v_volatile, v_published_at, v_origins, v_is_heard
     from (select s.value as run from jsonb_array_elements(note_slices.slices) s
         where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
     join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
-    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
+    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
+        and o.epoch = (i.value ->> 'epoch')::integer
     join pgps_internal.event_type t on t.type_id = (s.run ->> 'type_id')::integer;
-    perform pgps_internal.record(v_types, v_los, v_his, (note_slices.neighbour).role, v_volatile, v_published_at, v_origins,
+    perform pgps_internal.record(v_types, v_los, v_his, (note_slices.neighbour).role, v_volatile, v_published_at,
+        v_origins,
         v_is_heard and note_slices.are_news);
 end
 $$;
 comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
-'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false for
-those that were asked for again, for children. Called by pgps_internal.take_batch alone';
+'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false
+for those that were asked for again, for children. Called by pgps_internal.take_batch alone';
 
 create or replace function pgps_internal.publish_stage(
-    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange, batch jsonb, slices jsonb
+    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,
+    batch jsonb, slices jsonb
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -347,11 +400,14 @@ declare
     v_state text;
     v_error text;
 begin
-    select format('insert into %s (event_id, pgps_origin_event%s) select s.pgps_id, s.pgps_event%s from pg_temp.pgps_stage_%s s',
+    select format('insert into %s (event_id, pgps_origin_event%s) select s.pgps_id, s.pgps_event%s from '
+        'pg_temp.pgps_stage_%s s',
         (publish_stage.event_type).log, coalesce(string_agg(format(', %I', a.name), '' order by n), ''),
-        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, a.type), '' order by n), ''),
+        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, a.type), ''
+            order by n), ''),
         (publish_stage.event_type).type_id)
-    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text, type text, as_text boolean)) with ordinality a(name, type, as_text, n);
+    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text, type text,
+        as_text boolean)) with ordinality a(name, type, as_text, n);
     begin
         if isempty(publish_stage.dropped) then
             execute v_insert;
@@ -363,7 +419,8 @@ begin
         null;
     end;
     -- Again, one by one: what this broker's constraints refuse is an exception here, and the rest goes on.
-    for v_id in execute format('select s.pgps_id from pg_temp.pgps_stage_%s s where not s.pgps_id <@ $1 order by s.pgps_id', (publish_stage.event_type).type_id)
+    for v_id in execute format('select s.pgps_id from pg_temp.pgps_stage_%s s where not s.pgps_id <@ $1 order by '
+        's.pgps_id', (publish_stage.event_type).type_id)
         using publish_stage.dropped
     loop
         begin
@@ -371,34 +428,47 @@ begin
         exception when integrity_constraint_violation or data_exception then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
             execute format('insert into pgps_internal.rejected
-                    (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch, origin_event, payload, published_at, sqlstate, error)
-                select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> ''upto'')::bigint, s.pgps_event,
-                    to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], (r.value ->> ''published_at'')::timestamptz, $3, $4
-                from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, pgps_internal.origin o
-                where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value ->> ''ids'')::int8multirange
-                    and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and o.epoch = (i.value ->> ''epoch'')::integer',
+                    (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch, origin_event, payload, '
+                        'published_at, sqlstate, error)
+                select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> ''upto'')::bigint, '
+                    's.pgps_event,
+                    to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], (r.value '
+                        '->> ''published_at'')::timestamptz, $3, $4
+                from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, '
+                    'pgps_internal.origin o
+                where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value '
+                    '->> ''ids'')::int8multirange
+                    and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and '
+                        'o.epoch = (i.value ->> ''epoch'')::integer',
                 (publish_stage.event_type).type_id)
-            using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch, publish_stage.slices, v_id;
+            using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch,
+                publish_stage.slices, v_id;
             perform pgps_internal.excuse(o.origin_id, (i.value ->> 'upto')::bigint, (publish_stage.event_type).type_id)
             from jsonb_array_elements(publish_stage.slices) r
             join jsonb_array_elements(publish_stage.batch -> 'items') i on i.value -> 'lseq' = r.value -> 'lseq'
-            join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid and o.epoch = (i.value ->> 'epoch')::integer
-            where v_id <@ (r.value ->> 'ids')::int8multirange and (r.value ->> 'type_id')::integer = (publish_stage.event_type).type_id;
+            join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
+                and o.epoch = (i.value ->> 'epoch')::integer
+            where v_id <@ (r.value ->> 'ids')::int8multirange
+                and (r.value ->> 'type_id')::integer = (publish_stage.event_type).type_id;
         end;
     end loop;
 end
 $$;
-comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb, int8multirange, jsonb, jsonb) is
+comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb,
+    int8multirange, jsonb, jsonb) is
 'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions';
 
 create or replace function pgps.link_apply(batch jsonb = null) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_apply', coalesce(link_apply.batch, nullif(current_setting('pgps.link_batch', true), '')::jsonb, '{}'));
+    select pgps._call('link_apply',
+        coalesce(link_apply.batch, nullif(current_setting('pgps.link_batch', true), '')::jsonb, '{}'));
 end;
 comment on function pgps.link_apply(jsonb) is
-'Last statement of the transaction that receives a batch (null = the one with which it began): acts on its messages and publishes its events here, in order, and notes how far;
-COMMIT follows. Returns last, and how many events were taken (the others had been received from elsewhere). Needs pgps.link_begin.
+'Last statement of the transaction that receives a batch (null = the one with which it began): acts on its messages and
+publishes its events here, in order, and notes how far;
+COMMIT follows. Returns last, and how many events were taken (the others had been received from elsewhere). Needs '
+    'pgps.link_begin.
 Errors: 55000 a batch or an event is missing.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more; and of neighbours that
--- never came to anything. Locks: see reclaim.sql; NOWAIT, the turns of neighbours and of routes.
+-- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more; and
+-- of neighbours that never came to anything. Locks: see reclaim.sql; NOWAIT, the turns of neighbours and of routes.
 -- Writes: activation, arrival, shipment.
 
 create or replace function pgps_internal.lowest_event() returns bigint
@@ -38,8 +38,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- What came from elsewhere is kept by its origin, not here. So a filter is in force here without a break only from behind what goes now:
-    -- who asks for more than that is answered when it has come from the origin once more, and not with what happens to be left.
+    -- What came from elsewhere is kept by its origin, not here. So a filter is in force here without a break only from
+    -- behind what goes now: who asks for more than that is answered when it has come from the origin once more, and not
+    -- with what happens to be left.
     update pgps_internal.activation a set since = x.upto
     from pgps_internal.filter f, (
         select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
@@ -49,8 +50,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_trimmed(integer, bigint, bigint) is
-'Before events of a type with these ids, or the batches that list them, are truncated: their filters are in force without a break only from behind
-them. The caller has the turn of routes.';
+'Before events of a type with these ids, or the batches that list them, are truncated: their filters are in force
+without a break only from behind them. The caller has the turn of routes.';
 
 create or replace function pgps_internal.note_trimmed_batches(segment regclass) returns void
 language plpgsql
@@ -58,11 +59,13 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute format('select pgps_internal.note_trimmed(x.type_id, x.lo, x.hi)
-        from (select b.type_id, min(lower(b.ids)) as lo, max(upper(b.ids)) - 1 as hi from %s b where not isempty(b.ids) group by b.type_id) x',
+        from (select b.type_id, min(lower(b.ids)) as lo, max(upper(b.ids)) - 1 as hi from %s b where not '
+            'isempty(b.ids) group by b.type_id) x',
         note_trimmed_batches.segment);
 end
 $$;
-comment on function pgps_internal.note_trimmed_batches(regclass) is 'As pgps_internal.note_trimmed, for a segment of the ledger of batches and types';
+comment on function pgps_internal.note_trimmed_batches(regclass) is
+'As pgps_internal.note_trimmed, for a segment of the ledger of batches and types';
 
 create or replace function pgps_internal.kept_for_answers(type_id integer) returns bigint
 language plpgsql stable
@@ -77,11 +80,15 @@ begin
     cross join lateral pgps_internal.position_of(n.subscription_id) p
     join pgps_internal.shipment s on s.neighbour_id = n.neighbour_id and s.lseq > p.received_event
     where s.batch_id is not null
-        and (kept_for_answers.type_id is null or exists (select from unnest(s.slices) i where i.type_id = kept_for_answers.type_id));
-    -- What comes from an origin once more, for a neighbour that waits for its answer, is for nobody else: no position holds it.
-    if exists (select from pgps_internal.attached a join pgps_internal.origin o using (origin_id) cross join lateral unnest(a.keep) k
+        and (kept_for_answers.type_id is null
+            or exists (select from unnest(s.slices) i where i.type_id = kept_for_answers.type_id));
+    -- What comes from an origin once more, for a neighbour that waits for its answer, is for nobody else: no position
+    -- holds it.
+    if exists (select from pgps_internal.attached a join pgps_internal.origin o using (origin_id) cross
+        join lateral unnest(a.keep) k
             join pgps_internal.filter f on f.key = k
-            where not a.is_live and not o.is_self and (kept_for_answers.type_id is null or f.type_id = kept_for_answers.type_id)) then
+            where not a.is_live and not o.is_self
+                and (kept_for_answers.type_id is null or f.type_id = kept_for_answers.type_id)) then
         v_sent := least(v_sent, coalesce(pgps_internal.newest_before(
             pgps_internal.clock() - pgps_internal.setting('link_retention')::interval), 0));
     end if;
@@ -89,8 +96,8 @@ begin
 end
 $$;
 comment on function pgps_internal.kept_for_answers(integer) is
-'Batches behind this one (with events of a type) are under way to a neighbour, or may be part of the answer that one waits for, for as long as the
-setting link_retention says; null: none are';
+'Batches behind this one (with events of a type) are under way to a neighbour, or may be part of the answer that one
+waits for, for as long as the setting link_retention says; null: none are';
 
 create or replace function pgps_internal.reclaim_links() returns bigint
 language plpgsql
@@ -125,7 +132,8 @@ create or replace function pgps_internal.idle_neighbours() returns setof integer
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Nothing was ever sent to it or received from it, so that nobody needs its numbers; and no session is there that might begin to.
+    -- Nothing was ever sent to it or received from it, so that nobody needs its numbers; and no session is there that
+    -- might begin to.
     select n.neighbour_id from pgps_internal.neighbour n
     where n.link_id is null and not exists (select from pgps_internal.link_session s
             where s.neighbour_id = n.neighbour_id and pgps_internal.is_alive(s.holder))
@@ -139,14 +147,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A link that is dropped before it was up is gone at once where it was defined, and nobody is left who would tell this broker of it.
-    if exists (select from pgps_internal.idle_neighbours()) and pgps_internal.try_lock('pgps_internal.turn_of_neighbours', 'exclusive')
+    -- A link that is dropped before it was up is gone at once where it was defined, and nobody is left who would tell
+    -- this broker of it.
+    if exists (select from pgps_internal.idle_neighbours())
+        and pgps_internal.try_lock('pgps_internal.turn_of_neighbours', 'exclusive')
             and pgps_internal.try_lock('pgps_internal.turn_of_routes', 'exclusive') then
         perform pgps_internal.forget_neighbour(n) from pgps_internal.idle_neighbours() n;
     end if;
 end
 $$;
-comment on function pgps_internal.forget_idle_neighbours() is 'Forgets brokers that have left before their link was up; who comes again is entered anew';
+comment on function pgps_internal.forget_idle_neighbours() is
+'Forgets brokers that have left before their link was up; who comes again is entered anew';
 
 create or replace function pgps_internal.carry_over_links(ledger text, segment regclass) returns void
 language plpgsql
@@ -155,23 +166,31 @@ as $$
 begin
     -- The newest of each neighbour, and of each origin.
     if carry_over_links.ledger = 'shipment' then
-        execute format('insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, created_at)
+        execute format('insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, '
+            'previous, upto, created_at)
             select o.neighbour_id, o.lseq, ''carried'', o.origin_id, o.attachment, o.previous, o.upto, o.created_at
             from %1$s o join pgps_internal.neighbour n using (neighbour_id)
-            where not exists (select from pgps_internal.shipment x where x.neighbour_id = o.neighbour_id and x.lseq > o.lseq)
+            where not exists (select from pgps_internal.shipment x where x.neighbour_id = o.neighbour_id and x.lseq > '
+                'o.lseq)
                 or o.upto is not null and not exists (select from pgps_internal.shipment x
-                    where x.neighbour_id = o.neighbour_id and x.origin_id = o.origin_id and x.upto is not null and x.lseq > o.lseq)
+                    where x.neighbour_id = o.neighbour_id and x.origin_id = o.origin_id and x.upto is not null and '
+                        'x.lseq > o.lseq)
                 or o.lseq = (pgps_internal.position_of(n.subscription_id)).received_event', carry_over_links.segment);
     else
         perform pgps_internal.carry_over_audit(carry_over_links.segment);
-        execute format('insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, received_at)
-            select o.neighbour_id, o.lseq, o.mark, o.origin_id, o.attachment, o.upto, o.horizon, o.received_at from %1$s o
-            where not exists (select from pgps_internal.arrival x where x.neighbour_id = o.neighbour_id and x.lseq > o.lseq)
-                or o.origin_id is not null and not exists (select from pgps_internal.arrival x where x.origin_id = o.origin_id and x.arrival_id > o.arrival_id)
+        execute format('insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, '
+            'horizon, received_at)
+            select o.neighbour_id, o.lseq, o.mark, o.origin_id, o.attachment, o.upto, o.horizon, o.received_at from '
+                '%1$s o
+            where not exists (select from pgps_internal.arrival x where x.neighbour_id = o.neighbour_id and x.lseq > '
+                'o.lseq)
+                or o.origin_id is not null and not exists (select from pgps_internal.arrival x where x.origin_id = '
+                    'o.origin_id and x.arrival_id > o.arrival_id)
             order by o.arrival_id', carry_over_links.segment);
     end if;
 end
 $$;
-comment on function pgps_internal.carry_over_links(text, regclass) is 'Before a segment of a link''s ledger is truncated: writes anew what is still the newest of its kind';
+comment on function pgps_internal.carry_over_links(text, regclass) is
+'Before a segment of a link''s ledger is truncated: writes anew what is still the newest of its kind';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -7,15 +7,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (unblock.neighbour).is_blocked then
-        update pgps_internal.neighbour n set is_blocked = false, last_error = null where n.neighbour_id = (unblock.neighbour).neighbour_id;
+        update pgps_internal.neighbour n set is_blocked = false, last_error = null
+            where n.neighbour_id = (unblock.neighbour).neighbour_id;
         perform pgps_internal.resume_class(c, t, true)
-        from pgps_internal.member m join pgps_internal.class c using (class_id) join pgps_internal.event_type t on t.type_id = c.type_id
-        where m.subscription_id = (unblock.neighbour).subscription_id and not c.is_active and c.suspended_batch is not null;
+        from pgps_internal.member m join pgps_internal.class c using (class_id)
+            join pgps_internal.event_type t on t.type_id = c.type_id
+        where m.subscription_id = (unblock.neighbour).subscription_id and not c.is_active
+            and c.suspended_batch is not null;
     end if;
 end
 $$;
 comment on function pgps_internal.unblock(pgps_internal.neighbour) is
-'Goes on with a neighbour that a policy had blocked: what came meanwhile is matched now; raises what the policy still raises';
+'Goes on with a neighbour that a policy had blocked: what came meanwhile is matched now; raises what the policy still
+raises';
 
 create or replace function pgps_internal.do_resync_link(caller name, args jsonb) returns void
 language plpgsql
@@ -29,16 +33,20 @@ begin
     select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
     where coalesce(l.name, n.name) = pgps_internal.fold(args ->> 'name') order by l.name nulls last limit 1;
     if not found and exists (select from pgps_internal.link l where l.name = pgps_internal.fold(args ->> 'name')) then
-        raise exception 'link "%" has never been up', args ->> 'name' using errcode = '55000', hint = 'See last_error and hint in pgps.links.';
+        raise exception 'link "%" has never been up', args ->> 'name' using errcode = '55000',
+            hint = 'See last_error and hint in pgps.links.';
     elsif not found then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
     perform pgps_internal.unblock(v_neighbour);
-    -- Attached anew, with the horizon and the filters in force: what came astray on the way comes again, what came is a repeat and dropped.
-    update pgps_internal.origin o set attachment = o.attachment + 1, is_settled = false where o.parent = v_neighbour.neighbour_id;
+    -- Attached anew, with the horizon and the filters in force: what came astray on the way comes again, what came is a
+    -- repeat and dropped.
+    update pgps_internal.origin o set attachment = o.attachment + 1, is_settled = false
+        where o.parent = v_neighbour.neighbour_id;
     update pgps_internal.activation a set is_confirmed = false
     from pgps_internal.origin o where o.origin_id = a.origin_id and o.parent = v_neighbour.neighbour_id;
-    -- What was told counts as something else, so that the next comparison sends all of it, and takes back what is wanted no more.
+    -- What was told counts as something else, so that the next comparison sends all of it, and takes back what is
+    -- wanted no more.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
     where t.neighbour_id = v_neighbour.neighbour_id and t.kind <> 'attach';
     perform pgps_internal.hear_type(v_neighbour, f.definition || jsonb_build_object('name', f.name))
@@ -54,10 +62,11 @@ begin atomic
     select pgps._call('resync_link', jsonb_build_object('name', resync_link.name));
 end;
 comment on function pgps.resync_link(text) is
-'Tells the neighbour at a link everything anew: event types, advertisements, filters; and compares its event types with those here again, for
-example after one of them was altered; attaches anew to it for the origins whose events come from it. A link that was blocked because a
-policy raised goes on, from where it stood, and this holds the dispatcher until the transaction ends. Events are neither lost nor repeated by it. name: as in pgps.links.
-Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
+'Tells the neighbour at a link everything anew: event types, advertisements, filters; and compares its event types with
+those here again, for example after one of them was altered; attaches anew to it for the origins whose events come from
+it. A link that was blocked because a policy raised goes on, from where it stood, and this holds the dispatcher until
+the transaction ends. Events are neither lost nor repeated by it. name: as in pgps.links. Locks: changes of routes wait
+until the transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.resync_link(text) to public;

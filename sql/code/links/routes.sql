@@ -7,28 +7,34 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select i.horizon from pgps_internal.arrival i where i.origin_id = horizon.origin_id order by i.arrival_id desc limit 1), 0);
+    return coalesce((select i.horizon from pgps_internal.arrival i where i.origin_id = horizon.origin_id
+        order by i.arrival_id desc limit 1), 0);
 end
 $$;
-comment on function pgps_internal.horizon(integer) is 'Up to which batch of an origin this broker has all that its filters want';
+comment on function pgps_internal.horizon(integer) is
+'Up to which batch of an origin this broker has all that its filters want';
 
 create or replace function pgps_internal.reached(origin_id integer) returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Of an epoch that is over nothing more comes, however far somebody has come who knew it before this broker was restored.
-    select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self then coalesce((pgps_internal.last_batch()).batch_id, 0)
+    -- Of an epoch that is over nothing more comes, however far somebody has come who knew it before this broker was
+    -- restored.
+    select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self
+        then coalesce((pgps_internal.last_batch()).batch_id, 0)
         else pgps_internal.horizon(o.origin_id) end
     from pgps_internal.origin o where o.origin_id = reached.origin_id
 $$;
-comment on function pgps_internal.reached(integer) is 'The newest batch of an origin that this broker may have; the end of all of an epoch of its own that is over';
+comment on function pgps_internal.reached(integer) is
+'The newest batch of an origin that this broker may have; the end of all of an epoch of its own that is over';
 
 create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return coalesce((select o.lseq from pgps_internal.shipment o where o.neighbour_id = last_sent.neighbour_id order by o.lseq desc limit 1), 0);
+    return coalesce((select o.lseq from pgps_internal.shipment o where o.neighbour_id = last_sent.neighbour_id
+        order by o.lseq desc limit 1), 0);
 end
 $$;
 comment on function pgps_internal.last_sent(integer) is 'The highest number in the ledger of shipments of a neighbour';
@@ -43,18 +49,20 @@ where has_table_privilege(n.role::oid, t.endpoint, 'insert')
     and not exists (select from pgps_internal.foreign_type x
         where x.neighbour_id = f.neighbour_id and x.name = t.name and x.difference is not null);
 comment on view pgps_internal.carried is
-'Event types of origins, by the neighbours that offer them: the same here and there, and of a type that its role may publish here';
+'Event types of origins, by the neighbours that offer them: the same here and there, and of a type that its role may
+publish here';
 
 create or replace function pgps_internal.choose_parents() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is waited for. Only if
-    -- nothing else is there by a link that is being dropped, at whichever broker: two who drop theirs to the same one, and have each other,
-    -- would turn to each other, and both links would wait for good for an answer that neither can give. Not for
-    -- a little: a parent that is as good as the best stays. And never to one that does not carry a type of which a filter is in force:
-    -- its silence would look complete, so what cannot come another way is late rather than lost.
+    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is
+    -- waited for. Only if nothing else is there by a link that is being dropped, at whichever broker: two who drop
+    -- theirs to the same one, and have each other, would turn to each other, and both links would wait for good for an
+    -- answer that neither can give. Not for a little: a parent that is as good as the best stays. And never to one that
+    -- does not carry a type of which a filter is in force: its silence would look complete, so what cannot come another
+    -- way is late rather than lost.
     with carried as materialized (select c.* from pgps_internal.carried c),
     in_force as materialized (
         select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.filter f using (key)
@@ -62,27 +70,34 @@ begin
             or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
     ),
     reachable as materialized (
-        select o.neighbour_id, o.origin_id, o.path, o.cost, n.broker_id, o.is_draining or n.is_draining as is_draining, n.neighbour_id = g.parent as is_parent, (
-                select count(*) from carried c where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id) as types_carried
-        from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g using (origin_id)
+        select o.neighbour_id, o.origin_id, o.path, o.cost, n.broker_id, o.is_draining or n.is_draining as is_draining,
+            n.neighbour_id = g.parent as is_parent, (
+                select count(*) from carried c where c.neighbour_id = o.neighbour_id
+                    and c.origin_id = o.origin_id) as types_carried
+        from pgps_internal.offer o join pgps_internal.neighbour n using (neighbour_id) join pgps_internal.origin g
+            using (origin_id)
         where n.direction <> 'out' and not n.is_blocked and pgps_internal.is_up(n.neighbour_id)
             and not (n.is_draining and pgps_internal.was_told(n.neighbour_id, 'drain'))
-            and (g.parent is not distinct from n.neighbour_id or not exists (select from in_force i where i.origin_id = o.origin_id
+            and (g.parent is not distinct from n.neighbour_id
+                or not exists (select from in_force i where i.origin_id = o.origin_id
                 and not exists (select from carried c
                     where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id and c.type_id = i.type_id)
                 -- Who has lost the parent for good takes what there is, once nobody promises more.
-                and (g.parent is not null or exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id))))
+                and (g.parent is not null
+                    or exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id))))
     ),
     best as (
         select distinct on (r.origin_id) r.origin_id, r.neighbour_id from reachable r
-        order by r.origin_id, r.types_carried desc, r.is_draining, r.cost, r.is_parent desc nulls last, cardinality(r.path), r.broker_id
+        order by r.origin_id, r.types_carried desc, r.is_draining, r.cost, r.is_parent desc nulls last,
+            cardinality(r.path), r.broker_id
     )
     update pgps_internal.origin o set parent = b.neighbour_id, attachment = o.attachment + 1, is_settled = false
     from best b where b.origin_id = o.origin_id and o.parent is distinct from b.neighbour_id;
     if found then
         update pgps_internal.activation a set is_confirmed = false
         from pgps_internal.origin o where o.origin_id = a.origin_id and not exists (select from pgps_internal.told t
-            where t.neighbour_id = o.parent and t.kind = 'attach' and t.key = o.origin_id::text and (t.value ->> 'attachment')::integer = o.attachment);
+            where t.neighbour_id = o.parent and t.kind = 'attach' and t.key = o.origin_id::text
+                and (t.value ->> 'attachment')::integer = o.attachment);
     end if;
 end
 $$;
@@ -95,8 +110,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    -- A function is planned once in a session, a view in each statement that asks it: that took a quarter of the processor time that a link's
-    -- new session used before its first event. Who asks needs most of the rows in any case.
+    -- A function is planned once in a session, a view in each statement that asks it: that took a quarter of the
+    -- processor time that a link's new session used before its first event. Who asks needs most of the rows in any
+    -- case.
     return query
     select null::integer, f.origin_id, p.key, p.type_id
     from pgps_internal.pushed p
@@ -115,8 +131,8 @@ $$;
 comment on function pgps_internal.interests() is 'What the view "interest" shows';
 
 create or replace view pgps_internal.interest as
--- (neighbour or null = this broker itself, origin, filter): who wants what of which origin. A neighbour's interest is about the
--- origins it has attached here; nobody is asked for an origin by way of those who have it from here.
+-- (neighbour or null = this broker itself, origin, filter): who wants what of which origin. A neighbour's interest is
+-- about the origins it has attached here; nobody is asked for an origin by way of those who have it from here.
 select i.neighbour_id, i.origin_id, i.key, i.type_id from pgps_internal.interests() i;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
 
@@ -131,18 +147,22 @@ begin
     with known as (
         select o.origin_id, array[o.broker_id] as path, 0 as cost, true as is_parent, array(
                 select t.name from pgps_internal.event_type t
-                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types, false as is_draining
+                where exists (select from pgps_internal.advertisement a where a.type_id = t.type_id)) as types,
+                    false as is_draining
         from pgps_internal.origin o where o.is_self
         union all
-        select f.origin_id, (select b.broker_id from pgps_internal.broker b) || f.path, f.cost, f.neighbour_id = o.parent, f.types,
+        select f.origin_id, (select b.broker_id from pgps_internal.broker b) || f.path, f.cost,
+            f.neighbour_id = o.parent, f.types,
             f.is_draining or n.is_draining
-        from pgps_internal.offer f join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
+        from pgps_internal.offer f join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n
+            using (neighbour_id)
         where f.neighbour_id <> (ads_for.neighbour).neighbour_id and not (ads_for.neighbour).broker_id = any (f.path)
             and (f.neighbour_id = o.parent or pgps_internal.is_up(f.neighbour_id))
     ),
     best as (
         select distinct on (k.origin_id) k.* from known k
-        order by k.origin_id, k.is_parent desc nulls last, cardinality(k.types) desc, k.is_draining, k.cost, cardinality(k.path), k.path
+        order by k.origin_id, k.is_parent desc nulls last, cardinality(k.types) desc, k.is_draining, k.cost,
+            cardinality(k.path), k.path
     )
     select b.origin_id, b.path, b.cost, array(
         select t.name from pgps_internal.event_type t where t.name = any (b.types)
@@ -151,9 +171,12 @@ begin
 end
 $$;
 comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
-'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead through the neighbour; the types its role may receive';
+'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
+through the neighbour; the types its role may receive';
 
-create or replace function pgps_internal.filters_for(neighbour pgps_internal.neighbour) returns table (key text, type_id integer)
+create or replace function pgps_internal.filters_for(
+    neighbour pgps_internal.neighbour
+) returns table (key text, type_id integer)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -170,14 +193,16 @@ begin
     where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
 end
 $$;
-comment on function pgps_internal.filters_for(pgps_internal.neighbour) is 'The filters that a neighbour should have from here: wanted, and not implied by another one';
+comment on function pgps_internal.filters_for(pgps_internal.neighbour) is
+'The filters that a neighbour should have from here: wanted, and not implied by another one';
 
 create or replace function pgps_internal.activate() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A filter is in force where one is that covers it and was told to the parent; from now on: what came until now was skipped.
+    -- A filter is in force where one is that covers it and was told to the parent; from now on: what came until now was
+    -- skipped.
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
     select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
     from (select distinct i.origin_id, i.key from pgps_internal.interest i) i
@@ -196,7 +221,8 @@ begin
             where f.origin_id = a.origin_id and o.parent = f.neighbour_id);
 end
 $$;
-comment on function pgps_internal.activate() is 'Keeps "since" of filters: those implied by one in force have it from there, those nobody wants lose it';
+comment on function pgps_internal.activate() is
+'Keeps "since" of filters: those implied by one in force have it from there, those nobody wants lose it';
 
 create or replace view pgps_internal.early as
 -- Local members for which a filter is not in force yet for some origin: what comes of it up to "since" is not for them.
@@ -207,14 +233,16 @@ cross join pgps_internal.origin o
 left join pgps_internal.pushed p on p.subscription_id = m.subscription_id and p.type_id = m.type_id
 left join pgps_internal.activation a on a.origin_id = o.origin_id and a.key = p.key
 where s.scope = 'global' and not o.is_self;
-comment on view pgps_internal.early is 'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';
+comment on view pgps_internal.early is
+'Global subscriptions, by origin, and from which batch on its events are for them; null: not known yet';
 
 create or replace function pgps_internal.settle_origins() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it is committed.
+    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it is
+    -- committed.
     update pgps_internal.origin o set is_settled = true, settled_for = b.subscribed
     from pgps_internal.broker b
     where not (o.is_settled and o.settled_for = b.subscribed) and not o.is_self and not exists (
@@ -223,7 +251,8 @@ begin
             and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)));
 end
 $$;
-comment on function pgps_internal.settle_origins() is 'Spares receivers the look at "since" when every filter is in force for an origin';
+comment on function pgps_internal.settle_origins() is
+'Spares receivers the look at "since" when every filter is in force for an origin';
 
 create or replace function pgps_internal.note_subscription() returns trigger
 language plpgsql security definer
@@ -239,7 +268,8 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.note_subscription() is 'After new subscriptions: a global one makes receivers look from when on it is in force';
+comment on function pgps_internal.note_subscription() is
+'After new subscriptions: a global one makes receivers look from when on it is in force';
 
 create or replace function pgps_internal.note_route() returns trigger
 language plpgsql security definer
@@ -253,16 +283,22 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.note_route() is 'After a change of what neighbours should know, or of a link: wakes the sessions that send to them, and the workers that serve links';
+comment on function pgps_internal.note_route() is
+'After a change of what neighbours should know, or of a link: wakes the sessions that send to them, and the workers that
+serve links';
 
 do $$
 begin
-    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_route' and tgrelid = 'pgps_internal.subscription'::regclass) then
+    if not exists (select from pg_catalog.pg_trigger where tgname = 'pgps_route'
+        and tgrelid = 'pgps_internal.subscription'::regclass) then
         create trigger pgps_subscription after insert on pgps_internal.subscription referencing new table as added
         for each statement execute function pgps_internal.note_subscription();
-        create trigger pgps_route after delete on pgps_internal.subscription for each statement execute function pgps_internal.note_route();
-        create trigger pgps_route after insert or delete on pgps_internal.advertisement for each statement execute function pgps_internal.note_route();
-        create trigger pgps_route after insert or update on pgps_internal.event_type for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after delete
+            on pgps_internal.subscription for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after insert
+            or delete on pgps_internal.advertisement for each statement execute function pgps_internal.note_route();
+        create trigger pgps_route after insert
+            or update on pgps_internal.event_type for each statement execute function pgps_internal.note_route();
         create trigger pgps_route after insert or delete or update of enabled, conninfo on pgps_internal.link
         for each statement execute function pgps_internal.note_route();
     end if;

@@ -1,4 +1,5 @@
--- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY. Locks: none beside those of routes.
+-- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY. Locks: none beside
+-- those of routes.
 -- Writes: neighbour, shipment.
 
 create or replace function pgps_internal.require_sender() returns pgps_internal.neighbour
@@ -7,23 +8,27 @@ set search_path = pg_catalog, pg_temp
 as $$ begin return pgps_internal.linked('send'); end $$;
 comment on function pgps_internal.require_sender() is 'The neighbour this session sends to';
 
-create or replace function pgps_internal.sent(neighbour_id integer, origin_id integer, attachment integer) returns bigint
+create or replace function pgps_internal.sent(neighbour_id integer, origin_id integer, attachment integer)
+returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     return coalesce((select case when o.attachment = sent.attachment then o.upto end from pgps_internal.shipment o
-        where o.neighbour_id = sent.neighbour_id and o.origin_id = sent.origin_id and o.upto is not null order by o.lseq desc limit 1), 0);
+        where o.neighbour_id = sent.neighbour_id and o.origin_id = sent.origin_id and o.upto is not null
+            order by o.lseq desc limit 1), 0);
 end
 $$;
-comment on function pgps_internal.sent(integer, integer, integer) is 'Up to which batch of an origin a neighbour has been told everything, in its present attachment';
+comment on function pgps_internal.sent(integer, integer, integer) is
+'Up to which batch of an origin a neighbour has been told everything, in its present attachment';
 
 create or replace function pgps_internal.count_ids(ids int8multirange) returns bigint
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Not in SQL, as everything that runs for each batch: a function in SQL that cannot be inlined is planned anew at each call.
+    -- Not in SQL, as everything that runs for each batch: a function in SQL that cannot be inlined is planned anew at
+    -- each call.
     return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r);
 end
 $$;
@@ -34,12 +39,16 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', gap_body.attachment,
-        'after', greatest((gap_body.gap).after_batch, gap_body.sent), 'previous', gap_body.sent, 'upto', (gap_body.gap).upto)
+        'after', greatest((gap_body.gap).after_batch, gap_body.sent), 'previous', gap_body.sent, 'upto',
+            (gap_body.gap).upto)
     from pgps_internal.origin o where o.origin_id = (gap_body.gap).origin_id
 $$;
-comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is 'The text of a message about trimmed history';
+comment on function pgps_internal.gap_body(pgps_internal.gap, integer, bigint) is
+'The text of a message about trimmed history';
 
-create or replace function pgps_internal.pack(neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint, last_sent bigint) returns void
+create or replace function pgps_internal.pack(
+    neighbour pgps_internal.neighbour, at pgps_internal.position, last_batch bigint, last_sent bigint
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -48,13 +57,15 @@ declare
     v_taken pgps_internal.parcel[];
     v_items pgps_internal.parcel[];
 begin
-    -- Three statements, of which mostly there is little to set up: the last is not run when nothing is wanted, as with most of what is published.
+    -- Three statements, of which mostly there is little to set up: the last is not run when nothing is wanted, as with
+    -- most of what is published.
     select array_agg((t.batch_id, t.type_id, t.ids, null, null)::pgps_internal.parcel) into v_taken
     from (
         select d.batch_id, d.type_id, range_agg(r) as ids
         from pgps_internal.member m
         cross join lateral (select d.* from pgps_internal.delivery d
-            where d.class_id = m.class_id and d.batch_id > greatest((pack.at).received_batch, m.from_batch) and d.batch_id <= pack.last_batch) d
+            where d.class_id = m.class_id and d.batch_id > greatest((pack.at).received_batch, m.from_batch)
+                and d.batch_id <= pack.last_batch) d
         cross join lateral (
             select unnest(d.ids)
             union all
@@ -68,38 +79,49 @@ begin
     end if;
     -- What came from elsewhere is in the ledger of what was received, by event ids.
     select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
-    from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids) and i.ids && t.ids;
-    select v_items || array_agg((t.batch_id, t.type_id, t.ids - coalesce(f.ids, '{}'), o.origin_id, t.batch_id)::pgps_internal.parcel) into v_items
+    from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids)
+        and i.ids && t.ids;
+    select v_items || array_agg((t.batch_id, t.type_id, t.ids - coalesce(f.ids, '{}'), o.origin_id,
+        t.batch_id)::pgps_internal.parcel) into v_items
     from unnest(v_taken) t
-    join pgps_internal.origin o on o.is_self and t.batch_id > o.from_batch and t.batch_id <= coalesce(o.to_batch, t.batch_id)
-    left join (select f.batch_id, f.type_id, range_agg(r) as ids from unnest(v_items) f, unnest(f.ids) r group by f.batch_id, f.type_id) f
+    join pgps_internal.origin o on o.is_self and t.batch_id > o.from_batch
+        and t.batch_id <= coalesce(o.to_batch, t.batch_id)
+    left join (select f.batch_id, f.type_id, range_agg(r) as ids from unnest(v_items) f, unnest(f.ids) r
+        group by f.batch_id, f.type_id) f
         on f.batch_id = t.batch_id and f.type_id = t.type_id;
     with wanted as (
-        select i.batch_id, i.origin_id, i.upto, a.attachment, pgps_internal.sent(v_id, i.origin_id, a.attachment) as sent,
-            sum(pgps_internal.count_ids(i.ids)) as events, array_agg((i.type_id, i.ids)::pgps_internal.slice order by i.type_id) as slices
+        select i.batch_id, i.origin_id, i.upto, a.attachment,
+            pgps_internal.sent(v_id, i.origin_id, a.attachment) as sent,
+            sum(pgps_internal.count_ids(i.ids)) as events,
+            array_agg((i.type_id, i.ids)::pgps_internal.slice order by i.type_id) as slices
         from unnest(v_items) i
         join pgps_internal.attached a on a.neighbour_id = v_id and a.origin_id = i.origin_id and a.is_live
         where not isempty(i.ids)
         group by i.batch_id, i.origin_id, i.upto, a.attachment
     )
-    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id, events, slices, body)
-    select v_id, pack.last_sent + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id, x.attachment,
+    insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, batch_id,
+        events, slices, body)
+    select v_id, pack.last_sent + row_number() over (order by x.batch_id, x.place, x.origin_id), x.kind, x.origin_id,
+        x.attachment,
         x.previous, x.upto, case when x.kind = 'data' then x.batch_id end, x.events, x.slices, x.body
     from (
         select 'data' as kind, w.upto as place, w.batch_id, w.origin_id, w.attachment,
-            coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent) as previous, w.upto, w.events, w.slices, null::jsonb as body
+            coalesce(lag(w.upto) over (partition by w.origin_id order by w.upto), w.sent) as previous, w.upto, w.events,
+            w.slices, null::jsonb as body
         from wanted w
         where w.upto > w.sent
         union all
         -- What is missing here is told before what comes behind it.
-        select 'gap', g.upto, min(w.batch_id), null, null, null, null, 0, null, pgps_internal.gap_body(g, w.attachment, w.sent)
+        select 'gap', g.upto, min(w.batch_id), null, null, null, null, 0, null,
+            pgps_internal.gap_body(g, w.attachment, w.sent)
         from wanted w join pgps_internal.gap g on g.origin_id = w.origin_id and g.upto > w.sent and g.upto < w.upto
         group by g.*, g.upto, w.attachment, w.sent
     ) x;
 end
 $$;
 comment on function pgps_internal.pack(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
-'Makes items of the deliveries for a neighbour up to a batch: one for each batch of each origin, however many of its filters want an event';
+'Makes items of the deliveries for a neighbour up to a batch: one for each batch of each origin, however many of its
+filters want an event';
 
 create or replace function pgps_internal.be_silent(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
@@ -109,23 +131,28 @@ declare
     v_id integer := (be_silent.neighbour).neighbour_id;
 begin
     -- Without the filters that a draining link has had, nothing is known.
-    if (be_silent.neighbour).is_draining and not exists (select from pgps_internal.wanted w where w.neighbour_id = v_id) then
+    if (be_silent.neighbour).is_draining
+        and not exists (select from pgps_internal.wanted w where w.neighbour_id = v_id) then
         return;
     end if;
-    -- Only what has been matched and packed: nothing received may wait for dispatch. Asked in the statement that says how far it is
-    -- silent: with a snapshot of its own that one would see a batch more, and what is in it would never be sent.
+    -- Only what has been matched and packed: nothing received may wait for dispatch. Asked in the statement that says
+    -- how far it is silent: with a snapshot of its own that one would see a batch more, and what is in it would never
+    -- be sent.
     with quiet as materialized (
         select x.* from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent,
                 pgps_internal.reached(a.origin_id) as upto
             from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
         where x.upto > x.sent and be_silent.packed = coalesce((pgps_internal.last_batch()).batch_id, 0)
-            and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.origin_id is not null)
+            and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+                where w.origin_id is not null)
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, body)
-    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.place, s.missing nulls last), s.kind, s.origin_id, s.attachment,
+    select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by s.place, s.missing nulls last), s.kind,
+        s.origin_id, s.attachment,
         s.previous, s.upto, s.body
     from (
-        select 'silence' as kind, q.origin_id as place, null::bigint as missing, q.origin_id, q.attachment, q.sent as previous, q.upto, null::jsonb as body
+        select 'silence' as kind, q.origin_id as place, null::bigint as missing, q.origin_id, q.attachment,
+            q.sent as previous, q.upto, null::jsonb as body
         from quiet q
         union all
         -- What is missing here is no silence.
@@ -137,7 +164,9 @@ $$;
 comment on function pgps_internal.be_silent(pgps_internal.neighbour, bigint) is
 'Tells a neighbour up to where nothing matched, so that its horizon moves on while nothing comes (rule 3)';
 
-create or replace function pgps_internal.confirm(neighbour pgps_internal.neighbour, at pgps_internal.position, confirmed bigint, packed bigint) returns void
+create or replace function pgps_internal.confirm(
+    neighbour pgps_internal.neighbour, at pgps_internal.position, confirmed bigint, packed bigint
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -150,23 +179,28 @@ begin
         return;
     end if;
     -- Everything up to the batch before the first item that is still under way is done with.
-    select coalesce(sum(o.events) filter (where o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed), 0),
+    select coalesce(sum(o.events) filter (where o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed),
+        0),
         min(o.batch_id) filter (where o.lseq > confirm.confirmed) - 1
     into v_events, v_open
     from pgps_internal.shipment o
-    where o.neighbour_id = (confirm.neighbour).neighbour_id and o.lseq > least((confirm.at).received_event, confirm.confirmed);
-    perform pgps_internal.move((confirm.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, confirm.packed)), 9223372036854775807,
+    where o.neighbour_id = (confirm.neighbour).neighbour_id
+        and o.lseq > least((confirm.at).received_event, confirm.confirmed);
+    perform pgps_internal.move((confirm.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, confirm.packed)),
+        9223372036854775807,
         confirm.packed, greatest(confirm.confirmed, (confirm.at).received_event), (confirm.at).acked_total + v_events);
 end
 $$;
 comment on function pgps_internal.confirm(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
-'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event), reclaim may have what is below';
+'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event), reclaim may
+have what is below';
 
 create or replace function pgps_internal.mark(shipment pgps_internal.shipment) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$ begin return extract(epoch from (mark.shipment).created_at)::text; end $$;
-comment on function pgps_internal.mark(pgps_internal.shipment) is 'A check value of a number: a restored broker gives the same number at another time';
+comment on function pgps_internal.mark(pgps_internal.shipment) is
+'A check value of a number: a restored broker gives the same number at another time';
 
 create or replace function pgps_internal.restored_one(broker_id uuid, epoch integer) returns text
 language sql immutable
@@ -175,21 +209,27 @@ as $$ select format('The restored one is %s in epoch %s.', restored_one.broker_i
 comment on function pgps_internal.restored_one(uuid, integer) is
 'The detail of an error that says which broker was restored, and in which epoch of it that was noticed';
 
-create or replace function pgps_internal.check_position(neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text) returns void
+create or replace function pgps_internal.check_position(
+    neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgps_internal.shipment;
 begin
-    select o.* into v_row from pgps_internal.shipment o where o.neighbour_id = (check_position.neighbour).neighbour_id and o.lseq = check_position.after;
+    select o.* into v_row from pgps_internal.shipment o where o.neighbour_id = (check_position.neighbour).neighbour_id
+        and o.lseq = check_position.after;
     if check_position.after < (check_position.at).received_event then
-        raise exception 'broker "%" has received up to % and confirmed % before: it was restored', (check_position.neighbour).name,
+        raise exception 'broker "%" has received up to % and confirmed % before: it was restored',
+            (check_position.neighbour).name,
             check_position.after, (check_position.at).received_event using errcode = '55000',
             detail = pgps_internal.restored_one((check_position.neighbour).broker_id, (check_position.neighbour).epoch),
             hint = format('On broker "%s": select pgps.resume_links(''restored'')', (check_position.neighbour).name);
-    elsif check_position.after > 0 and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
-        raise exception 'broker "%" has received % from broker "%", which was never sent: broker "%" was restored', (check_position.neighbour).name,
+    elsif check_position.after > 0
+        and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
+        raise exception 'broker "%" has received % from broker "%", which was never sent: broker "%" was restored',
+            (check_position.neighbour).name,
             check_position.after, pgps_internal.broker(), pgps_internal.broker() using errcode = '55000',
             detail = (select pgps_internal.restored_one(b.broker_id, b.epoch) from pgps_internal.broker b),
             hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker());
@@ -200,7 +240,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_position(pgps_internal.neighbour, pgps_internal.position, bigint, text) is
-'Raises 55000 when what the neighbour has received is not what was sent: one of the two was restored from an older state';
+'Raises 55000 when what the neighbour has received is not what was sent: one of the two was restored from an older
+state';
 
 create or replace function pgps_internal.do_link_next(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -219,8 +260,9 @@ declare
     v_types jsonb;
 begin
     if (args ->> 'refresh')::boolean then
-        -- Before anything is read, what is packed above all: a route that goes meanwhile is taken back behind all that came by it, a filter
-        -- that is heard meanwhile has its batches behind what is packed, and who begins to drain is told of no silence.
+        -- Before anything is read, what is packed above all: a route that goes meanwhile is taken back behind all that
+        -- came by it, a filter that is heard meanwhile has its batches behind what is packed, and who begins to drain
+        -- is told of no silence.
         perform pgps_internal.hold_routes();
     end if;
     v_neighbour := pgps_internal.require_sender();
@@ -239,7 +281,8 @@ begin
     perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     if (args ->> 'refresh')::boolean then
         if v_neighbour.is_draining then
-            -- With the filters that it still has: who came back to this way in the end asked once more before it said that it drains.
+            -- With the filters that it still has: who came back to this way in the end asked once more before it said
+            -- that it drains.
             perform pgps_internal.go_live(v_neighbour);
         end if;
         perform pgps_internal.drop_gone(v_neighbour, v_packed);
@@ -248,7 +291,8 @@ begin
         perform pgps_internal.tell_audit(v_neighbour, v_packed);
     end if;
     select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
-    from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id and h.lseq > v_after order by h.lseq limit 1000) x;
+    from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id
+        and h.lseq > v_after order by h.lseq limit 1000) x;
     if v_events > (args ->> 'max_events')::integer then
         select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
         from (select h as s, sum(h.events) over (order by h.lseq) - h.events as before from unnest(v_rows) h) x
@@ -261,14 +305,17 @@ begin
     elsif v_events <= (args ->> 'with_rows')::bigint then
         v_types := pgps_internal.small_parts(v_rows);
     end if;
-    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items, 'mark', pgps_internal.mark(v_rows[cardinality(v_rows)]),
+    return jsonb_build_object('after', v_after, 'upto', coalesce(v_upto, v_after), 'items', v_items, 'mark',
+        pgps_internal.mark(v_rows[cardinality(v_rows)]),
         'types', coalesce(v_types, pgps_internal.parts(v_neighbour, v_after, v_upto)))
-        || case when v_neighbour.is_draining then jsonb_build_object('drained', pgps_internal.is_drained(v_neighbour)) else '{}' end;
+        || case when v_neighbour.is_draining then jsonb_build_object('drained', pgps_internal.is_drained(v_neighbour))
+            else '{}' end;
 end
 $$;
 comment on function pgps_internal.do_link_next(name, jsonb) is 'See pgps.link_next';
 
-create or replace function pgps_internal.item(shipment pgps_internal.shipment, neighbour pgps_internal.neighbour) returns jsonb
+create or replace function pgps_internal.item(shipment pgps_internal.shipment, neighbour pgps_internal.neighbour)
+returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -285,18 +332,23 @@ begin
     if (item.shipment).events = 0 then
         v_hops := null;
     elsif not v_origin.is_self then
-        v_hops := coalesce((select i.hops from pgps_internal.arrival i where i.origin_id = v_origin.origin_id and i.upto = (item.shipment).upto
+        v_hops := coalesce((select i.hops from pgps_internal.arrival i where i.origin_id = v_origin.origin_id
+            and i.upto = (item.shipment).upto
             order by i.arrival_id desc limit 1), v_hops);
     end if;
-    return v_item || jsonb_build_object('broker', v_origin.broker_id, 'epoch', v_origin.epoch, 'attachment', (item.shipment).attachment,
+    return v_item || jsonb_build_object('broker', v_origin.broker_id, 'epoch', v_origin.epoch, 'attachment',
+        (item.shipment).attachment,
         'previous', (item.shipment).previous, 'upto', (item.shipment).upto, 'events', (item.shipment).events,
         'hops', v_hops || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(), 'at',
-            (select b.created_at from pgps_internal.batch b where b.batch_id = v_batch and (b.batch_id / 4096) % 4 = (v_batch / 4096) % 4 limit 1))));
+            (select b.created_at from pgps_internal.batch b where b.batch_id = v_batch
+                and (b.batch_id / 4096) % 4 = (v_batch / 4096) % 4 limit 1))));
 end
 $$;
-comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is 'A row of the ledger of shipments as it travels; hops: which brokers it was at, and when it was dispatched there';
+comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is
+'A row of the ledger of shipments as it travels; hops: which brokers it was at, and when it was dispatched there';
 
-create or replace function pgps_internal.parts(neighbour pgps_internal.neighbour, after bigint, upto bigint) returns jsonb
+create or replace function pgps_internal.parts(neighbour pgps_internal.neighbour, after bigint, upto bigint)
+returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -304,7 +356,8 @@ declare
     v_types jsonb := '[]';
     v_type record;
     v_runs jsonb;
-    v_rewound boolean := parts.upto > parts.after and exists (select from pgps_internal.shipment o where o.neighbour_id = (parts.neighbour).neighbour_id
+    v_rewound boolean := parts.upto > parts.after
+        and exists (select from pgps_internal.shipment o where o.neighbour_id = (parts.neighbour).neighbour_id
         and o.lseq > parts.after and o.lseq <= parts.upto and o.body is not null and o.upto is not null);
 begin
     if parts.upto = parts.after then
@@ -316,49 +369,62 @@ begin
             where o.neighbour_id = (parts.neighbour).neighbour_id and o.lseq > parts.after and o.lseq <= parts.upto) x
         join pgps_internal.event_type t using (type_id) order by t.type_id
     loop
-        v_runs := pgps_internal.runs((parts.neighbour).neighbour_id, parts.after, parts.upto, v_type.type_id, v_type.log);
-        v_types := v_types || jsonb_build_array(jsonb_build_object('name', v_type.name, 'runs', v_runs, 'ordered', v_type.types > 1,
-            'attributes', pgps_internal.wire_columns(v_type.endpoint)) || case when v_rewound then '{"rewound": true}' else '{}'::jsonb end);
+        v_runs := pgps_internal.runs((parts.neighbour).neighbour_id, parts.after, parts.upto, v_type.type_id,
+            v_type.log);
+        v_types := v_types || jsonb_build_array(jsonb_build_object('name', v_type.name, 'runs', v_runs, 'ordered',
+            v_type.types > 1,
+            'attributes', pgps_internal.wire_columns(v_type.endpoint)) || case when v_rewound then '{"rewound": true}'
+                else '{}'::jsonb end);
     end loop;
     return v_types;
 end
 $$;
 comment on function pgps_internal.parts(pgps_internal.neighbour, bigint, bigint) is
-'What the rows of some items are, type by type: columns as they travel, and runs of events of one statement at the origin';
+'What the rows of some items are, type by type: columns as they travel, and runs of events of one statement at the
+origin';
 
 create or replace function pgps_internal.wire_columns(endpoint regclass) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Binary forms of types that are not built in may hold object ids, which mean nothing elsewhere: these travel as text.
+    -- Binary forms of types that are not built in may hold object ids, which mean nothing elsewhere: these travel as
+    -- text.
     return (
-        select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'as_text', a.atttypid >= 16384)
+        select coalesce(jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+            'as_text', a.atttypid >= 16384)
             order by a.attname), '[]')
         from pg_attribute a
-        where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq'));
+        where a.attrelid = wire_columns.endpoint and a.attnum > 0 and not a.attisdropped
+            and a.attname not in ('_producer', '_producer_seq'));
 end
 $$;
 comment on function pgps_internal.wire_columns(regclass) is 'The attributes of an event type as they travel, by name';
 
 drop function if exists pgps.link_next(bigint, integer, boolean, text, bigint);
 create or replace function pgps.link_next(
-    after bigint, max_events integer, refresh boolean = false, mark text = null, confirmed bigint = null, with_rows integer = 0
+    after bigint, max_events integer, refresh boolean = false, mark text = null, confirmed bigint = null,
+    with_rows integer = 0
 ) returns jsonb
 language sql
 begin atomic
-    select pgps._call('link_next', jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh,
+    select pgps._call('link_next',
+        jsonb_build_object('after', link_next.after, 'max_events', link_next.max_events, 'refresh', link_next.refresh,
         'with_rows', link_next.with_rows)
         || case when link_next.mark is not null then jsonb_build_object('mark', link_next.mark) else '{}' end
-        || case when link_next.confirmed is not null then jsonb_build_object('confirmed', link_next.confirmed) else '{}' end);
+        || case when link_next.confirmed is not null then jsonb_build_object('confirmed', link_next.confirmed)
+            else '{}' end);
 end;
 comment on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) is
-'What is to be sent to the neighbour of this session next. after: the last number the neighbour has, or is being sent. confirmed: the last
-number that it has committed, null = after.
-max_events: about how many events. refresh: look also for what the neighbour should know, and how far nothing matched. mark: at the
-start, the check value that goes with after. with_rows: a batch of up to so many events has them in it, for pgps.link_take, where their type allows. Returns after, upto, mark, items (messages, and data of one batch of one origin
-each), types (what pgps.link_rows gives for them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors: 55000 not open, blocked, or one of the two was restored.';
+'What is to be sent to the neighbour of this session next. after: the last number the neighbour has, or is being sent.
+confirmed: the last number that it has committed, null = after. max_events: about how many events. refresh: look also
+for what the neighbour should know, and how far nothing matched. mark: at the start, the check value that goes with
+after. with_rows: a batch of up to so many events has them in it, for pgps.link_take, where their type allows. Returns
+after, upto, mark, items (messages, and data of one batch of one origin each), types (what pgps.link_rows gives for
+them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors:
+55000 not open, blocked, or one of the two was restored.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) from public;
-grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) to pgps_link, pgps_worker, pgps_admin;
+grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) to pgps_link, pgps_worker,
+    pgps_admin;

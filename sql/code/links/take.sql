@@ -1,20 +1,25 @@
--- Small batches: their events travel in the answer of pgps.link_next, each as the text of a row, and are received in one statement.
--- See docs/decisions/0034-small-batches-over-links.md. Locks: those of pgps.link_begin.
+-- Small batches: their events travel in the answer of pgps.link_next, each as the text of a row, and are received in
+-- one statement. See docs/decisions/0034-small-batches-over-links.md. Locks: those of pgps.link_begin.
 -- Writes: arrival.
 
 create or replace function pgps_internal.is_plain_text(type regtype) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Types whose text means the same at another broker, once the settings are fixed under which it is written and read. No names of
-    -- objects, no numbers of them. Types that are not built in travel as text anyhow; what is built of them is theirs to have text for.
-    select is_plain_text.type::oid >= 16384 or t.oid = any ('{bool,int2,int4,int8,float4,float8,numeric,text,varchar,bpchar,bytea,date,time,timetz,
-            timestamp,timestamptz,interval,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,money,point,lseg,path,box,polygon,line,circle,
-            int4range,int8range,numrange,tsrange,tstzrange,daterange,int4multirange,int8multirange,nummultirange,tsmultirange,tstzmultirange,datemultirange}'::regtype[])
+    -- Types whose text means the same at another broker, once the settings are fixed under which it is written and
+    -- read. No names of objects, no numbers of them. Types that are not built in travel as text anyhow; what is built
+    -- of them is theirs to have text for.
+    select is_plain_text.type::oid >= 16384
+        or t.oid = any ('{bool,int2,int4,int8,float4,float8,numeric,text,varchar,bpchar,bytea,date,time,timetz,
+            timestamp,timestamptz,interval,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,money,point,lseg,
+            path,box,polygon,line,circle,
+            int4range,int8range,numrange,tsrange,tstzrange,daterange,int4multirange,int8multirange,nummultirange,
+            tsmultirange,tstzmultirange,datemultirange}'::regtype[])
         or t.typsubscript = 'array_subscript_handler'::regproc and pgps_internal.is_plain_text(t.typelem::regtype)
     from pg_type t where t.oid = is_plain_text.type
 $$;
-comment on function pgps_internal.is_plain_text(regtype) is 'True for types whose text has all of a value, and means the same at another broker';
+comment on function pgps_internal.is_plain_text(regtype) is
+'True for types whose text has all of a value, and means the same at another broker';
 
 create or replace function pgps_internal.text_settings(endpoint regclass) returns text
 language plpgsql stable
@@ -23,9 +28,12 @@ as $$
 declare
     v_settings text := 'set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan';
     v_times text := ' set datestyle = ''ISO, YMD'' set timezone = ''UTC''';
-    v_types oid[] := array(select case when t.typsubscript = 'array_subscript_handler'::regproc then t.typelem else a.atttypid end
-        from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = text_settings.endpoint and a.attnum > 0 and not a.attisdropped);
-    v_fixed oid[] := '{bool,int2,int4,int8,numeric,text,varchar,bpchar,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,int4range,int8range,numrange}'::regtype[];
+    v_types oid[] := array(select case when t.typsubscript = 'array_subscript_handler'::regproc then t.typelem
+        else a.atttypid end
+        from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = text_settings.endpoint
+            and a.attnum > 0 and not a.attisdropped);
+    v_fixed oid[] := '{bool,int2,int4,int8,numeric,text,varchar,bpchar,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,
+        varbit,int4range,int8range,numrange}'::regtype[];
     v_timed oid[] := '{date,time,timestamp,timestamptz}'::regtype[];
 begin
     -- Each costs at every call, those of time zone and currency most.
@@ -34,10 +42,13 @@ begin
     elsif v_types <@ (v_fixed || v_timed) then
         return v_settings || v_times;
     end if;
-    return v_settings || v_times || ' set intervalstyle = postgres set extra_float_digits = 1 set bytea_output = hex set lc_monetary = ''C'' set xmloption = content';
+    return v_settings || v_times
+        || ' set intervalstyle = postgres set extra_float_digits = 1 set bytea_output = hex set lc_monetary '
+        '= ''C'' set xmloption = content';
 end
 $$;
-comment on function pgps_internal.text_settings(regclass) is 'The settings under which the text of an event type''s values is written and read: those that it depends on';
+comment on function pgps_internal.text_settings(regclass) is
+'The settings under which the text of an event type''s values is written and read: those that it depends on';
 
 create or replace function pgps_internal.small_parts(shipments pgps_internal.shipment[]) returns jsonb
 language plpgsql stable
@@ -77,9 +88,11 @@ begin
 end
 $$;
 comment on function pgps_internal.small_parts(pgps_internal.shipment[]) is
-'As pgps_internal.parts, with the events themselves; null when they cannot travel so: of several types, rewound, of a type without exact text, or long';
+'As pgps_internal.parts, with the events themselves; null when they cannot travel so: of several types, rewound, of a
+type without exact text, or long';
 
-create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb) returns jsonb
+create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb)
+returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -90,7 +103,8 @@ declare
     v_ids bigint[];
 begin
     if not pgps_internal.is_flowing(take_rows.neighbour, take_rows.items) then
-        raise exception 'what came from broker "%" cannot go straight into the log', (take_rows.neighbour).name using errcode = '40001', hint = 'Again with staged.';
+        raise exception 'what came from broker "%" cannot go straight into the log', (take_rows.neighbour).name
+            using errcode = '40001', hint = 'Again with staged.';
     end if;
     if v_known @? '$[*] ? (@.as_text == true)' then
         v_type := pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
@@ -100,12 +114,14 @@ begin
         perform pgps_internal.require_publisher(take_rows.neighbour, v_type) where v_type.type_id is not null;
     end if;
     if v_type.type_id is not null then
-        execute format('select pgps_internal.take_%s($1, $2)', v_type.type_id) using take_rows.wire -> 'rows', v_known into v_ids;
+        execute format('select pgps_internal.take_%s($1, $2)', v_type.type_id) using take_rows.wire -> 'rows', v_known
+            into v_ids;
     end if;
     if v_ids is null then
         -- Another type, and this says in what; or told in other words.
         perform pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
-        raise exception 'event type "%" of broker "%" cannot go straight into the log', take_rows.wire ->> 'name', (take_rows.neighbour).name
+        raise exception 'event type "%" of broker "%" cannot go straight into the log', take_rows.wire ->> 'name',
+            (take_rows.neighbour).name
         using errcode = '40001', hint = 'Again with staged.';
     end if;
     if cardinality(v_ids) <> v_count or v_count = 0 then
@@ -117,24 +133,29 @@ begin
 end
 $$;
 comment on function pgps_internal.take_rows(pgps_internal.neighbour, jsonb, jsonb) is
-'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001 not all would be taken,
-22xxx and 23xxx a value or constraint refuses: the long way sorts it out.';
+'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001
+not all would be taken, 22xxx and 23xxx a value or constraint refuses: the long way sorts it out.';
 
-create or replace function pgps_internal.require_next(neighbour pgps_internal.neighbour, batch jsonb, last bigint) returns void
+create or replace function pgps_internal.require_next(neighbour pgps_internal.neighbour, batch jsonb, last bigint)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (require_next.batch ->> 'after')::bigint is distinct from require_next.last then
-        raise exception 'a batch behind % came from broker "%", and the last received is %', require_next.batch ->> 'after',
+        raise exception 'a batch behind % came from broker "%", and the last received is %',
+            require_next.batch ->> 'after',
             (require_next.neighbour).name, require_next.last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     end if;
 end
 $$;
-comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is 'Raises 55000 unless a batch begins where the last received ends';
+comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
+'Raises 55000 unless a batch begins where the last received ends';
 
-create or replace function pgps_internal.take_batch(neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean) returns jsonb
+create or replace function pgps_internal.take_batch(
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean
+) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
@@ -145,17 +166,19 @@ declare
     v_heard boolean := false;
     v_counts jsonb := '[]';
 begin
-    -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What flows changes none.
-    -- The first batch of an attachment is its answer, which is noted.
+    -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What
+    -- flows changes none. The first batch of an attachment is its answer, which is noted.
     if (take_batch.staged or take_batch.batch -> 'types' -> 0 is null)
                 and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items')
             or exists (select from pgps_internal.origin o
                 where o.parent = (take_batch.neighbour).neighbour_id and o.answered is distinct from o.attachment) then
         perform pgps_internal.hold_routes();
     end if;
-    for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n) order by i.n loop
+    for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n)
+        order by i.n loop
         if v_item ? 'upto' then
-            v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices, take_batch.batch ->> 'mark');
+            v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices,
+                take_batch.batch ->> 'mark');
         elsif v_item ->> 'kind' = 'audit' then
             v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
@@ -173,14 +196,17 @@ begin
         if take_batch.staged then
             -- What came again never goes straight into the log.
             select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
-            where a.neighbour_id = (take_batch.neighbour).neighbour_id and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
+            where a.neighbour_id = (take_batch.neighbour).neighbour_id
+                and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
         end if;
         if v_fetched && v_ids then
             -- Apart: nobody here is told of it.
-            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids * v_fetched, false);
+            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices,
+                v_ids * v_fetched, false);
         end if;
         if not v_ids <@ v_fetched then
-            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids - v_fetched, true);
+            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices,
+                v_ids - v_fetched, true);
         end if;
     end if;
     -- What is compared has to be in the log.
@@ -188,10 +214,13 @@ begin
         perform pgps_internal.hear_audit(take_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
     -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
-    if (take_batch.staged or ((v_item ->> 'events')::integer > 0 and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)
-            and pgps_internal.last_received((take_batch.neighbour).neighbour_id) < (take_batch.batch ->> 'upto')::bigint then
+    if (take_batch.staged or ((v_item ->> 'events')::integer > 0
+        and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)
+            and pgps_internal.last_received((take_batch.neighbour).neighbour_id)
+                < (take_batch.batch ->> 'upto')::bigint then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark)
-        values ((take_batch.neighbour).neighbour_id, (take_batch.batch ->> 'upto')::bigint, take_batch.batch ->> 'mark');
+        values ((take_batch.neighbour).neighbour_id, (take_batch.batch ->> 'upto')::bigint,
+            take_batch.batch ->> 'mark');
     end if;
     if v_heard then
         perform pg_notify('pgps_link', '');
@@ -200,7 +229,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_batch(pgps_internal.neighbour, jsonb, jsonb, boolean) is
-'Acts on the items of a batch in their order, and notes that it was received. slices: where its rows are; staged: in the staging tables, not in the log';
+'Acts on the items of a batch in their order, and notes that it was received. slices: where its rows are; staged: in the
+staging tables, not in the log';
 
 create or replace function pgps_internal.do_link_take(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -216,7 +246,8 @@ begin
     end if;
     perform pgps_internal.require_next(v_neighbour, args, v_last);
     if jsonb_array_length(args -> 'types') > 1 or not coalesce(args -> 'types' -> 0 ? 'rows', true) then
-        raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023', hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
+        raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023',
+            hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
     elsif args -> 'types' -> 0 is not null then
         v_slices := pgps_internal.take_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
     end if;
@@ -231,11 +262,12 @@ begin atomic
     select pgps._call('link_take', link_take.batch);
 end;
 comment on function pgps.link_take(jsonb) is
-'Receives a batch whose events are in it (rows in its types, or none at all), as pgps.link_begin and pgps.link_apply do, in one statement that is
-its own transaction. Returns last, and how many events were taken; a last above the batch''s after without taken: it was received before.
-What is refused for what its events are (class 22 or 23) or because something moved (40001) is to be received once more with link_begin and
-staged. Needs pgps.link_open.
-Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in it.';
+'Receives a batch whose events are in it (rows in its types, or none at all), as pgps.link_begin and pgps.link_apply do,
+in one statement that is its own transaction. Returns last, and how many events were taken; a last above the batch''s
+after without taken: it was received before. What is refused for what its events are (class 22 or 23) or because
+something moved (40001) is to be received once more with link_begin and staged. Needs pgps.link_open. Errors: 55000 a
+batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in
+it.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_take(jsonb) from public;

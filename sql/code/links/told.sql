@@ -7,14 +7,20 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     -- Its number says that it is the one that was told of before, and not another one of the same name.
-    select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility', (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
+    select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility',
+        (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
         'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
-        'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place), '[]')
-            from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type, not_null, default_value, place)))
+        'attributes', (select coalesce(jsonb_agg(jsonb_build_object('name', a.name, 'type', a.type) order by a.place),
+            '[]')
+            from pgps_internal.attributes_of((definition_of.event_type).endpoint) with ordinality a(name, type,
+                not_null, default_value, place)))
 $$;
-comment on function pgps_internal.definition_of(pgps_internal.event_type) is 'The schema of an event type, as it travels';
+comment on function pgps_internal.definition_of(pgps_internal.event_type) is
+'The schema of an event type, as it travels';
 
-create or replace function pgps_internal.should_know(neighbour pgps_internal.neighbour) returns table (kind text, key text, value jsonb)
+create or replace function pgps_internal.should_know(
+    neighbour pgps_internal.neighbour
+) returns table (kind text, key text, value jsonb)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -28,31 +34,40 @@ begin
     end if;
     return query
     with ads as materialized (
-        select o.broker_id, o.epoch, o.name, a.* from pgps_internal.ads_for(should_know.neighbour) a join pgps_internal.origin o using (origin_id)
+        select o.broker_id, o.epoch, o.name, a.* from pgps_internal.ads_for(should_know.neighbour) a
+            join pgps_internal.origin o using (origin_id)
         where (should_know.neighbour).direction <> 'in'
     ),
     filters as materialized (
-        select f.* from pgps_internal.filters_for(should_know.neighbour) f where (should_know.neighbour).direction <> 'out'
+        select f.* from pgps_internal.filters_for(should_know.neighbour) f
+            where (should_know.neighbour).direction <> 'out'
     )
     select 'type', t.name, pgps_internal.definition_of(t) from pgps_internal.event_type t
     where t.name in (select unnest(a.types) from ads a) or t.type_id in (select f.type_id from filters f)
     union all
-    select 'ad', a.origin_id::text, jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost, 'types', a.types)
+    select 'ad', a.origin_id::text,
+        jsonb_build_object('broker', a.broker_id, 'epoch', a.epoch, 'name', a.name, 'path', a.path, 'cost', a.cost,
+        'types', a.types)
         || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
     from ads a
     union all
-    -- With a number of its own each time that it is told: what was said of it before it was taken back means nothing then.
+    -- With a number of its own each time that it is told: what was said of it before it was taken back means nothing
+    -- then.
     select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
     from filters f
-    left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key and not t.value ? 'is_stale'
+    left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
+        and not t.value ? 'is_stale'
     union all
-    select 'attach', o.origin_id::text, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
+    select 'attach', o.origin_id::text,
+        jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o
-    where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id and i.neighbour_id is distinct from v_id)
+    where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id
+        and i.neighbour_id is distinct from v_id)
     union all
     -- Origins and filters of the neighbour that are in force here.
     select 'active', concat(a.origin_id, ' ', w.known_as),
-        jsonb_strip_nulls(jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key', w.known_as,
+        jsonb_strip_nulls(jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', a.attachment, 'key',
+            w.known_as,
             'told', nullif(w.told, 0)))
     from pgps_internal.attached a
     join pgps_internal.origin o using (origin_id)
@@ -64,39 +79,44 @@ begin
 end
 $$;
 comment on function pgps_internal.should_know(pgps_internal.neighbour) is
-'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own filters are in force,
-and from where on somebody here may ask it again';
+'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own
+filters are in force, and from where on somebody here may ask it again';
 
 create or replace function pgps_internal.compare_types(neighbour pgps_internal.neighbour) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update pgps_internal.foreign_type f set difference = pgps_internal.difference(t, f.definition, (compare_types.neighbour).name)
+    update pgps_internal.foreign_type f set difference = pgps_internal.difference(t, f.definition,
+        (compare_types.neighbour).name)
     from pgps_internal.event_type t
     where f.neighbour_id = (compare_types.neighbour).neighbour_id and t.name = f.name and f.difference is not null
         and f.difference is distinct from pgps_internal.difference(t, f.definition, (compare_types.neighbour).name);
 end
 $$;
 comment on function pgps_internal.compare_types(pgps_internal.neighbour) is
-'Compares event types that differed from a neighbour''s again: one may have been created or altered here since the neighbour told of it';
+'Compares event types that differed from a neighbour''s again: one may have been created or altered here since the
+neighbour told of it';
 
 create or replace function pgps_internal.note_breaks(neighbour_id integer, news jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Of what nobody wants any more, the break begins here: should somebody want it again before the next look, it is not in force from where
-    -- it was. What is wanted still, and taken back only since the parent has lost its way, goes on from its horizon when there is a way again.
+    -- Of what nobody wants any more, the break begins here: should somebody want it again before the next look, it is
+    -- not in force from where it was. What is wanted still, and taken back only since the parent has lost its way, goes
+    -- on from its horizon when there is a way again.
     delete from pgps_internal.activation a using pgps_internal.origin o
     where o.origin_id = a.origin_id and o.parent = note_breaks.neighbour_id
-        and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text) where w.message = 'unsub')
+        and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text)
+            where w.message = 'unsub')
         and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
             where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key)
         and (exists (select from pgps_internal.offer f where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
             or not exists (select from pgps_internal.pushed p where p.key = a.key)
                 and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null));
-    -- What is asked for again comes with the filters that the parent has been told when it is asked, and with no others.
+    -- What is asked for again comes with the filters that the parent has been told when it is asked, and with no
+    -- others.
     update pgps_internal.origin o set rewind_keep = array(
         select k from unnest(o.rewind_keep) k where pgps_internal.is_told(note_breaks.neighbour_id, k))
     where o.rewind_from is not null and o.parent = note_breaks.neighbour_id
@@ -105,7 +125,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_breaks(integer, jsonb) is
-'When a neighbour is told of filters taken back, or asked again: what is not in force without a break any more, as far as the neighbour is the parent';
+'When a neighbour is told of filters taken back, or asked again: what is not in force without a break any more, as far
+as the neighbour is the parent';
 
 create or replace function pgps_internal.is_told(neighbour_id integer, key text) returns boolean
 language sql stable
@@ -115,7 +136,8 @@ as $$
         where t.neighbour_id = is_told.neighbour_id and t.kind = 'sub' and (t.key = is_told.key
             or exists (select from pgps_internal.cover c where c.key = is_told.key and c.by_key = t.key)))
 $$;
-comment on function pgps_internal.is_told(integer, text) is 'True when a neighbour has been told a filter, or one that covers it';
+comment on function pgps_internal.is_told(integer, text) is
+'True when a neighbour has been told a filter, or one that covers it';
 
 create or replace function pgps_internal.refresh(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -134,28 +156,36 @@ begin
     perform pgps_internal.settle_origins();
     perform pgps_internal.go_live(refresh.neighbour);
     -- Asked once: it is by far the most work of all that is done here.
-    select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known from pgps_internal.should_know(refresh.neighbour) s;
-    select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value', coalesce(s.value, t.value),
-        'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub' then 'unsub' else 'detach' end end))
+    select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known
+        from pgps_internal.should_know(refresh.neighbour) s;
+    select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value',
+        coalesce(s.value, t.value),
+        'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub'
+            then 'unsub' else 'detach' end end))
     into v_news
     from unnest(v_known) s
     full join (select * from pgps_internal.told t where t.neighbour_id = v_id) t on t.kind = s.kind and t.key = s.key
-    where s.value is distinct from t.value and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
+    where s.value is distinct from t.value
+        and (s.kind is not null or not pgps_internal.is_held(refresh.neighbour, t.kind, t.key));
     delete from pgps_internal.told t
-    where t.neighbour_id = v_id and (t.kind = 'active' and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
+    where t.neighbour_id = v_id
+        and (t.kind = 'active' and not exists (select from unnest(v_known) s where s.kind = t.kind and s.key = t.key)
         or (t.kind, t.key) in (select w.kind, w.key from jsonb_to_recordset(v_news) w(kind text, key text)));
     insert into pgps_internal.told (neighbour_id, kind, key, value)
-    select v_id, w.kind, w.key, w.value from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
+    select v_id, w.kind, w.key, w.value
+        from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text) where w.message = w.kind;
     perform pgps_internal.note_breaks(v_id, v_news);
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, body)
     select v_id, pgps_internal.last_sent(v_id) + row_number() over (order by array_position(
-            array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'], w.message), w.key),
+            array['type', 'ad', 'unsub', 'sub', 'attach', 'low', 'active', 'detach', 'unad', 'drain', 'drained'],
+                w.message), w.key),
         w.message, pgps_internal.tell(w.message, w.key, w.value, v_id)
     from jsonb_to_recordset(v_news) w(kind text, key text, value jsonb, message text);
 end
 $$;
 comment on function pgps_internal.refresh(pgps_internal.neighbour) is
-'Puts the difference between what a neighbour should know and what it was told into the ledger of shipments; called by the session that sends to it';
+'Puts the difference between what a neighbour should know and what it was told into the ledger of shipments; called by
+the session that sends to it';
 
 create or replace function pgps_internal.is_held(neighbour pgps_internal.neighbour, kind text, key text) returns boolean
 language plpgsql stable
@@ -183,7 +213,8 @@ begin
 end
 $$;
 comment on function pgps_internal.is_held(pgps_internal.neighbour, text, text) is
-'True while what a neighbour was told is not taken back, though it need not know it any more: until something else has taken its place';
+'True while what a neighbour was told is not taken back, though it need not know it any more: until something else has
+taken its place';
 
 create or replace function pgps_internal.is_awaited(neighbour pgps_internal.neighbour, key text) returns boolean
 language sql stable
@@ -198,7 +229,8 @@ as $$
             where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key))
 $$;
 comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
-'True while a filter that this one covers, or that covers it, is to take its place, and the parent has not said that it is in force';
+'True while a filter that this one covers, or that covers it, is to take its place, and the parent has not said that it
+is in force';
 
 create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
 language plpgsql stable
@@ -213,24 +245,29 @@ begin
             return tell.value || jsonb_build_object('name', tell.key);
         when 'sub' then
             select f.* into v_filter from pgps_internal.filter f where f.key = tell.key;
-            return tell.value || jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types', v_filter.constant_types,
-                'environment', v_filter.environment, 'type', (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
+            return tell.value || jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types',
+                v_filter.constant_types,
+                'environment', v_filter.environment, 'type',
+                    (select t.name from pgps_internal.event_type t where t.type_id = v_filter.type_id),
                 'collation', pgps_internal.do_link_identity(current_user, '{}') ->> 'collation');
         when 'unsub' then
             return jsonb_build_object('key', tell.key);
         when 'attach' then
             select o.* into v_origin from pgps_internal.origin o where o.origin_id = tell.key::integer;
-            return tell.value || jsonb_build_object('horizon', least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
+            return tell.value || jsonb_build_object('horizon',
+                least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
                 'keep', array(
                     -- What is told stands for what it covers.
                     select t.key from pgps_internal.told t
                     where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' and exists (
                         select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id
                             union select unnest(v_origin.rewind_keep)) k
-                        where k.key = t.key or exists (select from pgps_internal.cover c where c.key = k.key and c.by_key = t.key))));
+                        where k.key = t.key
+                            or exists (select from pgps_internal.cover c where c.key = k.key and c.by_key = t.key))));
         when 'active' then
             -- What is matched from now on is complete; what was received or matched before may not be.
-            return tell.value || jsonb_build_object('since', greatest(pgps_internal.reached(split_part(tell.key, ' ', 1)::integer),
+            return tell.value || jsonb_build_object('since',
+                greatest(pgps_internal.reached(split_part(tell.key, ' ', 1)::integer),
                 (select a.since from pgps_internal.activation a join pgps_internal.wanted w on w.key = a.key
                     where a.origin_id = split_part(tell.key, ' ', 1)::integer and w.neighbour_id = tell.neighbour_id
                         and w.known_as = substr(tell.key, strpos(tell.key, ' ') + 1))));
@@ -239,6 +276,7 @@ begin
     end case;
 end
 $$;
-comment on function pgps_internal.tell(text, text, jsonb, integer) is 'The text of a message about something a neighbour should know';
+comment on function pgps_internal.tell(text, text, jsonb, integer) is
+'The text of a message about something a neighbour should know';
 
 revoke all on all functions in schema pgps_internal from public;

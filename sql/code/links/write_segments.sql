@@ -1,16 +1,19 @@
 -- Generated: what lets links' sessions COPY into the segments of a log, see copy.sql.
 -- Writes: nothing.
 
-create or replace function pgps_internal.write_segment(event_type pgps_internal.event_type, slot integer) returns pgps_internal.piece
+create or replace function pgps_internal.write_segment(event_type pgps_internal.event_type, slot integer)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- Ids and transactions are not theirs to give.
     select 'relation', s.name, format('create or replace trigger pgps_received before insert on %1$s for each statement
             execute function pgps_internal.only_received(%2$s);
-        grant insert (pgps_origin_event%3$s) on %1$s to pgps_link, pgps_worker, pgps_admin', s.name, (write_segment.event_type).type_id, (
+        grant insert (pgps_origin_event%3$s) on %1$s to pgps_link, pgps_worker, pgps_admin', s.name,
+            (write_segment.event_type).type_id, (
             select string_agg(format(', %I', c.value ->> 'name'), '' order by c.n)
-            from jsonb_array_elements(pgps_internal.wire_columns((write_segment.event_type).endpoint)) with ordinality c(value, n))),
+            from jsonb_array_elements(pgps_internal.wire_columns((write_segment.event_type).endpoint))
+                with ordinality c(value, n))),
         null::regrole, null::text
     from (select format('pgps_link.%I', (write_segment.event_type).name || '_log_' || write_segment.slot) as name) s
 $write$;

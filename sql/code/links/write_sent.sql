@@ -1,7 +1,8 @@
 -- Generated: pgps_internal.sent_<type>, the rows of a small batch as text. Called by take.sql.
 -- Writes: nothing.
 
-create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
@@ -24,32 +25,42 @@ begin
             if pgps_only is not null then
                 -- One event: its row and its statement.
                 select jsonb_build_array(l.pgps_row) as found, octet_length(l.pgps_row) as bytes,
-                    jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1) || (select pgps_internal.part_of(c) from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= pgps_only and c.lo <= pgps_only and c.type_id = {type_id} order by c.hi limit 1)) as runs
+                    jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1)
+                        || (select pgps_internal.part_of(c) from pgps_internal.control c
+                        where c.xid = l.xid and c.hi >= pgps_only and c.lo <= pgps_only and c.type_id = {type_id}
+                            order by c.hi limit 1)) as runs
                 into v_found, v_bytes, v_runs
-                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
+                from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row
+                    from {log} x
                     where x.event_id = pgps_only and (x.event_id / 65536) % 4 = (pgps_only / 65536) % 4 offset 0) l;
             else
-                -- Few: the statement of each is looked up, and neighbours of one statement are a run. See pgps_internal.runs for many.
+                -- Few: the statement of each is looked up, and neighbours of one statement are a run. See
+                -- pgps_internal.runs for many.
                 with stated as (
                     select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
                     from unnest(pgps_shipments) o
                     cross join lateral unnest(o.slices) s
                     cross join lateral unnest(s.ids) w(ids)
-                    cross join lateral (select x.event_id, x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
+                    cross join lateral (select x.event_id, x.xid,
+                        row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
                         where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
                     left join lateral (select c as control from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id} order by c.hi limit 1) c on true
+                        where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
+                            order by c.hi limit 1) c on true
                     where s.type_id = {type_id}
                 ),
                 islands as materialized (
-                    select s.*, row_number() over (order by s.lseq, s.event_id) - row_number() over (partition by s.lseq, s.hi order by s.event_id) as island
+                    select s.*,
+                        row_number() over (order by s.lseq, s.event_id) - row_number()
+                        over (partition by s.lseq, s.hi order by s.event_id) as island
                     from stated s
                 )
                 select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
                     (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
-                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control) order by g.lseq, g.event_id)
-                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n, (array_agg(i.control))[1] as control
+                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control)
+                        order by g.lseq, g.event_id)
+                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n,
+                            (array_agg(i.control))[1] as control
                             from islands i group by i.lseq, i.hi, i.island) g) as runs
                 into v_found, v_bytes, v_runs;
             end if;
@@ -61,7 +72,8 @@ begin
 end
 $write$;
 comment on function pgps_internal.write_sent(pgps_internal.event_type, jsonb) is
-'Writes pgps_internal.sent_<type>: the rows and runs of a small batch; null when it is not small, or a type''s text does not say all';
+'Writes pgps_internal.sent_<type>: the rows and runs of a small batch; null when it is not small, or a type''s text does
+not say all';
 
 create or replace function pgps_internal.wire_names(endpoint regclass) returns jsonb
 language sql stable
@@ -79,6 +91,7 @@ as $$
         'wire_settings', pgps_internal.text_settings(wire_names.endpoint))
     from (select pgps_internal.wire_columns(wire_names.endpoint) as columns) w
 $$;
-comment on function pgps_internal.wire_names(regclass) is 'Names for the templates of sent_<type> and take_<type>: the attributes as they travel';
+comment on function pgps_internal.wire_names(regclass) is
+'Names for the templates of sent_<type> and take_<type>: the attributes as they travel';
 
 revoke all on all functions in schema pgps_internal from public;

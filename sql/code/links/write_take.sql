@@ -1,11 +1,13 @@
 -- Generated: pgps_internal.take_<type>, which puts the rows of a small batch into the log. Called by take.sql.
 -- Writes: by name: the log (generated).
 
-create or replace function pgps_internal.write_take(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_take(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_function('pgps_internal.take_{type_id}', $head$(pgps_rows jsonb, pgps_attributes jsonb) returns bigint[]
+    select pgps_internal.write_function('pgps_internal.take_{type_id}', $head$(pgps_rows jsonb, pgps_attributes jsonb)
+        returns bigint[]
         language plpgsql {wire_settings}$head$, $body$
         declare
             v_ids bigint[];
@@ -16,7 +18,8 @@ as $write$
             with taken as (
                 insert into {log} (pgps_origin_event{wire_columns})
                 select (x.w).pgps_event{wire_taken}
-                from (select r.value::pgps_internal.wire_{type_id} as w, r.n from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
+                from (select r.value::pgps_internal.wire_{type_id} as w, r.n
+                    from jsonb_array_elements_text(pgps_rows) with ordinality r(value, n) offset 0) x
                 order by x.n
                 returning event_id
             )
@@ -25,6 +28,7 @@ as $write$
         end$body$, write_take.names || pgps_internal.wire_names((write_take.event_type).endpoint))
 $write$;
 comment on function pgps_internal.write_take(pgps_internal.event_type, jsonb) is
-'Writes pgps_internal.take_<type>: rows that came as text, into the log; their ids, or null when the attributes are not those known';
+'Writes pgps_internal.take_<type>: rows that came as text, into the log; their ids, or null when the attributes are not
+those known';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -7,7 +7,8 @@ set search_path = pg_catalog, pg_temp
 as $write$
     select 'type', w.name, format('drop type if exists %1$s; create type %1$s as (pgps_event bigint%2$s)', w.name, (
             select string_agg(format(', %I %s', c.value ->> 'name', c.value ->> 'type'), '' order by c.n)
-            from jsonb_array_elements(pgps_internal.wire_columns((write_wire.event_type).endpoint)) with ordinality c(value, n))),
+            from jsonb_array_elements(pgps_internal.wire_columns((write_wire.event_type).endpoint))
+                with ordinality c(value, n))),
         null::regrole, null::text
     from (select format('pgps_internal.wire_%s', (write_wire.event_type).type_id) as name) w
 $write$;

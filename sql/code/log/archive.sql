@@ -6,20 +6,26 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
-        select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id),
+    execute format('insert into pgps_internal.%1$I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, '
+        'pgps_origin_event, %2$s)
+        select l.event_id, l.xid, c.publisher, c.published_at, (select o.name from pgps_internal.origin o where '
+            'o.origin_id = c.origin_id),
             l.pgps_origin_event, %3$s from %4$s l
         cross join lateral (%5$s) c
         where not exists (select from pgps_internal.%1$I a where a.event_id = l.event_id)
-        order by l.event_id', (archive.event_type).name || '_audit', pgps_internal.column_list((archive.event_type).endpoint),
+        order by l.event_id', (archive.event_type).name || '_audit',
+            pgps_internal.column_list((archive.event_type).endpoint),
         pgps_internal.column_list((archive.event_type).endpoint, 'l.'), archive.segment,
         pgps_internal.statement_of('c.publisher, c.published_at, c.origin_id', '$1'))
     using (archive.event_type).type_id;
 end
 $$;
-comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is 'Copies a segment of an auditable in queue to its archive';
+comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is
+'Copies a segment of an auditable in queue to its archive';
 
-create or replace function pgps_internal.restore_audited(event_type pgps_internal.event_type, from_batch bigint, from_event bigint) returns void
+create or replace function pgps_internal.restore_audited(
+    event_type pgps_internal.event_type, from_batch bigint, from_event bigint
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -36,20 +42,26 @@ begin
     if restore_audited.from_batch = 0 then
         -- Whose batches are forgotten, too: among themselves these come by their ids.
         v_wanted := v_wanted + (int8multirange(int8range(restore_audited.from_event, null)) - coalesce((
-            select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = (restore_audited.event_type).type_id), '{}'));
+            select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids) r
+                where b.type_id = (restore_audited.event_type).type_id), '{}'));
     end if;
-    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from pgps_internal.%I a
+    execute format('select coalesce(range_agg(int8range(a.event_id, a.event_id, ''[]'')), ''{}'') from '
+        'pgps_internal.%I a
         where a.event_id <@ $1 and not exists (select from %s l where l.event_id = a.event_id)',
         (restore_audited.event_type).name || '_audit', (restore_audited.event_type).log) using v_wanted into v_ids;
     if isempty(v_ids) then
         return;
     end if;
     -- Back into the log as batch 0, past the triggers of publication: they were published once.
-    execute format('insert into %s (event_id, xid, pgps_origin_event, %2$s) select a.event_id, a.xid, a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
+    execute format('insert into %s (event_id, xid, pgps_origin_event, %2$s) select a.event_id, a.xid, '
+        'a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
         (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
-    execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, pgps_origin_event, %2$s)
-        select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, a.pgps_origin, a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
-        (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
+    execute format('insert into pgps_internal.%I (event_id, xid, pgps_publisher, pgps_published_at, pgps_origin, '
+        'pgps_origin_event, %2$s)
+        select a.event_id, a.xid, a.pgps_publisher, a.pgps_published_at, a.pgps_origin, a.pgps_origin_event, %2$s '
+            'from pgps_internal.%3$I a where a.event_id <@ $1 on conflict do nothing',
+        (restore_audited.event_type).name || '_kept', v_columns, (restore_audited.event_type).name || '_audit')
+            using v_ids;
     insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
     select 0, (restore_audited.event_type).type_id, n.ids, 0, 0, 0
     from (select v_ids - coalesce(range_agg(r), '{}') as ids from pgps_internal.batch_type b, unnest(b.ids) r
@@ -58,7 +70,8 @@ begin
 end
 $$;
 comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint, bigint) is
-'Brings archived events back into the log for a subscription that wants to see them again, from an event of a batch on (0: those without one)';
+'Brings archived events back into the log for a subscription that wants to see them again, from an event of a batch on
+(0: those without one)';
 
 create or replace function pgps_internal.retire(subscription pgps_internal.subscription, ended boolean) returns void
 language plpgsql
@@ -74,19 +87,25 @@ begin
         coalesce((select range_agg(int8range(w.event_id, w.event_id, '[]')) from (
             select s.event_id from pgps_internal.share s where s.subscription_id = v_id and s.type_id = m.type_id
             union all
-            select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id and f.state <> 'settled'
+            select f.event_id from pgps_internal.failure f where f.subscription_id = v_id and f.type_id = m.type_id
+                and f.state <> 'settled'
             union all
             select a.event_id
             from pgps_internal.backlog_gap g
             cross join lateral (
-                select d.batch_id, e.event_id from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+                select d.batch_id, e.event_id from pgps_internal.delivery d cross
+                    join lateral pgps_internal.event_ids(d) e(event_id)
                 where d.class_id = m.class_id and d.batch_id between g.after_batch and g.upto_batch
                 union all
-                select d.batch_id, e.event_id from pgps_internal.delivered d cross join lateral unnest(d.event_ids) e(event_id)
-                where d.class_id = m.class_id and d.type_id = g.type_id and d.batch_id between g.after_batch and g.upto_batch
+                select d.batch_id, e.event_id from pgps_internal.delivered d cross
+                    join lateral unnest(d.event_ids) e(event_id)
+                where d.class_id = m.class_id and d.type_id = g.type_id and d.batch_id between g.after_batch
+                    and g.upto_batch
             ) a
-            where g.subscription_id = v_id and g.type_id = m.type_id and case when g.ids is not null then a.event_id <@ g.ids
-                else (a.batch_id, a.event_id) > (g.after_batch, g.after_event) and (a.batch_id, a.event_id) <= (g.upto_batch, g.upto_event) end) w), '{}')
+            where g.subscription_id = v_id and g.type_id = m.type_id and case when g.ids is not null
+                then a.event_id <@ g.ids
+                else (a.batch_id, a.event_id) > (g.after_batch, g.after_event)
+                    and (a.batch_id, a.event_id) <= (g.upto_batch, g.upto_event) end) w), '{}')
     from pgps_internal.member m
     join pgps_internal.queue q on q.type_id = m.type_id and q.kind = 'out' and q.auditable
     cross join pgps_internal.position_of(v_id) p
@@ -99,7 +118,8 @@ begin
 end
 $$;
 comment on function pgps_internal.retire(pgps_internal.subscription, boolean) is
-'Before a subscription loses its place: notes what auditable queues go on to show of it, what was delivered and, if it has ended, what failed';
+'Before a subscription loses its place: notes what auditable queues go on to show of it, what was delivered and, if it
+has ended, what failed';
 
 create or replace function pgps_internal.archive_deliveries(segment regclass) returns void
 language plpgsql
@@ -111,11 +131,14 @@ begin
     end if;
     execute format('insert into pgps_internal.delivered (type_id, batch_id, class_id, event_ids, matched_at)
         select d.type_id, d.batch_id, d.class_id, array(select e.event_id from pgps_internal.event_ids(d) e(event_id)),
-            coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), pgps_internal.clock())
+            coalesce((select b.created_at from pgps_internal.batch b where b.batch_id = d.batch_id limit 1), '
+                'pgps_internal.clock())
         from %s o join pgps_internal.delivery d on d.tableoid = o.tableoid and d.ctid = o.ctid
-        join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable', archive_deliveries.segment);
+        join pgps_internal.queue q on q.type_id = d.type_id and q.kind = ''out'' and q.auditable',
+            archive_deliveries.segment);
 end
 $$;
-comment on function pgps_internal.archive_deliveries(regclass) is 'Before a segment of the deliveries is truncated: keeps those of auditable out queues';
+comment on function pgps_internal.archive_deliveries(regclass) is
+'Before a segment of the deliveries is truncated: keeps those of auditable out queues';
 
 revoke all on all functions in schema pgps_internal from public;

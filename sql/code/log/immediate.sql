@@ -1,21 +1,25 @@
--- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the caller's transaction.
+-- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the
+-- caller's transaction.
 -- Writes: nothing.
 
 do $$
 declare
-    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
+    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
+        where e.extname = 'dblink');
 begin
-    -- It may have been there before, in another schema. To find it, and to plan a statement with its name, took each event a third of its publisher's time.
+    -- It may have been there before, in another schema. To find it, and to plan a statement with its name, took each
+    -- event a third of its publisher's time.
     execute format($sql$create or replace function pgps_internal.has_loopback() returns boolean
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
             return %2$s;
         end$body$ $sql$, v_schema, case when v_schema = 'pgps_internal'
-            -- One that was lost, or broke off in the middle, is renewed: what is known of it is known without a round trip. The second look sees
-            -- that nothing more will come, after what the server said before it hung up.
+            -- One that was lost, or broke off in the middle, is renewed: what is known of it is known without a round
+            -- trip. The second look sees that nothing more will come, after what the server said before it hung up.
             then format($sql$case when 'pgps_loopback' = any (%1$I.dblink_get_connections())
                 then %1$I.dblink_is_busy('pgps_loopback') + %1$I.dblink_is_busy('pgps_loopback') = 0
-                    and %1$I.dblink_error_message('pgps_loopback') = 'OK' else false end$sql$, v_schema) else 'true' end);
+                    and %1$I.dblink_error_message('pgps_loopback') = 'OK' else false end$sql$, v_schema)
+                        else 'true' end);
     execute format($sql$create or replace function pgps_internal.ask_loopback(statement text) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         declare
@@ -23,7 +27,8 @@ begin
         begin
             return (select t.id from %1$I.dblink('pgps_loopback', ask_loopback.statement) t(id bigint));
         exception when lock_not_available or query_canceled then
-            -- The connection's own limits: nothing of it is committed. It is repeated where this session can be interrupted.
+            -- The connection's own limits: nothing of it is committed. It is repeated where this session can be
+            -- interrupted.
             get stacked diagnostics v_context = pg_exception_context;
             if strpos(v_context, '"pgps_loopback"') = 0 then
                 raise;
@@ -37,8 +42,9 @@ begin
             return pgps_internal.ask_loopback(over_loopback.statement);
         end$body$;
     else
-        -- Whoever has the session may call dblink there, with any connection of the session by its name; this one is the owner's of pgps. So it
-        -- is there while no code of a user runs, and one that a user has made under its name is closed first.
+        -- Whoever has the session may call dblink there, with any connection of the session by its name; this one is
+        -- the owner's of pgps. So it is there while no code of a user runs, and one that a user has made under its name
+        -- is closed first.
         create or replace function pgps_internal.over_loopback(statement text) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         declare
@@ -70,8 +76,10 @@ begin
             v_pause double precision := 0.001;
             v_id bigint;
         begin
-            perform %1$I.dblink_exec('pgps_loopback', format('set lock_timeout = %%L; set statement_timeout = 0', current_setting('lock_timeout')));
-            v_pid := (select t.pid from %1$I.dblink('pgps_loopback', 'select pg_catalog.pg_backend_pid()') t(pid integer));
+            perform %1$I.dblink_exec('pgps_loopback',
+                format('set lock_timeout = %%L; set statement_timeout = 0', current_setting('lock_timeout')));
+            v_pid := (select t.pid
+                from %1$I.dblink('pgps_loopback', 'select pg_catalog.pg_backend_pid()') t(pid integer));
             perform %1$I.dblink_send_query('pgps_loopback', wait_for_loopback.statement);
             while %1$I.dblink_is_busy('pgps_loopback') = 1 loop
                 perform pg_sleep(v_pause);
@@ -92,19 +100,23 @@ begin
     execute format($sql$create or replace function pgps_internal.limit_loopback() returns void
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
-            -- While it waits in libpq, this session hears nothing, neither of a cancellation nor of its statement timeout.
+            -- While it waits in libpq, this session hears nothing, neither of a cancellation nor of its statement
+            -- timeout.
             perform %1$I.dblink_exec('pgps_loopback', 'set lock_timeout = ''100ms''; set statement_timeout = ''1s''');
         end$body$ $sql$, v_schema);
 end
 $$;
-comment on function pgps_internal.has_loopback() is 'True when there is no need to open the session''s loopback connection: it is open and at rest';
+comment on function pgps_internal.has_loopback() is
+'True when there is no need to open the session''s loopback connection: it is open and at rest';
 comment on function pgps_internal.ask_loopback(text) is 'As over_loopback, on the connection that is there';
-comment on function pgps_internal.over_loopback(text) is 'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
+comment on function pgps_internal.over_loopback(text) is
+'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
 comment on function pgps_internal.close_loopback() is 'Closes the loopback connection, whatever it is about';
-comment on function pgps_internal.limit_loopback() is 'Sets how long a statement may take on the loopback connection before it is begun again with wait_for_loopback';
+comment on function pgps_internal.limit_loopback() is
+'Sets how long a statement may take on the loopback connection before it is begun again with wait_for_loopback';
 comment on function pgps_internal.wait_for_loopback(text) is
-'As over_loopback, for what takes long: this session can be cancelled meanwhile, its statement_timeout and lock_timeout hold, and
-what would wait for itself is found out. Errors: 55P03, 40P01, 57014, and those of the statement.';
+'As over_loopback, for what takes long: this session can be cancelled meanwhile, its statement_timeout and lock_timeout
+hold, and what would wait for itself is found out. Errors: 55P03, 40P01, 57014, and those of the statement.';
 
 create or replace function pgps_internal.check_loopback(pid integer) returns void
 language plpgsql
@@ -117,15 +129,19 @@ begin
     with recursive waits(pid, path) as (
         select check_loopback.pid, array[check_loopback.pid]
         union all
-        select b.pid, w.path || b.pid from waits w cross join lateral unnest(pg_blocking_pids(w.pid)) b(pid) where b.pid <> all (w.path)
+        select b.pid, w.path || b.pid from waits w cross join lateral unnest(pg_blocking_pids(w.pid)) b(pid)
+            where b.pid <> all (w.path)
     )
     select w.path into v_path from waits w where w.pid = pg_backend_pid() order by cardinality(w.path) limit 1;
     if cardinality(v_path) = 2 then
         raise exception 'an immediate event waits for a lock that its own transaction holds' using errcode = '55P03',
-            hint = 'It is published in a transaction of its own: publish it before you change or lock what it needs, or after that is committed.';
+            hint = 'It is published in a transaction of its own: publish it before you change or lock what it needs, '
+                'or after that is committed.';
     elsif v_path is not null then
-        raise exception 'an immediate event waits for process %, which waits for its publisher', v_path[2] using errcode = '40P01',
-            detail = format('Processes that wait for each other: %s.', array_to_string(v_path, ', ')), hint = 'Roll back and try again.';
+        raise exception 'an immediate event waits for process %, which waits for its publisher', v_path[2]
+            using errcode = '40P01',
+            detail = format('Processes that wait for each other: %s.', array_to_string(v_path, ', ')),
+            hint = 'Roll back and try again.';
     end if;
 end
 $$;
@@ -138,26 +154,33 @@ set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 as $$
 declare
     v_conninfo text := pgps_internal.setting('loopback');
-    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'dblink');
+    v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
+        where e.extname = 'dblink');
 begin
     if v_conninfo = '' then
-        v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')), ' ')
-            from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))), ('port', current_setting('port')),
-                ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key, value));
+        v_conninfo := (select string_agg(format('%s=''%s''', p.key, replace(replace(p.value, '\', '\\'), '''', '\''')),
+            ' ')
+            from (values ('host', trim(split_part(current_setting('unix_socket_directories'), ',', 1))),
+                ('port', current_setting('port')),
+                ('dbname', current_database()), ('user', current_user), ('application_name', 'pgps-loopback')) p(key,
+                    value));
     end if;
     perform pgps_internal.close_loopback();
     begin
         execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
         perform pgps_internal.limit_loopback();
         -- When this session is killed, what it has waited for over there ends as well.
-        execute format('select %I.dblink_exec(%L, %L)', v_schema, 'pgps_loopback', 'set client_connection_check_interval = ''1s''; set idle_session_timeout = 0');
+        execute format('select %I.dblink_exec(%L, %L)', v_schema, 'pgps_loopback',
+            'set client_connection_check_interval = ''1s''; set idle_session_timeout = 0');
     exception when others then
         raise exception 'immediate events need a loopback connection: %', sqlerrm
-        using errcode = '08001', hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
+        using errcode = '08001',
+            hint = 'Set it as an administrator: select pgps.configure(''loopback'', ''host=… user=… passfile=…'').';
     end;
 end
 $$;
-comment on function pgps_internal.open_loopback() is 'Opens the session''s loopback connection, anew if there is one, as the owner of pgps; 08001 when it cannot';
+comment on function pgps_internal.open_loopback() is
+'Opens the session''s loopback connection, anew if there is one, as the owner of pgps; 08001 when it cannot';
 
 create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
 language plpgsql
@@ -176,12 +199,17 @@ begin
         perform pgps_internal.open_loopback();
     end if;
     if (args ->> 'whole')::boolean then
-        return pgps_internal.over_loopback(format('select pgps_internal.bring_%s(%L, %L, %L, %L, %L, %L, %L)', v_type.type_id, args ->> 'payload', caller,
-            args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true), current_setting('timezone')));
+        return pgps_internal.over_loopback(format('select pgps_internal.bring_%s(%L, %L, %L, %L, %L, %L, %L)',
+            v_type.type_id, args ->> 'payload', caller,
+            args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true),
+            current_setting('timezone')));
     end if;
-    return pgps_internal.over_loopback(format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L)', caller, v_type.name,
-        args ->> 'payload', args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', v_raiser, v_handler, current_setting('pgps.client', true),
-        (select jsonb_object_agg(k, current_setting(k)) from unnest(array['datestyle', 'intervalstyle', 'timezone', 'lc_monetary']) k)));
+    return pgps_internal.over_loopback(format('select pgps_internal.publish_as(%L, %L, %L, %L, %L, %L, %L, %L, %L, %L)',
+        caller, v_type.name,
+        args ->> 'payload', args ->> 'producer', args ->> 'producer_seq', args ->> 'reliability', v_raiser, v_handler,
+        current_setting('pgps.client', true),
+        (select jsonb_object_agg(k, current_setting(k))
+            from unnest(array['datestyle', 'intervalstyle', 'timezone', 'lc_monetary']) k)));
 end
 $$;
 comment on function pgps_internal.do_publish_immediately(name, jsonb) is
@@ -198,9 +226,12 @@ declare
     v_set text;
 begin
     -- An assignment: a PERFORM would be a statement to run.
-    v_set := concat(set_config('pgps.raiser', coalesce(assume.raiser, ''), true), set_config('pgps.visibility', 'deferred', true),
-        set_config('pgps.act_as', assume.publisher, true), set_config('pgps.reliability', coalesce(assume.reliability, ''), true),
-        set_config('pgps.handler', coalesce(assume.handler, ''), true), set_config('pgps.client', coalesce(assume.client, ''), true),
+    v_set := concat(set_config('pgps.raiser', coalesce(assume.raiser, ''), true),
+        set_config('pgps.visibility', 'deferred', true),
+        set_config('pgps.act_as', assume.publisher, true),
+            set_config('pgps.reliability', coalesce(assume.reliability, ''), true),
+        set_config('pgps.handler', coalesce(assume.handler, ''), true),
+            set_config('pgps.client', coalesce(assume.client, ''), true),
         set_config('pgps.carried', case when v_carries then 'on' else '' end, true));
     if coalesce(assume.reliability, (assume.event_type).reliability) = 'non-guaranteed' then
         -- At most once, and soon: nobody waits for the disk.
@@ -210,13 +241,16 @@ begin
 end
 $$;
 comment on function pgps_internal.assume(pgps_internal.event_type, name, text, text, text, text) is
-'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction that raised it; client: the client that did. Returns whether it is to be carried to direct clients.';
+'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction
+that raised it; client: the client that did. Returns whether it is to be carried to direct clients.';
 
 drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer);
-drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer, jsonb);
+drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer,
+    jsonb);
 
 create or replace function pgps_internal.publish_as(
-    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text, handler text, client text,
+    publisher name, event_type text, payload jsonb, producer text, producer_seq bigint, reliability text, raiser text,
+    handler text, client text,
     settings jsonb
 ) returns bigint
 language plpgsql
@@ -227,9 +261,11 @@ declare
     v_carries boolean;
 begin
     -- 01/02/2024 is the day that it is for the publisher.
-    perform set_config(e.key, e.value, true) from jsonb_each_text(publish_as.settings) e where current_setting(e.key) <> e.value;
+    perform set_config(e.key, e.value, true) from jsonb_each_text(publish_as.settings) e
+        where current_setting(e.key) <> e.value;
     select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
-    v_carries := pgps_internal.assume(v_type, publish_as.publisher, publish_as.reliability, publish_as.raiser, publish_as.handler, publish_as.client);
+    v_carries := pgps_internal.assume(v_type, publish_as.publisher, publish_as.reliability, publish_as.raiser,
+        publish_as.handler, publish_as.client);
     perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
         format('pgps_event.%I', publish_as.event_type));
     if v_carries then
@@ -239,8 +275,8 @@ begin
 end
 $$;
 comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, jsonb) is
-'On the loopback connection: publishes objects with the rights of publisher, see assume; settings: those of the publisher''s session under which text
-becomes values';
+'On the loopback connection: publishes objects with the rights of publisher, see assume; settings: those of the
+publisher''s session under which text becomes values';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
@@ -260,7 +296,8 @@ comment on function pgps_internal.note_publisher() is 'After a publishing statem
 
 create or replace function pgps_internal.forward_stage() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set intervalstyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
+set search_path = pg_catalog, pg_temp set datestyle = 'ISO, '
+    'YMD' set intervalstyle = postgres set extra_float_digits = 1 set lc_monetary = 'C'
 as $$
 declare
     v_events jsonb := (select jsonb_agg(to_jsonb(pgps_row)) from staged pgps_row);
@@ -272,6 +309,7 @@ begin
     return null;
 end
 $$;
-comment on function pgps_internal.forward_stage() is 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
+comment on function pgps_internal.forward_stage() is
+'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
 
 revoke all on all functions in schema pgps_internal from public;

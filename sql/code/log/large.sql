@@ -1,6 +1,7 @@
--- A transaction too large for a batch is matched in parts: batches of bounded size, cut by event ids, that are noted in one transaction of the
--- dispatcher and so become visible together. No statement, array or row ever holds all of it, and who has a time limit for statements calls part
--- by part: pgps.dispatch_batch, pgps.dispatch_large, pgps.dispatch_next_part. See docs/decisions/0025-large-transactions.md.
+-- A transaction too large for a batch is matched in parts: batches of bounded size, cut by event ids, that are noted in
+-- one transaction of the dispatcher and so become visible together. No statement, array or row ever holds all of it,
+-- and who has a time limit for statements calls part by part: pgps.dispatch_batch, pgps.dispatch_large,
+-- pgps.dispatch_next_part. See docs/decisions/0025-large-transactions.md.
 -- Locks: those of dispatch, until the transaction ends.
 -- Writes: large_part.
 
@@ -40,14 +41,16 @@ begin
     -- A client that is registered gets a statement as one occurrence, so that nothing is cut inside one.
     select range_agg(int8range(c.lo, c.hi, '(]')) into v_whole
     from unnest(part_bounds.parts) p join pgps_internal.control c on c.xid = any (p.xids) and c.type_id = p.type_id
-    where c.lo < c.hi and exists (select from pgps_internal.feature f where f.type_id = p.type_id and f.name = 'registration');
+    where c.lo < c.hi and exists (select from pgps_internal.feature f where f.type_id = p.type_id
+        and f.name = 'registration');
     -- At multiples of the size: a part then lies in one segment of the log.
     return v_lowest || array(
         select b from generate_series((v_lowest / v_size + 1) * v_size, v_upper - 1, v_size) b
         where v_whole is null or not b <@ v_whole order by b) || v_upper;
 end
 $$;
-comment on function pgps_internal.part_bounds(pgps_internal.part[]) is 'The event ids at which a large transaction is cut, its lowest first, the one behind its highest last';
+comment on function pgps_internal.part_bounds(pgps_internal.part[]) is
+'The event ids at which a large transaction is cut, its lowest first, the one behind its highest last';
 
 create or replace function pgps_internal.open_parts(cut pgps_internal.cut) returns bigint
 language plpgsql
@@ -58,7 +61,8 @@ declare
     v_largest bigint;
 begin
     with split as (
-        select p.type_id, k, range_agg(int8range(greatest(lower(r), v_bounds[k]), least(upper(r), v_bounds[k + 1]))) as ranges
+        select p.type_id, k, range_agg(int8range(greatest(lower(r), v_bounds[k]),
+            least(upper(r), v_bounds[k + 1]))) as ranges
         from unnest((open_parts.cut).parts) p
         cross join lateral unnest(p.ranges) r
         cross join lateral generate_series(width_bucket(lower(r), v_bounds), width_bucket(upper(r) - 1, v_bounds)) k
@@ -92,21 +96,24 @@ begin
         perform pgps_internal.note_batch(v_batch);
     end if;
     for v_part in
-        delete from pgps_internal.large_part p where p.batch_id = dispatch_large_part.batch_id returning p.type_id, p.xids, p.ranges
+        delete from pgps_internal.large_part p where p.batch_id = dispatch_large_part.batch_id returning p.type_id,
+            p.xids, p.ranges
     loop
         v_events := v_events + pgps_internal.dispatch_part(dispatch_large_part.batch_id, v_part);
     end loop;
     return v_events;
 end
 $$;
-comment on function pgps_internal.dispatch_large_part(bigint) is 'Matches one part of a large transaction as a batch of its own; returns how many events';
+comment on function pgps_internal.dispatch_large_part(bigint) is
+'Matches one part of a large transaction as a batch of its own; returns how many events';
 
 create or replace function pgps_internal.most_at_once() returns integer
 language sql stable
 set search_path = pg_catalog, pg_temp
 -- A worker has a time limit for each statement: what is larger is large, and is matched in parts.
 as $$ select least(pgps_internal.setting('max_batch_events')::integer, 10000) $$;
-comment on function pgps_internal.most_at_once() is 'How many events a batch of a worker has at most: the setting max_batch_events, but no more than 10,000';
+comment on function pgps_internal.most_at_once() is
+'How many events a batch of a worker has at most: the setting max_batch_events, but no more than 10,000';
 
 create or replace function pgps.dispatch_batch(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -158,10 +165,10 @@ begin
 end
 $$;
 comment on function pgps.dispatch_batch(integer) is
-'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting max_batch_events, 10,000
-at most. Of a
-transaction too large for one statement it returns the number of events, negative, and leaves it to be dispatched with
-pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not positive, 42501.';
+'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting
+max_batch_events, 10,000 at most. Of a transaction too large for one statement it returns the number of events,
+negative, and leaves it to be dispatched with pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not
+positive, 42501.';
 
 create or replace function pgps.dispatch_large(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -186,11 +193,11 @@ begin
 end
 $$;
 comment on function pgps.dispatch_large(integer) is
-'For a worker: begins to dispatch what pgps.dispatch_batch(max_events) found too large; returns how many events the largest part has, 0 = nothing
-waits any more. In the same transaction pgps.dispatch_next_part() matches part after part until it returns null: the parts become visible together
-when the transaction commits, and none of them takes longer than a batch. Other dispatchers wait for it. Needs pgps_worker or pgps_admin.
-null: as in dispatch_batch.
-Errors: 22023 not positive, 42501.';
+'For a worker: begins to dispatch what pgps.dispatch_batch(max_events) found too large; returns how many events the
+largest part has, 0 = nothing waits any more. In the same transaction pgps.dispatch_next_part() matches part after part
+until it returns null: the parts become visible together when the transaction commits, and none of them takes longer
+than a batch. Other dispatchers wait for it. Needs pgps_worker or pgps_admin. null: as in dispatch_batch. Errors: 22023
+not positive, 42501.';
 
 create or replace function pgps.dispatch_next_part() returns bigint
 language plpgsql security definer
@@ -202,20 +209,24 @@ declare
     v_events bigint;
 begin
     lock table only pgps_internal.batch in share row exclusive mode;
-    v_events := (select pgps_internal.dispatch_large_part(min(p.batch_id)) from pgps_internal.large_part p having count(*) > 0);
+    v_events := (select pgps_internal.dispatch_large_part(min(p.batch_id)) from pgps_internal.large_part p
+        having count(*) > 0);
     if v_events is not null and not exists (select from pgps_internal.large_part) then
         v_last := pgps_internal.last_batch();
         -- Only the parts of one transaction have the same snapshots and the same end.
         perform pgps_internal.note_matched(coalesce((select b.batch_id from pgps_internal.batch b
-            where b.snapshot::text <> v_last.snapshot::text or b.upto is distinct from v_last.upto order by b.batch_id desc limit 1), 0));
+            where b.snapshot::text <> v_last.snapshot::text or b.upto is distinct from v_last.upto
+                order by b.batch_id desc limit 1), 0));
     end if;
     return v_events;
 end
 $$;
 comment on function pgps.dispatch_next_part() is
-'For a worker: matches the next part of what pgps.dispatch_large has begun in this transaction; returns how many events, null when none is left.
-Needs pgps_worker or pgps_admin. Errors: 42501.';
+'For a worker: matches the next part of what pgps.dispatch_large has begun in this transaction; returns how many events,
+null when none is left. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
-revoke all on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part() from public;
-grant execute on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part() to pgps_worker, pgps_admin;
+revoke all on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part()
+    from public;
+grant execute on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer),
+    pgps.dispatch_next_part() to pgps_worker, pgps_admin;

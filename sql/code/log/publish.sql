@@ -1,5 +1,6 @@
--- Publication. There is no trigger on it: an INSERT into an endpoint is rewritten by a rule into one statement that inserts into the log and,
--- when all rows are in, one row into the control queue. It is planned with the INSERT and kept with its plan (decision 0011).
+-- Publication. There is no trigger on it: an INSERT into an endpoint is rewritten by a rule into one statement that
+-- inserts into the log and, when all rows are in, one row into the control queue. It is planned with the INSERT and
+-- kept with its plan (decision 0011).
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
 -- Writes: control, receipt; by name: the log of a type (generated), its endpoint.
 
@@ -8,51 +9,61 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- "opened" is asked before the statement's first number is drawn, "recorded" runs when the statement has ended (PostgreSQL does so
-    -- with what writes in a WITH and is not read): its events are those of its transaction from lo to hi, among the numbers others
-    -- drew meanwhile. VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
-    -- All columns of the control queue in their order: there is one plan node less then.
-    -- The publisher is who has the privilege that pgps.advertise grants; a superuser, who has every privilege, is looked up.
-    -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher has said in the last five seconds
-    -- that it sleeps (wake.sql): one that begins, or falls asleep, looks until all that run then have ended. PostgreSQL sends it when the
-    -- transaction commits, and never if it does not; one that has sent it could not be prepared, so where that is possible it rings instead.
-    -- Clients registered for direct events are told likewise, and only when there are any: that, too, is a privilege (direct.sql).
+    -- "opened" is asked before the statement's first number is drawn, "recorded" runs when the statement has ended
+    -- (PostgreSQL does so with what writes in a WITH and is not read): its events are those of its transaction from lo
+    -- to hi, among the numbers others drew meanwhile. VALUES, not SELECT: a rule with a SELECT could not follow upon
+    -- the publisher's own WITH ... DELETE ... RETURNING. All columns of the control queue in their order: there is one
+    -- plan node less then. The publisher is who has the privilege that pgps.advertise grants; a superuser, who has
+    -- every privilege, is looked up. NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only
+    -- when the dispatcher has said in the last five seconds that it sleeps (wake.sql): one that begins, or falls
+    -- asleep, looks until all that run then have ended. PostgreSQL sends it when the transaction commits, and never if
+    -- it does not; one that has sent it could not be prepared, so where that is possible it rings instead. Clients
+    -- registered for direct events are told likewise, and only when there are any: that, too, is a privilege
+    -- (direct.sql).
     return format($rule$
         with pgps_opened as materialized (
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
         ),
         pgps_recorded as (
-            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser, origin_id, handler, client_id)
+            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser,
+                origin_id, handler, client_id)
             select
                 pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
-                case when current_setting('pgps.act_as', true) <> '' or has_table_privilege('pgps_internal.control'::regclass, 'delete')
+                case when current_setting('pgps.act_as', true) <> ''
+                    or has_table_privilege('pgps_internal.control'::regclass, 'delete')
                         or not has_table_privilege(%2$L::regclass, 'references')
                     then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
                 case when coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then false
-                    when pg_sequence_last_value('pgps_internal.wake_seq'::regclass) < date_part('epoch', clock_timestamp()) - 5 then false
-                    when current_setting('max_prepared_transactions') = '0' then pg_notify('pgps_dispatch', '')::text = ''
+                    when pg_sequence_last_value('pgps_internal.wake_seq'::regclass)
+                        < date_part('epoch', clock_timestamp()) - 5 then false
+                    when current_setting('max_prepared_transactions') = '0'
+                        then pg_notify('pgps_dispatch', '')::text = ''
                     else pgps._ring() end,
                 case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
                     when 'guaranteed' then pgps._is_volatile(%1$s) else false end, pgps._clock(),
-                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end, null::integer,
+                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end,
+                    null::integer,
                 case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
                         and coalesce(current_setting('pgps.carried', true), '') = ''
                         and coalesce(nullif(current_setting('pgps.handler', true), ''), %5$L) <> 'any'
                         and pg_notify('pgps_direct_%1$s', concat_ws(' ', %1$s, o.lo + 1,
-                            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), pg_current_xact_id()))::text <> '' then null
+                            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass),
+                            pg_current_xact_id()))::text <> '' then null
                     else nullif(current_setting('pgps.handler', true), '') end,
                 case when current_setting('pgps.client', true) <> '' then current_setting('pgps.client')::bigint end
             from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
         )
         insert into %2$s (event_id, %3$s)
-        values (case when (select o.lo from pgps_opened o) >= 0 then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
-        (publication.event_type).type_id, (publication.event_type).log, pgps_internal.column_list((publication.event_type).endpoint),
+        values (case when (select o.lo from pgps_opened o) >= 0
+            then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
+        (publication.event_type).type_id, (publication.event_type).log,
+            pgps_internal.column_list((publication.event_type).endpoint),
         pgps_internal.column_list(publication.source, 'new.'), (publication.event_type).handler);
 end
 $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
-'The action of a rule on source (an endpoint, or an entry): what an INSERT INTO it comes to. The commit trigger and the control queue
-of the paper (section 5.2)';
+'The action of a rule on source (an endpoint, or an entry): what an INSERT INTO it comes to. The commit trigger and the
+control queue of the paper (section 5.2)';
 
 create or replace function pgps._is_volatile(type_id integer) returns boolean
 language plpgsql stable security definer
@@ -64,10 +75,14 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = _is_volatile.type_id;
     if v_type.reliability = 'non-guaranteed' then
         raise exception 'event type "%" is non-guaranteed: its events are gone after a crash', v_type.name
-        using errcode = '22023', hint = 'Publish it without GUARANTEED (reliability => null), or create a guaranteed event type for these events.';
+        using errcode = '22023',
+            hint = 'Publish it without GUARANTEED (reliability => null), or create a guaranteed event type for these '
+            'events.';
     elsif not v_type.persistent then
         raise exception 'event type "%" is not persistent: its events are gone after a crash', v_type.name
-        using errcode = '22023', hint = format('Publish it without GUARANTEED (reliability => null), or first: select pgps.alter_queue(%L, persistent => true)',
+        using errcode = '22023',
+            hint = format('Publish it without GUARANTEED (reliability => null), or first: select pgps.alter_queue(%L, '
+            'persistent => true)',
             v_type.name || '_in');
     end if;
     return false;
@@ -96,8 +111,8 @@ begin
 end
 $$;
 comment on function pgps._publisher(integer, name) is
-'Who publishes, for the control queue, where a privilege does not tell: a superuser, the loopback connection, or one who has not
-advertised. role: the current user of the statement. Errors: 55000.';
+'Who publishes, for the control queue, where a privilege does not tell: a superuser, the loopback connection, or one who
+has not advertised. role: the current user of the statement. Errors: 55000.';
 
 create or replace function pgps_internal.acting_publisher(role name) returns name
 language plpgsql stable
@@ -110,10 +125,12 @@ begin
         then current_setting('pgps.act_as')::name else acting_publisher.role end;
 end
 $$;
-comment on function pgps_internal.acting_publisher(name) is 'The role for which the loopback connection publishes; role itself everywhere else';
+comment on function pgps_internal.acting_publisher(name) is
+'The role for which the loopback connection publishes; role itself everywhere else';
 
 create or replace function pgps_internal.record(
-    type_ids integer[], los bigint[], his bigint[], publisher regrole, volatile boolean[], published_at timestamptz[], origin_ids integer[],
+    type_ids integer[], los bigint[], his bigint[], publisher regrole, volatile boolean[], published_at timestamptz[],
+    origin_ids integer[],
     are_news boolean
 ) returns void
 language plpgsql
@@ -126,10 +143,13 @@ begin
         coalesce(s.published_at, pgps_internal.clock()), s.origin_id
     from unnest(record.type_ids, record.los, record.his, record.volatile, record.published_at, record.origin_ids)
         s(type_id, lo, hi, volatile, published_at, origin_id);
-    -- One note for all statements of a type, since there may be thousands: who fetches it is given each event with its own statement.
+    -- One note for all statements of a type, since there may be thousands: who fetches it is given each event with its
+    -- own statement.
     if record.are_news then
-        select count(pg_notify('pgps_direct_' || t.type_id, concat_ws(' ', t.type_id, s.lo, s.hi, pg_current_xact_id()))::text) into v_told
-        from (select s.type_id, min(s.lo) as lo, max(s.hi) as hi from unnest(record.type_ids, record.los, record.his) s(type_id, lo, hi)
+        select count(pg_notify('pgps_direct_' || t.type_id,
+            concat_ws(' ', t.type_id, s.lo, s.hi, pg_current_xact_id()))::text) into v_told
+        from (select s.type_id, min(s.lo) as lo, max(s.hi) as hi
+            from unnest(record.type_ids, record.los, record.his) s(type_id, lo, hi)
             group by s.type_id) s
         join pgps_internal.event_type t using (type_id)
         where t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger');
@@ -137,11 +157,13 @@ begin
     perform pgps_internal.wake_dispatcher();
 end
 $$;
-comment on function pgps_internal.record(integer[], bigint[], bigint[], regrole, boolean[], timestamptz[], integer[], boolean) is
-'What the rule of an endpoint does besides the log, for events that come into it otherwise: over a link, or once they were refused. Writes the
-statements (their event types, first and last ids, and so on, place by place) into the control queue, tells clients that are registered for
-direct events, and wakes the dispatcher, both when the transaction commits. The rule (pgps_internal.publication) has this as text, since it is
-planned with the publisher''s statement; what is changed here is changed there. are_news: false when nobody here is to be told of them';
+comment on function pgps_internal.record(integer[], bigint[], bigint[], regrole, boolean[], timestamptz[], integer[],
+    boolean) is
+'What the rule of an endpoint does besides the log, for events that come into it otherwise: over a link, or once they
+were refused. Writes the statements (their event types, first and last ids, and so on, place by place) into the control
+queue, tells clients that are registered for direct events, and wakes the dispatcher, both when the transaction commits.
+The rule (pgps_internal.publication) has this as text, since it is planned with the publisher''s statement; what is
+changed here is changed there. are_news: false when nobody here is to be told of them';
 
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql
@@ -149,10 +171,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'cannot COPY into event type "%"', tg_table_name using errcode = '0A000',
-        hint = 'COPY into a temporary table, then INSERT INTO pgps_event.' || quote_ident(tg_table_name) || ' SELECT from it.';
+        hint = 'COPY into a temporary table, then INSERT INTO pgps_event.' || quote_ident(tg_table_name)
+            || ' SELECT from it.';
 end
 $$;
-comment on function pgps_internal.refuse_copy() is 'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
+comment on function pgps_internal.refuse_copy() is
+'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
 
 create or replace function pgps_internal.refuse_change() returns trigger
 language plpgsql
@@ -160,15 +184,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'cannot % event type "%": an event is published, and stays as it is', tg_op, tg_table_name
-    using errcode = '0A000', hint = format('Publish with INSERT INTO pgps_event.%1$I. What nobody needs any more goes by itself, the rest with: '
+    using errcode = '0A000', hint = format('Publish with INSERT INTO pgps_event.%1$I. What nobody needs any more goes '
+        'by itself, the rest with: '
         'select pgps.drop_event_type(%2$L, cascade => true)', tg_table_name, quote_ident(tg_table_name));
 end
 $$;
-comment on function pgps_internal.refuse_change() is 'UPDATE, DELETE and TRUNCATE of an endpoint: 0A000, for whoever has the right to them';
+comment on function pgps_internal.refuse_change() is
+'UPDATE, DELETE and TRUNCATE of an endpoint: 0A000, for whoever has the right to them';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need; so its own names are written out,
--- as in every public function of that kind: a better match for format(text, text) in a schema of the path would run as whoever calls.
+-- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need; so its own names
+-- are written out, as in every public function of that kind: a better match for format(text, text) in a schema of the
+-- path would run as whoever calls.
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.do_publication(caller name, args jsonb) returns jsonb
@@ -187,14 +214,17 @@ begin
     if args ->> 'producer' is not null then
         -- A concurrent publication of the same number makes this one wait until it commits or rolls back.
         insert into pgps_internal.receipt (type_id, publisher, producer, producer_seq)
-        values (v_type.type_id, quote_ident(caller)::regrole, args ->> 'producer', (args ->> 'producer_seq')::bigint) on conflict do nothing;
+        values (v_type.type_id, quote_ident(caller)::regrole, args ->> 'producer', (args ->> 'producer_seq')::bigint)
+            on conflict do nothing;
         v_taken := not found;
         if v_taken then
             select r.event_id into v_first from pgps_internal.receipt r
-            where r.type_id = v_type.type_id and r.publisher = quote_ident(caller)::regrole and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
+            where r.type_id = v_type.type_id and r.publisher = quote_ident(caller)::regrole
+                and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
         end if;
     end if;
-    return jsonb_build_object('name', v_type.name, 'visibility', v_type.visibility, 'taken', coalesce(v_taken, false), 'event_id', v_first);
+    return jsonb_build_object('name', v_type.name, 'visibility', v_type.visibility, 'taken', coalesce(v_taken, false),
+        'event_id', v_first);
 end
 $$;
 comment on function pgps_internal.do_publication(name, jsonb) is
@@ -210,13 +240,15 @@ begin
         using errcode = '42501', hint = format('Ask for INSERT on pgps_event.%s.', args ->> 'event_type');
     end if;
     update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
-    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id and r.publisher = quote_ident(caller)::regrole
+    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id
+        and r.publisher = quote_ident(caller)::regrole
         and r.producer = args ->> 'producer'
         and r.producer_seq = (args ->> 'producer_seq')::bigint and r.event_id is null;
     return currval('pgps_internal.event_id_seq');
 end
 $$;
-comment on function pgps_internal.do_published(name, jsonb) is 'End of pgps.publish: the id of the last event, noted for a repeat';
+comment on function pgps_internal.do_published(name, jsonb) is
+'End of pgps.publish: the id of the last event, noted for a repeat';
 
 create or replace function pgps._insert_events(
     event_type text, payload jsonb, producer text, producer_seq bigint, target text = null
@@ -225,26 +257,34 @@ language plpgsql
 as $$
 declare
     v_endpoint text := pg_catalog.format('pgps_event.%I', _insert_events.event_type);
-    v_keys text[] := array(select distinct k from pg_catalog.jsonb_array_elements(_insert_events.payload) e, pg_catalog.jsonb_object_keys(e) k order by k);
+    v_keys text[] := array(select distinct k from pg_catalog.jsonb_array_elements(_insert_events.payload) e,
+        pg_catalog.jsonb_object_keys(e) k order by k);
     v_columns text[];
     v_unknown text;
 begin
     select k into v_unknown from pg_catalog.unnest(v_keys) k
-    where k in ('_producer', '_producer_seq') and _insert_events.target is null or not exists (select from pg_catalog.pg_attribute a
+    where k in ('_producer', '_producer_seq') and _insert_events.target is null
+        or not exists (select from pg_catalog.pg_attribute a
         where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
     if v_unknown is not null then
-        raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown using errcode = '42703',
+        raise exception 'event type "%" has no attribute "%"', _insert_events.event_type, v_unknown
+            using errcode = '42703',
             hint = 'See the column attributes of pgps.event_types.';
     end if;
-    v_columns := pg_catalog.array_cat(v_keys, array(select c from pg_catalog.unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys)));
+    v_columns := pg_catalog.array_cat(v_keys,
+        array(select c from pg_catalog.unnest(array['_producer', '_producer_seq']) c where c <> all (v_keys)));
     -- One INSERT for all: an attribute that an object leaves out takes its default.
-    execute pg_catalog.format('insert into %s (%s) select %s from pg_catalog.jsonb_array_elements($1) with ordinality e(object, place)
-        cross join lateral pg_catalog.jsonb_populate_record(null::%s, e.object) r order by e.place', coalesce(_insert_events.target, v_endpoint),
-        (select pg_catalog.string_agg(pg_catalog.quote_ident(k), ', ' order by n) from pg_catalog.unnest(v_columns) with ordinality u(k, n)),
+    execute pg_catalog.format('insert into %s (%s) select %s from pg_catalog.jsonb_array_elements($1) with ordinality '
+        'e(object, place)
+        cross join lateral pg_catalog.jsonb_populate_record(null::%s, e.object) r order by e.place',
+            coalesce(_insert_events.target, v_endpoint),
+        (select pg_catalog.string_agg(pg_catalog.quote_ident(k), ', ' order by n)
+            from pg_catalog.unnest(v_columns) with ordinality u(k, n)),
         (select pg_catalog.string_agg(case
                 when k <> all (v_keys) then case k when '_producer' then '$2' else '$3' end
                 when d.adbin is null then 'r.' || pg_catalog.quote_ident(k)
-                else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k, k, pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
+                else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k, k,
+                    pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
             from pg_catalog.unnest(v_columns) with ordinality u(k, n)
             join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k and not a.attisdropped
             left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum), v_endpoint)
@@ -261,27 +301,35 @@ create or replace function pgps.publish(
 language plpgsql
 as $$
 declare
-    v_events jsonb := case pg_catalog.jsonb_typeof(publish.payload) when 'array' then publish.payload else pg_catalog.jsonb_build_array(publish.payload) end;
+    v_events jsonb := case pg_catalog.jsonb_typeof(publish.payload) when 'array' then publish.payload
+        else pg_catalog.jsonb_build_array(publish.payload) end;
     v_known jsonb;
-    v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer, 'producer_seq', publish.producer_seq);
+    v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer,
+        'producer_seq', publish.producer_seq);
     v_wrong text;
     v_handler text := coalesce(pg_catalog.current_setting('pgps.handler', true), '');
 begin
     if publish.payload is null then
-        raise exception 'the payload is null' using errcode = '22023', hint = 'Give a JSON object, or an array of objects.';
+        raise exception 'the payload is null' using errcode = '22023',
+            hint = 'Give a JSON object, or an array of objects.';
     elsif publish.visibility not in ('deferred', 'immediate') then
-        raise exception 'invalid visibility "%"', publish.visibility using errcode = '22023', hint = 'Use deferred or immediate.';
+        raise exception 'invalid visibility "%"', publish.visibility using errcode = '22023',
+            hint = 'Use deferred or immediate.';
     elsif publish.reliability not in ('guaranteed', 'non-guaranteed') then
-        raise exception 'invalid reliability "%"', publish.reliability using errcode = '22023', hint = 'Use guaranteed or non-guaranteed.';
+        raise exception 'invalid reliability "%"', publish.reliability using errcode = '22023',
+            hint = 'Use guaranteed or non-guaranteed.';
     elsif publish.handler not in ('all', 'any', 'raiser') then
-        raise exception 'invalid handler "%"', publish.handler using errcode = '22023', hint = 'Use all, any or raiser.';
+        raise exception 'invalid handler "%"', publish.handler using errcode = '22023',
+            hint = 'Use all, any or raiser.';
     elsif (publish.producer is null) <> (publish.producer_seq is null) then
-        raise exception 'producer and producer_seq belong together' using errcode = '22023', hint = 'Give both or neither.';
+        raise exception 'producer and producer_seq belong together' using errcode = '22023',
+            hint = 'Give both or neither.';
     elsif publish.producer is not null and pg_catalog.jsonb_array_length(v_events) <> 1 then
         raise exception 'a producer number stands for one event, not for %', pg_catalog.jsonb_array_length(v_events)
         using errcode = '22023', hint = 'Publish one event a number, or INSERT with _producer and _producer_seq.';
     end if;
-    select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
+    select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e
+        where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
     if v_wrong is not null then
         raise exception 'the payload has a JSON % where an object is wanted', v_wrong
         using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
@@ -296,7 +344,8 @@ begin
         return (pgps._call('publish_immediately', v_key || pg_catalog.jsonb_build_object('payload', v_events,
             'reliability', publish.reliability, 'handler', publish.handler)) #>> '{}')::bigint;
     end if;
-    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true), pg_catalog.set_config('pgps.visibility', 'deferred', true),
+    perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true),
+        pg_catalog.set_config('pgps.visibility', 'deferred', true),
         pg_catalog.set_config('pgps.handler', coalesce(publish.handler, v_handler), true);
     perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
     perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true),
@@ -306,10 +355,10 @@ end
 $$;
 comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
-visibility, reliability, handler: null = as the event type says (handler: as the setting pgps.handler says, first). producer and producer_seq: a repeated call publishes nothing
-and returns the id given the first time; a concurrent one waits for the first.
-Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023 also when an event is to be guaranteed whose
-type is not, or is not persistent, 23xxx, 42501, 55000.';
+visibility, reliability, handler: null = as the event type says (handler: as the setting pgps.handler says, first).
+producer and producer_seq: a repeated call publishes nothing and returns the id given the first time; a concurrent one
+waits for the first. Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
+also when an event is to be guaranteed whose type is not, or is not persistent, 23xxx, 42501, 55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Immediate events: a transaction of their own, over a loopback connection that the session keeps

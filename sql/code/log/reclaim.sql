@@ -12,7 +12,8 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w where w.type_id = has_undelivered.type_id)
+    return exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+        where w.type_id = has_undelivered.type_id)
         or exists (select from pgps_internal.batch_type b
             where b.type_id = has_undelivered.type_id and b.batch_id > pgps_internal.low_batch(has_undelivered.type_id))
         or exists (select from pgps_internal.failure f where f.type_id = has_undelivered.type_id);
@@ -37,7 +38,8 @@ begin
     select b.* into v_next from pgps_internal.batch b where b.batch_id > as_of.low order by b.batch_id limit 1;
     -- Parts of one large transaction have the same snapshots: in the middle of it, what came before it counts. So it
     -- does when the row of the batch is gone with its segment.
-    if v_at.batch_id is null or v_at.snapshot::text = v_next.snapshot::text and v_at.upto is not distinct from v_next.upto then
+    if v_at.batch_id is null or v_at.snapshot::text = v_next.snapshot::text
+        and v_at.upto is not distinct from v_next.upto then
         v_at := v_next;
         v_at.snapshot := v_next.previous;
         v_at.upto := null;
@@ -47,9 +49,8 @@ begin
 end
 $$;
 comment on function pgps_internal.as_of(bigint) is
-'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up
-to low. Null when that cannot
-be told, before a restore.';
+'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up to
+low. Null when that cannot be told, before a restore.';
 
 create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
 language plpgsql stable
@@ -68,18 +69,21 @@ begin
     v_at := pgps_internal.as_of(is_past.low);
     if v_at.batch_id is not null then
         -- The newest event first: a segment that somebody needs is mostly found out by it.
-        execute format('select not pgps_internal.is_dispatched(l.xid, l.event_id, $1) from %s l order by l.event_id desc limit 1', is_past.segment)
+        execute format('select not pgps_internal.is_dispatched(l.xid, l.event_id, $1) from %s l order by l.event_id '
+            'desc limit 1', is_past.segment)
         using v_at into v_needed;
         if v_needed is not false then
             return v_needed is null;
         end if;
-        execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1))', is_past.segment)
+        execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1))',
+            is_past.segment)
         using v_at into v_needed;
         return not v_needed;
     end if;
     select coalesce(range_agg(r), '{}') into v_pending
     from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = is_past.type_id and b.batch_id > is_past.low;
-    execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1) or l.event_id <@ $2)',
+    execute format('select exists (select from %s l where not pgps_internal.is_dispatched(l.xid, l.event_id, $1) or '
+        'l.event_id <@ $2)',
         is_past.segment) using pgps_internal.last_batch(), v_pending into v_needed;
     return not v_needed;
 end
@@ -107,7 +111,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot integer;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / pgps_internal.segment_size('control')) % 4;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'),
+        0) / pgps_internal.segment_size('control')) % 4;
     v_segment regclass;
     v_low bigint;
     v_reclaimed bigint := 0;
@@ -155,7 +160,8 @@ declare
     v_top bigint;
     v_reclaimed bigint := 0;
 begin
-    select l.key, l.size into strict v_key, v_size from pgps_internal.ledgers() l where l.ledger = reclaim_ledger.ledger;
+    select l.key, l.size into strict v_key, v_size from pgps_internal.ledgers() l
+        where l.ledger = reclaim_ledger.ledger;
     for v_slot in 0..3 loop
         v_segment := format('pgps_internal.%I', reclaim_ledger.ledger || '_' || v_slot);
         continue when v_slot = (reclaim_ledger.newest / v_size) % 4 or pg_relation_size(v_segment) = 0;
@@ -171,8 +177,8 @@ begin
 end
 $$;
 comment on function pgps_internal.reclaim_ledger(text, bigint, bigint) is
-'Truncates the segments of a ledger (see pgps_internal.ledgers) whose rows are all at or below low, and that newest is not in; what must outlive
-them is carried over first';
+'Truncates the segments of a ledger (see pgps_internal.ledgers) whose rows are all at or below low, and that newest is
+not in; what must outlive them is carried over first';
 
 create or replace function pgps_internal.logs_use(slot integer) returns boolean
 language plpgsql stable
@@ -206,13 +212,15 @@ declare
     v_statement record;
     v_needed boolean;
 begin
-    execute format('select exists (select from %s c where not pgps_internal.is_dispatched(c.xid, c.hi, $1))', control_is_past.segment)
+    execute format('select exists (select from %s c where not pgps_internal.is_dispatched(c.xid, c.hi, $1))',
+        control_is_past.segment)
     using pgps_internal.last_batch() into v_needed;
     if v_needed then
         return false;
     end if;
     -- Statements that began in another segment, of which there are a few: their events may be there still.
-    for v_statement in execute format('select c.lo, c.hi, t.log from %s c join pgps_internal.event_type t using (type_id) where c.lo / 65536 < c.hi / 65536',
+    for v_statement in execute format('select c.lo, c.hi, t.log from %s c join pgps_internal.event_type t using '
+        '(type_id) where c.lo / 65536 < c.hi / 65536',
         control_is_past.segment)
     loop
         execute format('select exists (select from %s l where l.event_id >= $1 and l.event_id <= $2)', v_statement.log)
@@ -235,7 +243,8 @@ as $$
 declare
     v_slot integer;
     v_segment regclass;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / pgps_internal.segment_size('control')) % 4;
+    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'),
+        0) / pgps_internal.segment_size('control')) % 4;
     v_reclaimed bigint := 0;
 begin
     -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others
@@ -268,11 +277,14 @@ begin
         return;
     end if;
     -- Whoever shares the type: of them an index has the event, of all together none.
-    v_shared := array(select m.subscription_id from pgps_internal.member m where m.type_id = (reclaim_kept.event_type).type_id and m.takes_batch);
-    execute format('delete from %1$s k where not exists (select from pgps_internal.failure f where f.type_id = $1 and f.event_id = k.event_id)
+    v_shared := array(select m.subscription_id from pgps_internal.member m
+        where m.type_id = (reclaim_kept.event_type).type_id and m.takes_batch);
+    execute format('delete from %1$s k where not exists (select from pgps_internal.failure f where f.type_id = $1 and '
+        'f.event_id = k.event_id)
         and not exists (select from pgps_internal.discarded d where d.type_id = $1 and d.event_id = k.event_id)
         and not exists (select from %2$s l where l.event_id = k.event_id)
-        and ($2 = ''{}'' or not exists (select from pgps_internal.share s where s.subscription_id = any ($2) and s.event_id = k.event_id))',
+        and ($2 = ''{}'' or not exists (select from pgps_internal.share s where s.subscription_id = any ($2) and '
+            's.event_id = k.event_id))',
         v_kept, (reclaim_kept.event_type).log)
     using (reclaim_kept.event_type).type_id, v_shared;
 end
@@ -290,10 +302,12 @@ begin
     execute format('with recursive has (id) as (
             (select r.subscription_id from pgps_internal.%1$I r order by r.subscription_id limit 1)
             union all
-            select (select r.subscription_id from pgps_internal.%1$I r where r.subscription_id > h.id order by r.subscription_id limit 1)
+            select (select r.subscription_id from pgps_internal.%1$I r where r.subscription_id > h.id order by '
+                'r.subscription_id limit 1)
             from has h where h.id is not null)
         delete from pgps_internal.%1$I r using has h
-        where r.subscription_id = h.id and not exists (select from pgps_internal.subscription s where s.subscription_id = h.id)',
+        where r.subscription_id = h.id and not exists (select from pgps_internal.subscription s where '
+            's.subscription_id = h.id)',
         sweep_orphans.relation);
 end
 $$;
@@ -316,21 +330,25 @@ begin
         select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
         from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
         if v_retention is not null then
-            execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1', v_type.name || '_audit') using v_retention;
+            execute format('delete from pgps_internal.%I a where a.pgps_published_at < pgps_internal.clock() - $1',
+                v_type.name || '_audit') using v_retention;
         end if;
         delete from pgps_internal.delivered d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id and d.matched_at < pgps_internal.clock() - q.retention;
+        where q.type_id = v_type.type_id and q.kind = 'out' and d.type_id = q.type_id
+            and d.matched_at < pgps_internal.clock() - q.retention;
         delete from pgps_internal.former f using pgps_internal.queue q
         where q.type_id = v_type.type_id and q.kind = 'out' and f.type_id = q.type_id
             and (not q.auditable or f.ended_at < pgps_internal.clock() - q.retention);
         delete from pgps_internal.discarded d using pgps_internal.queue q
-        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id and d.settled_at < pgps_internal.clock() - q.retention;
+        where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id
+            and d.settled_at < pgps_internal.clock() - q.retention;
         v_stage := to_regclass(format('pgps_internal.%I', v_type.name || '_stage'));
         if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
             execute format('truncate %s', v_stage);
         end if;
         if v_type.dedupe_retention is not null then
-            delete from pgps_internal.receipt r where r.type_id = v_type.type_id and r.published_at < pgps_internal.clock() - v_type.dedupe_retention;
+            delete from pgps_internal.receipt r where r.type_id = v_type.type_id
+                and r.published_at < pgps_internal.clock() - v_type.dedupe_retention;
         end if;
     end loop;
 end
@@ -363,7 +381,8 @@ begin
             return v_reclaimed;
         end if;
     end loop;
-    if exists (select from pg_class c where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
+    if exists (select from pg_class c
+        where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
             where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0)
             and pgps_internal.may_truncate() then
         -- Deliveries first: a batch and its types must not go before what refers to them.
@@ -378,9 +397,9 @@ begin
 end
 $$;
 comment on function pgps.reclaim(integer) is
-'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of
-segments back that no
-subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
+'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of segments
+back that no subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next
+call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.reclaim(integer) from public;

@@ -1,5 +1,6 @@
--- What came over a link and is no event here: refused by this broker's constraints, or a gap. Part of pgps.retry_exception and
--- pgps.discard_exception. Locks: the rows; to retry those of receiving, the turns of receiving (shared) and of their origins.
+-- What came over a link and is no event here: refused by this broker's constraints, or a gap. Part of
+-- pgps.retry_exception and pgps.discard_exception. Locks: the rows; to retry those of receiving, the turns of receiving
+-- (shared) and of their origins.
 -- Writes: arrival, discarded, rejected; by name: the log of a type.
 
 create or replace function pgps_internal.is_of_link(args jsonb) returns boolean
@@ -8,9 +9,11 @@ set search_path = pg_catalog, pg_temp
 as $$
     select args ->> 'event_type' is null and args ->> 'event_id' is null
         or coalesce(args ->> 'subscription' like 'link %', false)
-            and not exists (select from pgps_internal.subscription s where s.name = pgps_internal.fold(args ->> 'subscription'))
+            and not exists (select from pgps_internal.subscription s
+                where s.name = pgps_internal.fold(args ->> 'subscription'))
 $$;
-comment on function pgps_internal.is_of_link(jsonb) is 'True when a call about exceptions can only mean what came over links';
+comment on function pgps_internal.is_of_link(jsonb) is
+'True when a call about exceptions can only mean what came over links';
 
 create or replace function pgps_internal.choose_refused(caller name, args jsonb) returns setof pgps_internal.rejected
 language plpgsql
@@ -29,30 +32,36 @@ begin
     end if;
     return query
     select r.* from pgps_internal.rejected r
-    where r.type_id is not distinct from v_type and (args ->> 'event_id' is null or r.origin_event = (args ->> 'event_id')::bigint)
+    where r.type_id is not distinct from v_type
+        and (args ->> 'event_id' is null or r.origin_event = (args ->> 'event_id')::bigint)
         and (args ->> 'subscription' is null or format('link %s', r.neighbour) = args ->> 'subscription')
     order by r.origin_id, r.origin_batch, r.origin_event
     for update of r;
 end
 $$;
 comment on function pgps_internal.choose_refused(name, jsonb) is
-'The refused events, or gaps (without an event type), that a call is about, locked, in the order of their origins; none unless caller is an administrator';
+'The refused events, or gaps (without an event type), that a call is about, locked, in the order of their origins; none
+unless caller is an administrator';
 
 create or replace function pgps_internal.discard_refused(caller name, args jsonb) returns bigint
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
     with gone as (
-        delete from pgps_internal.rejected r using pgps_internal.choose_refused(caller, args) c where r.rejected_id = c.rejected_id returning r.*
+        delete from pgps_internal.rejected r using pgps_internal.choose_refused(caller, args) c
+            where r.rejected_id = c.rejected_id returning r.*
     ),
     kept as (
-        insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at, state)
-        select g.type_id, format('link %s', g.neighbour), g.origin_event, g.attempts, g.sqlstate, g.error, g.failed_at, 'discarded'
+        insert into pgps_internal.discarded (type_id, subscription, event_id, attempts, sqlstate, error, failed_at,
+            state)
+        select g.type_id, format('link %s', g.neighbour), g.origin_event, g.attempts, g.sqlstate, g.error, g.failed_at,
+            'discarded'
         from gone g join pgps_internal.queue q on q.type_id = g.type_id and q.kind = 'exception' and q.auditable
     )
     select count(*) from gone
 $$;
-comment on function pgps_internal.discard_refused(name, jsonb) is 'Drops refused events, or acknowledges gaps; returns how many';
+comment on function pgps_internal.discard_refused(name, jsonb) is
+'Drops refused events, or acknowledges gaps; returns how many';
 
 create or replace function pgps_internal.retry_refused(caller name, args jsonb) returns bigint
 language plpgsql
@@ -79,7 +88,8 @@ begin
     return v_count;
 end
 $$;
-comment on function pgps_internal.retry_refused(name, jsonb) is 'Publishes refused events that this broker takes now; returns how many. Errors: 55000 a gap.';
+comment on function pgps_internal.retry_refused(name, jsonb) is
+'Publishes refused events that this broker takes now; returns how many. Errors: 55000 a gap.';
 
 create or replace function pgps_internal.publish_refused(refused pgps_internal.rejected) returns boolean
 language plpgsql
@@ -98,28 +108,36 @@ begin
     select string_agg(format(', %I', a.name), '') into v_columns from pgps_internal.attributes_of(v_type.endpoint) a
     where (publish_refused.refused).payload ? a.name;
     begin
-        execute format('insert into %s (event_id, pgps_origin_event%s) select $1, $2%s from jsonb_populate_record(null::%s, $3)',
+        execute format('insert into %s (event_id, pgps_origin_event%s) select $1, $2%s from '
+            'jsonb_populate_record(null::%s, $3)',
             v_type.log, v_columns, v_columns, v_type.endpoint)
         using v_id, (publish_refused.refused).origin_event, (publish_refused.refused).payload;
     exception when integrity_constraint_violation or data_exception then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-        update pgps_internal.rejected r set attempts = r.attempts + 1, sqlstate = v_state, error = v_error, failed_at = pgps_internal.clock()
+        update pgps_internal.rejected r set attempts = r.attempts + 1, sqlstate = v_state, error = v_error,
+            failed_at = pgps_internal.clock()
         where r.rejected_id = (publish_refused.refused).rejected_id;
         return false;
     end;
-    perform pgps_internal.record(array[v_type.type_id], array[v_id], array[v_id], (publish_refused.refused).publisher, null,
+    perform pgps_internal.record(array[v_type.type_id], array[v_id], array[v_id], (publish_refused.refused).publisher,
+        null,
         array[(publish_refused.refused).published_at], array[(publish_refused.refused).origin_id], true);
-    -- In the place it has in its origin's history, behind the horizon: neighbours that are past it do not get it. Of no attachment.
+    -- In the place it has in its origin's history, behind the horizon: neighbours that are past it do not get it. Of no
+    -- attachment.
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, lo, hi, ids)
-    select coalesce((publish_refused.refused).neighbour_id, 0), coalesce(a.lseq, 0), coalesce(a.mark, ''), (publish_refused.refused).origin_id, -1,
-        (publish_refused.refused).origin_batch, pgps_internal.horizon((publish_refused.refused).origin_id), v_id, v_id, v_ids
+    select coalesce((publish_refused.refused).neighbour_id, 0), coalesce(a.lseq, 0), coalesce(a.mark, ''),
+        (publish_refused.refused).origin_id, -1,
+        (publish_refused.refused).origin_batch, pgps_internal.horizon((publish_refused.refused).origin_id), v_id, v_id,
+            v_ids
     from (select) one
-    left join lateral (select a.lseq, a.mark from pgps_internal.arrival a where a.neighbour_id = (publish_refused.refused).neighbour_id
+    left join lateral (select a.lseq, a.mark from pgps_internal.arrival a
+        where a.neighbour_id = (publish_refused.refused).neighbour_id
         order by a.lseq desc limit 1) a on true;
     delete from pgps_internal.rejected r where r.rejected_id = (publish_refused.refused).rejected_id;
     return true;
 end
 $$;
-comment on function pgps_internal.publish_refused(pgps_internal.rejected) is 'Puts one refused event into its log, as an event of its origin; false when it is still refused';
+comment on function pgps_internal.publish_refused(pgps_internal.rejected) is
+'Puts one refused event into its log, as an event of its origin; false when it is still refused';
 
 revoke all on all functions in schema pgps_internal from public;

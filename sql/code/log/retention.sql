@@ -1,5 +1,6 @@
--- What is kept for brokers behind the neighbours: they may take another path, and then ask again from where they are. Who publishes keeps it;
--- the others need not, they fetch it from there (rule 4 in docs/internals/links.md). Locks: none.
+-- What is kept for brokers behind the neighbours: they may take another path, and then ask again from where they are.
+-- Who publishes keeps it; the others need not, they fetch it from there (rule 4 in docs/internals/links.md). Locks:
+-- none.
 -- Writes: attached.
 
 create or replace function pgps_internal.lows(neighbour_id integer) returns table (kind text, key text, value jsonb)
@@ -12,11 +13,15 @@ declare
 begin
     -- Now and then: it changes with every batch.
     return query
-    select 'low', x.key, case when t.value is null or t.value ? 'is_stale' or t.value -> 'attachment' <> x.value -> 'attachment'
-        or t.value - 'at' <> x.value and (t.value ->> 'at')::numeric <= v_now - v_pause then x.value || jsonb_build_object('at', v_now) else t.value end
+    select 'low', x.key, case when t.value is null or t.value ? 'is_stale'
+        or t.value -> 'attachment' <> x.value -> 'attachment'
+        or t.value - 'at' <> x.value and (t.value ->> 'at')::numeric <= v_now - v_pause then x.value
+            || jsonb_build_object('at', v_now) else t.value end
     from (
-        select o.origin_id::text as key, jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment,
-            'low', least(pgps_internal.horizon(o.origin_id), o.rewind_from, (select min(a.low) from pgps_internal.attached a
+        select o.origin_id::text as key,
+            jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment,
+            'low', least(pgps_internal.horizon(o.origin_id), o.rewind_from,
+                (select min(a.low) from pgps_internal.attached a
                 where a.origin_id = o.origin_id and a.neighbour_id <> o.parent))) as value
         from pgps_internal.origin o where o.parent = lows.neighbour_id and not o.is_self
     ) x
@@ -34,7 +39,8 @@ as $$
 begin
     update pgps_internal.attached a set low = (hear_low.body ->> 'low')::bigint
     from pgps_internal.origin o
-    where a.neighbour_id = (hear_low.neighbour).neighbour_id and o.origin_id = a.origin_id and a.attachment = (hear_low.body ->> 'attachment')::integer
+    where a.neighbour_id = (hear_low.neighbour).neighbour_id and o.origin_id = a.origin_id
+        and a.attachment = (hear_low.body ->> 'attachment')::integer
         and o.broker_id = (hear_low.body ->> 'broker')::uuid and o.epoch = (hear_low.body ->> 'epoch')::integer;
 end
 $$;
@@ -53,7 +59,8 @@ begin
     -- By halves: batches are numbered in the order of their time, and there may be millions.
     while v_low < v_high loop
         v_middle := (v_low + v_high + 1) / 2;
-        if (select b.created_at from pgps_internal.batch b where b.batch_id <= v_middle order by b.batch_id desc limit 1) < newest_before.at then
+        if (select b.created_at from pgps_internal.batch b where b.batch_id <= v_middle
+            order by b.batch_id desc limit 1) < newest_before.at then
             v_low := v_middle;
         else
             v_high := v_middle - 1;
@@ -62,7 +69,8 @@ begin
     return nullif(v_low, (select min(b.batch_id) from pgps_internal.batch b) - 1);
 end
 $$;
-comment on function pgps_internal.newest_before(timestamptz) is 'The newest batch that was cut before a time; null when there is none';
+comment on function pgps_internal.newest_before(timestamptz) is
+'The newest batch that was cut before a time; null when there is none';
 
 create or replace function pgps_internal.kept_for_links(type_id integer) returns bigint
 language plpgsql stable
@@ -72,17 +80,20 @@ declare
     v_linked bigint;
 begin
     select min(greatest(a.low, o.from_batch)) into v_linked
-    from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n using (neighbour_id)
+    from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.neighbour n
+        using (neighbour_id)
     where o.is_self and a.low < coalesce(o.to_batch, a.low + 1)
         and exists (select from pgps_internal.member m where m.subscription_id = n.subscription_id
             and (kept_for_links.type_id is null or m.type_id = kept_for_links.type_id));
     if v_linked is not null then
-        v_linked := greatest(v_linked, pgps_internal.newest_before(pgps_internal.clock() - pgps_internal.setting('link_retention')::interval));
+        v_linked := greatest(v_linked,
+            pgps_internal.newest_before(pgps_internal.clock() - pgps_internal.setting('link_retention')::interval));
     end if;
     return v_linked;
 end
 $$;
 comment on function pgps_internal.kept_for_links(integer) is
-'All brokers behind the neighbours have everything (of a type) up to this batch, or it is older than the setting link_retention; null: nobody is';
+'All brokers behind the neighbours have everything (of a type) up to this batch, or it is older than the setting
+link_retention; null: nobody is';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- The statement language: the paper's table 1. Each statement is taken apart by pgps.parse_statement and run through the public
--- functions with the caller's rights.
+-- The statement language: the paper's table 1. Each statement is taken apart by pgps.parse_statement and run through
+-- the public functions with the caller's rights.
 -- Writes: by name: the endpoint.
 
 create or replace function pgps._publish_statement(parsed jsonb) returns text
@@ -7,33 +7,44 @@ language plpgsql
 set standard_conforming_strings = on
 as $$
 declare
-    v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(_publish_statement.parsed ->> 'event_type'))) #>> '{}';
+    v_type text := pgps._call('type_name',
+        pg_catalog.jsonb_build_object('name',
+        pg_catalog.quote_ident(_publish_statement.parsed ->> 'event_type'))) #>> '{}';
     v_endpoint text := pg_catalog.format('pgps_event.%I', v_type);
     v_columns text;
     v_visibility text := (select t.visibility from pgps.event_types t where t.name = v_type);
     v_payload jsonb;
 begin
     if pg_catalog.jsonb_typeof(_publish_statement.parsed -> 'columns') = 'array' then
-        v_columns := (select pg_catalog.string_agg(pg_catalog.quote_ident(c), ', ') from pg_catalog.jsonb_array_elements_text(_publish_statement.parsed -> 'columns') c);
+        v_columns := (select pg_catalog.string_agg(pg_catalog.quote_ident(c), ', ')
+            from pg_catalog.jsonb_array_elements_text(_publish_statement.parsed -> 'columns') c);
     else
-        select pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum), pg_catalog.count(*) into v_columns
+        select pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum), pg_catalog.count(*)
+            into v_columns
         from (select a.attname, a.attnum from pg_catalog.pg_attribute a
-            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')
+            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
+                and a.attname not in ('_producer', '_producer_seq')
             order by a.attnum limit (_publish_statement.parsed ->> 'count')::integer) a;
-        if (select pg_catalog.count(*) from pg_catalog.pg_attribute a where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped) - 2
+        if (select pg_catalog.count(*) from pg_catalog.pg_attribute a where a.attrelid = v_endpoint::regclass
+            and a.attnum > 0 and not a.attisdropped) - 2
                 < (_publish_statement.parsed ->> 'count')::integer then
-            raise exception 'event type "%" has fewer attributes than the % values given', v_type, _publish_statement.parsed ->> 'count'
+            raise exception 'event type "%" has fewer attributes than the % values given', v_type,
+                _publish_statement.parsed ->> 'count'
             using errcode = '42601', hint = 'See the column attributes of pgps.event_types.';
         end if;
     end if;
     if coalesce(_publish_statement.parsed ->> 'visibility', v_visibility, 'deferred') = 'immediate' then
         -- Through the type's own columns, so that a literal gets the attribute's type; then a transaction of its own.
-        execute pg_catalog.format(E'with pgps_row (%s) as (values (%s\n)) select pg_catalog.to_jsonb(pgps_row) from pgps_row', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
-        perform pgps.publish(pg_catalog.quote_ident(v_type), v_payload, 'immediate', _publish_statement.parsed ->> 'reliability');
+        execute pg_catalog.format(E'with pgps_row (%s) as (values (%s\n)) select pg_catalog.to_jsonb(pgps_row) from '
+            'pgps_row', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
+        perform pgps.publish(pg_catalog.quote_ident(v_type), v_payload, 'immediate',
+            _publish_statement.parsed ->> 'reliability');
     else
-        perform pg_catalog.set_config('pgps.reliability', coalesce(_publish_statement.parsed ->> 'reliability', ''), true),
+        perform pg_catalog.set_config('pgps.reliability', coalesce(_publish_statement.parsed ->> 'reliability', ''),
+            true),
             pg_catalog.set_config('pgps.visibility', 'deferred', true);
-        execute pg_catalog.format(E'insert into %s (%s) values (%s\n)', v_endpoint, v_columns, _publish_statement.parsed ->> 'values');
+        execute pg_catalog.format(E'insert into %s (%s) values (%s\n)', v_endpoint, v_columns,
+            _publish_statement.parsed ->> 'values');
         perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true);
     end if;
     return 'PUBLISH 1';
@@ -50,24 +61,29 @@ begin
     perform pgps.subscribe(name => pg_catalog.quote_ident(_subscription_statement.parsed ->> 'name'),
         event_type => case when pg_catalog.right(v_type, 1) = '*' then v_type else pg_catalog.quote_ident(v_type) end,
         filter => _subscription_statement.parsed ->> 'filter', scope => _subscription_statement.parsed ->> 'scope',
-        execute => (_subscription_statement.parsed ->> 'execute') || '(' || coalesce(_subscription_statement.parsed ->> 'args', '') || E'\n)',
+        execute => (_subscription_statement.parsed ->> 'execute') || '('
+            || coalesce(_subscription_statement.parsed ->> 'args', '') || E'\n)',
         priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0));
     return 'CREATE SUBSCRIPTION';
 end
 $$;
-comment on function pgps._subscription_statement(jsonb) is 'CREATE SUBSCRIPTION of the statement language; see pgps.execute';
+comment on function pgps._subscription_statement(jsonb) is
+'CREATE SUBSCRIPTION of the statement language; see pgps.execute';
 
 create or replace function pgps._grant_statement(parsed jsonb) returns text
 language plpgsql
 as $$
 declare
     v_grants boolean := _grant_statement.parsed ->> 'verb' = 'grant';
-    v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(_grant_statement.parsed ->> 'event_type'))) #>> '{}';
+    v_type text := pgps._call('type_name',
+        pg_catalog.jsonb_build_object('name',
+        pg_catalog.quote_ident(_grant_statement.parsed ->> 'event_type'))) #>> '{}';
 begin
     execute pg_catalog.format('%s %s on pgps_event.%I %s %s', case when v_grants then 'grant' else 'revoke' end,
         case _grant_statement.parsed ->> 'privilege' when 'publish' then 'insert' else 'select' end, v_type,
         case when v_grants then 'to' else 'from' end,
-        (select pg_catalog.string_agg(case when r in ('public', 'current_user', 'session_user', 'current_role') then r else pg_catalog.quote_ident(r) end, ', ')
+        (select pg_catalog.string_agg(case when r in ('public', 'current_user', 'session_user', 'current_role') then r
+            else pg_catalog.quote_ident(r) end, ', ')
             from pg_catalog.jsonb_array_elements_text(_grant_statement.parsed -> 'roles') r));
     return pg_catalog.upper(_grant_statement.parsed ->> 'verb');
 end
@@ -85,37 +101,48 @@ begin
     case coalesce(v_parsed ->> 'verb', '')
         when 'create_event_type' then perform pgps.create_event_type(v_name, v_parsed ->> 'attributes');
         when 'drop_event_type' then perform pgps.drop_event_type(v_name, (v_parsed ->> 'cascade')::boolean);
-        when 'alter_queue' then perform pgps.alter_queue(pg_catalog.quote_ident(v_parsed ->> 'queue'), (v_parsed ->> 'auditable')::boolean);
+        when 'alter_queue' then perform pgps.alter_queue(pg_catalog.quote_ident(v_parsed ->> 'queue'),
+            (v_parsed ->> 'auditable')::boolean);
         when 'advertise' then perform pgps.advertise(v_name);
         when 'unadvertise' then perform pgps.unadvertise(v_name);
         when 'publish' then return pgps._publish_statement(v_parsed);
         when 'create_rule' then
             perform pgps.create_rule(v_name, (v_parsed ->> 'table')::regclass,
-                (select pg_catalog.string_agg(o, ' or ') from pg_catalog.jsonb_array_elements_text(v_parsed -> 'operations') o), pg_catalog.quote_ident(v_parsed ->> 'event_type'),
+                (select pg_catalog.string_agg(o, ' or ')
+                    from pg_catalog.jsonb_array_elements_text(v_parsed -> 'operations') o),
+                    pg_catalog.quote_ident(v_parsed ->> 'event_type'),
                 array(select pg_catalog.jsonb_array_elements_text(v_parsed -> 'values')), v_parsed ->> 'condition');
         when 'drop_rule' then perform pgps.drop_rule(v_name);
         when 'create_subscription' then return pgps._subscription_statement(v_parsed);
         when 'drop_subscription' then perform pgps.unsubscribe(v_name);
         when 'create_link' then
-            perform pgps.create_link(v_name, (select pg_catalog.string_agg(pg_catalog.format('%s=''%s''', p.key, pg_catalog.replace(pg_catalog.replace(p.value, '\', '\\'), '''', '\''')), ' ')
-                from pg_catalog.jsonb_each_text(pg_catalog.jsonb_build_object('host', v_parsed -> 'address', 'port', v_parsed -> 'port', 'user', v_parsed -> 'user',
+            perform pgps.create_link(v_name,
+                (select pg_catalog.string_agg(pg_catalog.format('%s=''%s''', p.key,
+                pg_catalog.replace(pg_catalog.replace(p.value, '\', '\\'), '''', '\''')), ' ')
+                from pg_catalog.jsonb_each_text(pg_catalog.jsonb_build_object('host', v_parsed -> 'address', 'port',
+                    v_parsed -> 'port', 'user', v_parsed -> 'user',
                     'password', v_parsed -> 'password')) p where p.value is not null));
         when 'grant', 'revoke' then return pgps._grant_statement(v_parsed);
         else
-            raise exception 'not a statement of the publish/subscribe language: "%"', pg_catalog.left(execute.statement, 60)
-            using errcode = '42601', hint = 'CREATE EVENT TYPE, DROP EVENT TYPE, ALTER QUEUE, ADVERTISE, UNADVERTISE, PUBLISH, CREATE RULE, '
-                'CREATE SUBSCRIPTION, CREATE LINK, GRANT or REVOKE; anything else is ordinary SQL and is run without pgps.execute.';
+            raise exception 'not a statement of the publish/subscribe language: "%"',
+                pg_catalog.left(execute.statement, 60)
+            using errcode = '42601',
+                hint = 'CREATE EVENT TYPE, DROP EVENT TYPE, ALTER QUEUE, ADVERTISE, UNADVERTISE, PUBLISH, CREATE RULE, '
+                'CREATE SUBSCRIPTION, CREATE LINK, GRANT or REVOKE; anything else is ordinary SQL and is run without '
+                    'pgps.execute.';
     end case;
     return pg_catalog.upper(pg_catalog.replace(v_parsed ->> 'verb', '_', ' '));
 end
 $$;
 comment on function pgps.execute(text) is
-'Runs a statement of the publish/subscribe language (paper, table 1) with the caller''s rights and returns its command tag:
-CREATE EVENT TYPE t AS (…), DROP EVENT TYPE t [CASCADE], ALTER QUEUE q SET [NON-AUDITABLE | AUDITABLE], ADVERTISE t, UNADVERTISE t,
-PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, …), CREATE RULE r AS ON {INSERT | UPDATE | DELETE} TO table
-[WHERE filter] PUBLISH t (v1, …), CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter] [EXECUTE f(args)] [WITH priority],
-CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH | SUBSCRIBE} ON EVENT TYPE t {TO | FROM} role.
-Errors: 42601 with the place, and those of the functions behind the statements.';
+'Runs a statement of the publish/subscribe language (paper, table 1) with the caller''s rights and returns its command
+tag: CREATE EVENT TYPE t AS (…), DROP EVENT TYPE t [CASCADE], ALTER QUEUE q SET [NON-AUDITABLE | AUDITABLE], ADVERTISE
+t, UNADVERTISE t, PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, …), CREATE RULE r AS ON {INSERT |
+UPDATE | DELETE} TO table [WHERE filter] PUBLISH t (v1, …), CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]
+[EXECUTE f(args)] [WITH priority], CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH |
+SUBSCRIBE} ON EVENT TYPE t {TO | FROM} role. Errors: 42601 with the place, and those of the functions behind the
+statements.';
 
-grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb), pgps._grant_statement(jsonb),
+grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb),
+    pgps._grant_statement(jsonb),
     pgps.execute(text) to public;

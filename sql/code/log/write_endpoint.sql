@@ -1,8 +1,10 @@
--- Generated: the rules that make an INSERT into pgps_event.<type> a publication, see publish.sql; for an immediate type the entry and the
--- stage behind them, see immediate.sql. Locks: access exclusive on the endpoint, so an upgrade builds it last, and only if it differs.
+-- Generated: the rules that make an INSERT into pgps_event.<type> a publication, see publish.sql; for an immediate type
+-- the entry and the stage behind them, see immediate.sql. Locks: access exclusive on the endpoint, so an upgrade builds
+-- it last, and only if it differs.
 -- Writes: by name: the log, or the entry and the stage (generated).
 
-create or replace function pgps_internal.write_endpoint(event_type pgps_internal.event_type, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_endpoint(event_type pgps_internal.event_type, names jsonb)
+returns pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
@@ -11,11 +13,13 @@ declare
         'publication', pgps_internal.publication(write_endpoint.event_type, (write_endpoint.event_type).endpoint),
         'new_columns', pgps_internal.column_list((write_endpoint.event_type).endpoint, 'new.'),
         -- PostgreSQL cannot describe the row of a relation that has lost a column.
-        'returning', case when not exists (select from pg_attribute a where a.attrelid = (write_endpoint.event_type).endpoint and a.attisdropped)
+        'returning', case when not exists (select from pg_attribute a
+            where a.attrelid = (write_endpoint.event_type).endpoint and a.attisdropped)
             then 'returning ' || pgps_internal.column_list((write_endpoint.event_type).endpoint) else '' end);
     v_definition text;
 begin
-    -- Always: also what a session that applies a replica's changes inserts is an event, and must not stay in the endpoint.
+    -- Always: also what a session that applies a replica's changes inserts is an event, and must not stay in the
+    -- endpoint.
     v_definition := case (write_endpoint.event_type).visibility when 'deferred' then $rules$
         create or replace rule publish as on insert to {endpoint} do instead {publication} {returning};
         alter table {endpoint} enable always rule publish;
@@ -32,13 +36,15 @@ begin
         -- The stage: what is inserted here is forwarded at once; its rows are truncated by reclaim.
         drop table if exists {stage};
         create unlogged table {stage} (like {endpoint} including defaults including constraints including storage);
-        create trigger pgps_2_publisher after insert on {stage} for each statement execute function pgps_internal.note_publisher();
+        create trigger pgps_2_publisher after insert
+            on {stage} for each statement execute function pgps_internal.note_publisher();
         create trigger pgps_3_forward after insert on {stage} referencing new table as staged
         for each statement execute function pgps_internal.forward_stage({label});
         alter table {stage} enable always trigger pgps_2_publisher, enable always trigger pgps_3_forward;
 
         -- What one publication asks for counts more than what the type says.
-        create rule publish_deferred as on insert to {endpoint} where current_setting('pgps.visibility', true) is not distinct from 'deferred'
+        create rule publish_deferred as on insert to {endpoint}
+            where current_setting('pgps.visibility', true) is not distinct from 'deferred'
         do instead insert into {entry} ({columns}) values ({new_columns});
         create rule publish as on insert to {endpoint} do instead insert into {stage} ({columns}) select {new_columns}
         where not current_setting('pgps.visibility', true) is not distinct from 'deferred' {returning};

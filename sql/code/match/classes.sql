@@ -8,13 +8,15 @@ as $$
 begin
     if jsonb_typeof(clean_types.types) = 'array' then
         -- As the catalogue writes them: what a caller writes could go on behind a name, in a comment.
-        return array(select to_regtype(t.name)::text from jsonb_array_elements_text(clean_types.types) with ordinality t(name, place)
+        return array(select to_regtype(t.name)::text
+            from jsonb_array_elements_text(clean_types.types) with ordinality t(name, place)
             order by t.place);
     end if;
     return null;
 end
 $$;
-comment on function pgps_internal.clean_types(jsonb) is 'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
+comment on function pgps_internal.clean_types(jsonb) is
+'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
 
 create or replace function pgps_internal.constant_text(value text, type_name text, environment jsonb) returns text
 language plpgsql stable
@@ -24,17 +26,22 @@ declare
     v_text text;
     v_set text;
 begin
-    -- These settings end with the function. The literal is read when the statement is parsed, before its first column is computed.
-    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_text.environment) e where e.key in ('datestyle', 'intervalstyle', 'timezone');
-    execute format('select set_config(''datestyle'', ''ISO'', true) || set_config(''intervalstyle'', ''postgres'', true), (%L::%s)::text',
+    -- These settings end with the function. The literal is read when the statement is parsed, before its first column
+    -- is computed.
+    perform set_config(e.key, e.value, true) from jsonb_each_text(constant_text.environment) e
+        where e.key in ('datestyle', 'intervalstyle', 'timezone');
+    execute format('select set_config(''datestyle'', ''ISO'', true) || set_config(''intervalstyle'', ''postgres'', '
+        'true), (%L::%s)::text',
         constant_text.value, constant_text.type_name) into v_set, v_text;
     return v_text;
 end
 $$;
 comment on function pgps_internal.constant_text(text, text, jsonb) is
-'A literal that was written under the settings in environment, as text that means the same under all: 01/02/2024 may be in January. 22xxx';
+'A literal that was written under the settings in environment, as text that means the same under all: 01/02/2024 may be
+in January. 22xxx';
 
-create or replace function pgps_internal.constant_values(parameters jsonb, types text[], environment jsonb) returns text[]
+create or replace function pgps_internal.constant_values(parameters jsonb, types text[], environment jsonb)
+returns text[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
@@ -45,7 +52,8 @@ declare
     v_same boolean;
     v_numeric boolean;
 begin
-    if constant_values.types is null or cardinality(constant_values.types) <> jsonb_array_length(constant_values.parameters) then
+    if constant_values.types is null
+        or cardinality(constant_values.types) <> jsonb_array_length(constant_values.parameters) then
         return null;
     end if;
     for i in 1..cardinality(constant_values.types) loop
@@ -59,8 +67,8 @@ begin
             v_values := v_values || v_value::numeric::text;
             continue;
         end if;
-        -- Only built-in base types: turning text into others may run somebody's code. "character" and "bit" say one when they
-        -- stand alone, and an array of arrays is taken apart to its elements.
+        -- Only built-in base types: turning text into others may run somebody's code. "character" and "bit" say one
+        -- when they stand alone, and an array of arrays is taken apart to its elements.
         if not exists (select from pg_type t where t.oid = to_regtype(constant_values.types[i])
                 and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A'
                 and t.typname not in ('bpchar', 'bit')) then
@@ -72,7 +80,8 @@ begin
                 if not v_numeric then
                     return null;
                 end if;
-                execute format('select (%L::%s)::numeric = %L::numeric, (%L::%s)::text', v_value, constant_values.types[i], v_value, v_value,
+                execute format('select (%L::%s)::numeric = %L::numeric, (%L::%s)::text', v_value,
+                    constant_values.types[i], v_value, v_value,
                     constant_values.types[i]) into v_same, v_value;
                 if not v_same then
                     return null;
@@ -89,10 +98,11 @@ begin
 end
 $$;
 comment on function pgps_internal.constant_values(jsonb, text[], jsonb) is
-'Constants of a filter, written under the settings in environment, as text of their types; null when one has another meaning there, so that
-the filter keeps them in its text';
+'Constants of a filter, written under the settings in environment, as text of their types; null when one has another
+meaning there, so that the filter keeps them in its text';
 
-create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text) returns boolean
+create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text)
+returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -107,7 +117,8 @@ begin
         return false;
     end if;
     v_path := regexp_split_to_array(is_safe.search_path, '\s*,\s*');
-    v_schemas := array(select n.oid from pg_namespace n where n.nspname <> 'pg_catalog' and quote_ident(n.nspname) = any (v_path));
+    v_schemas := array(select n.oid from pg_namespace n where n.nspname <> 'pg_catalog'
+        and quote_ident(n.nspname) = any (v_path));
     return not exists (
             select from pg_attribute a join pg_type t on t.oid = a.atttypid
             where a.attrelid = (is_safe.event_type).endpoint and a.attname = any (v_attributes)
@@ -117,16 +128,18 @@ begin
             select from unnest(v_operators) u(name)
             cross join lateral (select o.oprleft, o.oprright from pg_operator o
                 where o.oprname = u.name::name and o.oprnamespace = any (v_schemas) offset 0) o
-            where not exists (select from pg_type x where x.oid in (o.oprleft, o.oprright) and x.typnamespace <> 'pg_catalog'::regnamespace))
+            where not exists (select from pg_type x where x.oid in (o.oprleft, o.oprright)
+                and x.typnamespace <> 'pg_catalog'::regnamespace))
         and not exists (select from pg_proc p where p.proname = any (v_functions) and p.pronamespace = any (v_schemas));
 end
 $$;
 comment on function pgps_internal.is_safe(jsonb, pgps_internal.event_type, text) is
-'True when a filter means the same, and can do nothing but read the event, if the broker''s owner runs it with search_path pg_catalog:
-only built-in types, and no operator or function of that name in the subscriber''s schemas';
+'True when a filter means the same, and can do nothing but read the event, if the broker''s owner runs it with
+search_path pg_catalog: only built-in types, and no operator or function of that name in the subscriber''s schemas';
 
 create or replace function pgps_internal.find_class(
-    event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb, private boolean, in_lane boolean
+    event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb,
+    private boolean, in_lane boolean
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -146,10 +159,12 @@ begin
                 where a.attrelid = (find_class.event_type).endpoint and a.attnum > 0 and not a.attisdropped
                     and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
         -- Beside a smallint or a real a literal is an integer or double precision; a parameter is not.
-        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer' when t = 'real' then 'double precision'
+        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer'
+            when t = 'real' then 'double precision'
                 else t end from unnest(find_class.constant_types) with ordinality c(t, n)
             left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case when find_class.constant_types is not null then v_types end,
+        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case
+            when find_class.constant_types is not null then v_types end,
             find_class.environment);
         v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
             find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
@@ -157,7 +172,9 @@ begin
             v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
         end if;
         -- Hundreds of constants, as of a long IN (…), do not fit a row of constants.
-        if v_constants is null or cardinality(v_constants) > 500 or (select count(*) from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
+        if v_constants is null or cardinality(v_constants) > 500
+            or (select count(*)
+            from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
             v_parsed := v_parsed || jsonb_build_object('shape', v_parsed ->> 'text', 'keys', '[]'::jsonb);
             v_constants := '{}';
             v_tier := 'owner';
@@ -173,13 +190,15 @@ begin
                 and not c.is_private and c.is_active limit 1;
         else
             select c.class_id into v_class from pgps_internal.class c
-            where c.signature_id = v_signature and hash_array_extended(c.constants, 0) = hash_array_extended(v_constants, 0)
+            where c.signature_id = v_signature
+                and hash_array_extended(c.constants, 0) = hash_array_extended(v_constants, 0)
                 and c.constants = v_constants and not c.is_private and c.is_active limit 1;
         end if;
     end if;
     if v_class is null then
         insert into pgps_internal.class (type_id, owner, signature_id, constants, is_private)
-        values ((find_class.event_type).type_id, find_class.owner, v_signature, coalesce(v_constants, '{}'), find_class.private)
+        values ((find_class.event_type).type_id, find_class.owner, v_signature, coalesce(v_constants, '{}'),
+            find_class.private)
         returning class_id into v_class;
         perform pgps_internal.note_member(v_class);
         perform pgps_internal.build_visible((find_class.event_type).type_id, find_class.owner);
@@ -187,12 +206,14 @@ begin
     return v_class;
 end
 $$;
-comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean, boolean) is
-'The class of a filter for an owner, made if there is none; nothing of it is run. private: always a new one; in_lane: matched in the
-owner''s lane, null = if it may read more than the event';
+comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean,
+    boolean) is
+'The class of a filter for an owner, made if there is none; nothing of it is run. private: always a new one; in_lane:
+matched in the owner''s lane, null = if it may read more than the event';
 
 create or replace function pgps_internal.find_signature(
-    event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[], environment jsonb, in_lane boolean
+    event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[],
+    environment jsonb, in_lane boolean
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -201,20 +222,26 @@ declare
     v_signature bigint;
 begin
     select g.signature_id into v_signature from pgps_internal.signature g
-    where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
-        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment and g.in_lane = find_signature.in_lane;
+    where g.type_id = (find_signature.event_type).type_id and g.owner = find_signature.owner
+        and md5(g.shape) = md5(find_signature.parsed ->> 'shape')
+        and g.parameter_types = find_signature.parameter_types and g.environment = find_signature.environment
+            and g.in_lane = find_signature.in_lane;
     if v_signature is null then
         if find_signature.in_lane then
             perform pgps_internal.open_lane(find_signature.owner);
         end if;
-        insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment, in_lane, from_batch)
-        values ((find_signature.event_type).type_id, find_signature.owner, find_signature.parsed ->> 'shape', find_signature.tier,
+        insert into pgps_internal.signature (type_id, owner, shape, tier, parameter_types, key_columns, environment,
+            in_lane, from_batch)
+        values ((find_signature.event_type).type_id, find_signature.owner, find_signature.parsed ->> 'shape',
+            find_signature.tier,
             find_signature.parameter_types, (
                 -- Equality conditions first, then one range.
                 select array(
-                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' = '=' order by 1)
+                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k
+                        where k ->> 'operator' = '=' order by 1)
                     union all
-                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k where k ->> 'operator' <> '=' order by 1 limit 1))),
+                    (select (k ->> 'parameter')::integer from jsonb_array_elements(find_signature.parsed -> 'keys') k
+                        where k ->> 'operator' <> '=' order by 1 limit 1))),
             find_signature.environment, find_signature.in_lane, coalesce((pgps_internal.last_batch()).batch_id, 0))
         returning signature_id into v_signature;
         perform pgps_internal.add_feature((find_signature.event_type).type_id, 'lane') where find_signature.in_lane;
@@ -226,7 +253,8 @@ begin
     return v_signature;
 end
 $$;
-comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb, boolean) is
+comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb,
+    boolean) is
 'The signature of a shape for an owner and its settings, made with its matching function if there is none';
 
 create or replace function pgps_internal.note_member(class_id bigint) returns void
@@ -244,7 +272,8 @@ begin
         perform pgps_internal.store_constants(v_class, v_signature);
     elsif v_signature.tier = 'safe' and cardinality(v_signature.parameter_types) > 0 then
         v_threshold := pgps_internal.setting('table_threshold')::integer;
-        if (select count(*) from (select from pgps_internal.class c where c.signature_id = v_signature.signature_id limit v_threshold) x) >= v_threshold then
+        if (select count(*) from (select from pgps_internal.class c
+            where c.signature_id = v_signature.signature_id limit v_threshold) x) >= v_threshold then
             perform pgps_internal.promote(v_signature.signature_id);
         end if;
     end if;

@@ -1,7 +1,9 @@
 -- When a filter raises: which filter on which event, and what becomes of it. One bad filter or event hurts nobody else.
 -- Writes: class, delivery, failure, subscription.
 
-create or replace function pgps_internal.match_carefully(batch_id bigint, signature pgps_internal.signature, ids int8multirange) returns void
+create or replace function pgps_internal.match_carefully(
+    batch_id bigint, signature pgps_internal.signature, ids int8multirange
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -15,13 +17,16 @@ begin
     where c.is_active and not exists (
             select from pgps_internal.member m join pgps_internal.failure f using (subscription_id)
             where m.class_id = c.class_id and f.step = 'filter' and f.event_id <@ match_carefully.ids)
-        and c.class_id in (select l.class_id from pgps_internal.class l where l.class_id = any (v_shaky) for no key update skip locked);
+        and c.class_id in (select l.class_id from pgps_internal.class l
+            where l.class_id = any (v_shaky) for no key update skip locked);
 end
 $$;
 comment on function pgps_internal.match_carefully(bigint, pgps_internal.signature, int8multirange) is
 'Matches a signature although a filter may raise; what fails goes to the exception queue';
 
-create or replace function pgps_internal.isolate(batch_id bigint, signature pgps_internal.signature, ids int8multirange, classes int8range)
+create or replace function pgps_internal.isolate(
+    batch_id bigint, signature pgps_internal.signature, ids int8multirange, classes int8range
+)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -46,8 +51,8 @@ begin
         -- Dropped meanwhile by whom it belonged to.
         return;
     end if;
-    -- Halves of the events first, then of the classes: with 100,000 classes, one bad event costs some thirty matches of a part, and going
-    -- class by class took minutes.
+    -- Halves of the events first, then of the classes: with 100,000 classes, one bad event costs some thirty matches of
+    -- a part, and going class by class took minutes.
     v_events := array(select generate_series(lower(r), upper(r) - 1) from unnest(isolate.ids) r);
     if cardinality(v_events) > 1 then
         perform pgps_internal.isolate(isolate.batch_id, isolate.signature, isolate.ids * h.half, isolate.classes)
@@ -56,7 +61,8 @@ begin
         return;
     end if;
     v_classes := array(select c.class_id from pgps_internal.class c
-        where c.signature_id = (isolate.signature).signature_id and c.is_active and (isolate.classes is null or c.class_id <@ isolate.classes)
+        where c.signature_id = (isolate.signature).signature_id and c.is_active
+            and (isolate.classes is null or c.class_id <@ isolate.classes)
         order by c.class_id);
     if cardinality(v_classes) > 1 then
         perform pgps_internal.isolate(isolate.batch_id, isolate.signature, isolate.ids, h.half)
@@ -68,7 +74,8 @@ begin
 end
 $$;
 comment on function pgps_internal.isolate(bigint, pgps_internal.signature, int8multirange, int8range) is
-'Matches what can be matched, and files each event with each class whose filter raises on it: by halves. classes: null = all';
+'Matches what can be matched, and files each event with each class whose filter raises on it: by halves. classes: null =
+all';
 
 create or replace function pgps_internal.note_filter_failure(
     class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
@@ -90,26 +97,32 @@ begin
         perform from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
         where m.class_id = note_filter_failure.class_id for no key update of s skip locked;
         get diagnostics v_members = row_count;
-        v_is_free := v_members = (select count(*) from pgps_internal.member m where m.class_id = note_filter_failure.class_id);
+        v_is_free := v_members = (select count(*) from pgps_internal.member m
+            where m.class_id = note_filter_failure.class_id);
     end if;
     select c.* into v_class from pgps_internal.class c where c.class_id = note_filter_failure.class_id;
     perform pgps_internal.keep_events(v_class.type_id, array[note_filter_failure.event_id]);
     insert into pgps_internal.failure (subscription_id, type_id, event_id, step, state, attempts, sqlstate, error)
-    select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1, note_filter_failure.sqlstate, note_filter_failure.error
+    select m.subscription_id, m.type_id, note_filter_failure.event_id, 'filter', 'failed', 1,
+        note_filter_failure.sqlstate, note_filter_failure.error
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
     where m.class_id = v_class.class_id and s.kind <> 'link'
     on conflict do nothing;
     perform pgps_internal.filter_failed(v_class, note_filter_failure.event_id, note_filter_failure.batch_id);
-    if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000') or v_class.failures >= pgps_internal.setting('filter_failures')::integer) then
-        perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1, format('filter: %s', note_filter_failure.error));
-        delete from pgps_internal.delivery d where d.class_id = v_class.class_id and d.batch_id = note_filter_failure.batch_id;
+    if v_is_free and (note_filter_failure.sqlstate in ('42883', '42P01', '42703', '42501', '3F000')
+        or v_class.failures >= pgps_internal.setting('filter_failures')::integer) then
+        perform pgps_internal.suspend_class(v_class.class_id, note_filter_failure.batch_id - 1,
+            format('filter: %s', note_filter_failure.error));
+        delete from pgps_internal.delivery d where d.class_id = v_class.class_id
+            and d.batch_id = note_filter_failure.batch_id;
         return true;
     end if;
     return false;
 end
 $$;
 comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
-'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps failing)';
+'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps
+failing)';
 
 create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
 language plpgsql
@@ -122,16 +135,19 @@ begin
     from pgps_internal.member m
     where m.class_id = suspend_class.class_id and s.subscription_id = m.subscription_id and s.kind <> 'link';
     v_local := found;
-    perform pgps_internal.filter_broken(c, suspend_class.after_batch) from pgps_internal.class c where c.class_id = suspend_class.class_id;
+    perform pgps_internal.filter_broken(c, suspend_class.after_batch) from pgps_internal.class c
+        where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
     -- Of neighbours alone nothing is matched later: they get everything now. One that is blocked waits, as others do.
     update pgps_internal.class c set suspended_batch = suspend_class.after_batch, is_pending = false
     where c.class_id = suspend_class.class_id and (v_local or exists (
-        select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id) where m.class_id = c.class_id and n.is_blocked));
+        select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
+            where m.class_id = c.class_id and n.is_blocked));
 end
 $$;
 comment on function pgps_internal.suspend_class(bigint, bigint, text) is
-'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then. Neighbours get all of the type instead.';
+'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then.
+Neighbours get all of the type instead.';
 
 create or replace function pgps.blame() returns text
 language plpgsql security definer
@@ -147,17 +163,19 @@ begin
         return null;
     end if;
     perform setval('pgps_internal.matching_seq', 0);
-    perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0), 'filter: cancelled by the statement timeout')
+    perform pgps_internal.suspend_class(c.class_id, coalesce((pgps_internal.last_batch()).batch_id, 0),
+        'filter: cancelled by the statement timeout')
     from pgps_internal.class c where c.signature_id = v_signature and c.is_active;
     select string_agg(s.name, ', ') into v_names
-    from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s using (subscription_id)
+    from pgps_internal.class c join pgps_internal.member m using (class_id) join pgps_internal.subscription s
+        using (subscription_id)
     where c.signature_id = v_signature;
     return v_names;
 end
 $$;
 comment on function pgps.blame() is
-'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their names. Filters that
-read more than the event are not among them: see pgps.lanes.';
+'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their
+names. Filters that read more than the event are not among them: see pgps.lanes.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.blame() from public;

@@ -1,5 +1,6 @@
--- Lanes: filters that may read more than the event, of one role each, matched beside the dispatcher with a position of their own. A slow or
--- stuck filter makes its owner late and nobody else (decision 24). What a lane writes are ordinary deliveries, batch by batch.
+-- Lanes: filters that may read more than the event, of one role each, matched beside the dispatcher with a position of
+-- their own. A slow or stuck filter makes its owner late and nobody else (decision 24). What a lane writes are ordinary
+-- deliveries, batch by batch.
 -- Locks: the row of the lane, while it is matched; two sessions share the lanes out with SKIP LOCKED.
 -- Writes: class, joining, lane, lane_step, member, subscription.
 
@@ -25,7 +26,8 @@ declare
 begin
     -- A lane that moves has its newest step in the newest segment: one scan to set up, not four.
     select s.batch_id into v_batch from pgps_internal.lane_step s
-    where s.lane_id = lane_position.lane_id and (s.step_id / 65536) % 4 = v_segment % 4 and s.step_id >= v_segment * 65536
+    where s.lane_id = lane_position.lane_id and (s.step_id / 65536) % 4 = v_segment % 4
+        and s.step_id >= v_segment * 65536
     order by s.step_id desc limit 1;
     if not found then
         v_batch := (select p.batch_id from pgps_internal.lane_place p where p.lane_id = lane_position.lane_id);
@@ -36,23 +38,28 @@ $$;
 comment on function pgps_internal.lane_position(bigint) is 'The batch up to which a lane has matched';
 
 create or replace view pgps_internal.lane_place as
-select l.lane_id, l.owner, coalesce((select s.batch_id from pgps_internal.lane_step s where s.lane_id = l.lane_id order by s.step_id desc limit 1),
+select l.lane_id, l.owner, coalesce((select s.batch_id from pgps_internal.lane_step s where s.lane_id = l.lane_id
+    order by s.step_id desc limit 1),
     l.from_batch) as batch_id
 from pgps_internal.lane l where exists (select from pg_catalog.pg_roles r where r.oid = l.owner);
-comment on view pgps_internal.lane_place is 'The batch up to which each lane has matched; see pgps_internal.lane_position';
+comment on view pgps_internal.lane_place is
+'The batch up to which each lane has matched; see pgps_internal.lane_position';
 
 create or replace view pgps_internal.lane_type as
 select g.owner, g.type_id, min(g.from_batch) as from_batch, count(*) as signatures
 from pgps_internal.signature g where g.in_lane group by g.owner, g.type_id;
-comment on view pgps_internal.lane_type is 'Event types that have filters in a lane, and behind which batch the oldest of these begins';
+comment on view pgps_internal.lane_type is
+'Event types that have filters in a lane, and behind which batch the oldest of these begins';
 
 create or replace view pgps_internal.lane_next as
 select p.lane_id, p.owner, t.type_id, p.batch_id as position, t.signatures, n.batch_id
 from pgps_internal.lane_place p
 join pgps_internal.lane_type t using (owner)
 cross join lateral (select b.batch_id from pgps_internal.batch_type b
-    where b.type_id = t.type_id and b.batch_id > greatest(p.batch_id, t.from_batch) and b.events > 0 order by b.batch_id limit 1) n;
-comment on view pgps_internal.lane_next is 'For each lane that is behind, and each event type, the first batch that it has not matched';
+    where b.type_id = t.type_id and b.batch_id > greatest(p.batch_id, t.from_batch) and b.events > 0
+        order by b.batch_id limit 1) n;
+comment on view pgps_internal.lane_next is
+'For each lane that is behind, and each event type, the first batch that it has not matched';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What a lane has to do
@@ -66,7 +73,8 @@ begin
     -- By the newest batch of each type first: where nothing has come since, no lane is asked.
     return array(
         with type as materialized (
-            select t.type_id, n.batch_id from (select distinct g.type_id from pgps_internal.signature g where g.in_lane) t
+            select t.type_id, n.batch_id
+                from (select distinct g.type_id from pgps_internal.signature g where g.in_lane) t
             cross join lateral (select b.batch_id from pgps_internal.batch_type b
                 where b.type_id = t.type_id and b.events > 0 order by b.batch_id desc limit 1) n
             where n.batch_id > lanes_with_work.seen
@@ -79,10 +87,12 @@ begin
         behind as (
             select l.lane_id, l.owner from wanted w join pgps_internal.lane l using (owner)
             where l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and w.newest > coalesce(
-                (select s.batch_id from pgps_internal.lane_step s where s.lane_id = l.lane_id order by s.step_id desc limit 1), l.from_batch)
+                (select s.batch_id from pgps_internal.lane_step s where s.lane_id = l.lane_id
+                    order by s.step_id desc limit 1), l.from_batch)
             union
             select l.lane_id, l.owner from pgps_internal.lane l
-            where (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending)
+            where (exists (select from pgps_internal.joining)
+                or exists (select from pgps_internal.class c where c.is_pending)
                     or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
@@ -91,7 +101,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lanes_with_work(bigint, boolean) is
-'Lanes that have something to match of types that had events after batch seen, to join or to catch up with; is_slow: null = slow ones or not';
+'Lanes that have something to match of types that had events after batch seen, to join or to catch up with; is_slow:
+null = slow ones or not';
 
 create or replace function pgps_internal.has_guests(owner regrole) returns boolean
 language sql stable
@@ -102,9 +113,11 @@ as $$
             where c.is_pending and g.in_lane and c.owner = has_guests.owner)
         or exists (select from pgps_internal.asked_again a where a.owner = has_guests.owner)
 $$;
-comment on function pgps_internal.has_guests(regrole) is 'True while subscriptions of a role have to join a type, or to catch up, before its lane goes on';
+comment on function pgps_internal.has_guests(regrole) is
+'True while subscriptions of a role have to join a type, or to catch up, before its lane goes on';
 
-create or replace function pgps_internal.lane_rows(lane pgps_internal.lane, after_batch bigint, most integer) returns pgps_internal.batch_type[]
+create or replace function pgps_internal.lane_rows(lane pgps_internal.lane, after_batch bigint, most integer)
+returns pgps_internal.batch_type[]
 language plpgsql stable
 as $$
 begin
@@ -112,7 +125,8 @@ begin
         select r from (
             select b as r, b.batch_id from pgps_internal.lane_type t
             cross join lateral (select b.* from pgps_internal.batch_type b
-                where b.type_id = t.type_id and b.batch_id > greatest(lane_rows.after_batch, t.from_batch) and b.events > 0
+                where b.type_id = t.type_id and b.batch_id > greatest(lane_rows.after_batch, t.from_batch)
+                    and b.events > 0
                 order by b.batch_id limit lane_rows.most) b
             where t.owner = (lane_rows.lane).owner
             order by b.batch_id fetch first lane_rows.most rows with ties) x
@@ -127,7 +141,8 @@ comment on function pgps_internal.lane_rows(pgps_internal.lane, bigint, integer)
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.match_in_lane(
-    batch_id bigint, event_type pgps_internal.event_type, signature pgps_internal.signature, ids int8multirange, careful boolean
+    batch_id bigint, event_type pgps_internal.event_type, signature pgps_internal.signature, ids int8multirange,
+    careful boolean
 ) returns bigint[]
 language plpgsql
 as $$
@@ -150,10 +165,13 @@ begin
         where d.batch_id = match_in_lane.batch_id and c.signature_id = (match_in_lane.signature).signature_id);
 end
 $$;
-comment on function pgps_internal.match_in_lane(bigint, pgps_internal.event_type, pgps_internal.signature, int8multirange, boolean) is
+comment on function pgps_internal.match_in_lane(bigint, pgps_internal.event_type, pgps_internal.signature,
+    int8multirange, boolean) is
 'Notes the deliveries of one signature in a batch; returns the classes that have one. careful: failures are isolated';
 
-create or replace function pgps_internal.run_lane(lane_id bigint, is_slow boolean, most integer, seconds double precision, slot integer)
+create or replace function pgps_internal.run_lane(
+    lane_id bigint, is_slow boolean, most integer, seconds double precision, slot integer
+)
 returns pgps_internal.lane_run
 language plpgsql
 as $$
@@ -194,7 +212,8 @@ begin
             v_position := pgps_internal.lane_position(run_lane.lane_id);
             -- In one snapshot: nothing may pass what has to join, or to catch up, first.
             select pgps_internal.lane_rows(v_lane, v_position, case when v_careful then 1 else run_lane.most end),
-                (exists (select from pgps_internal.joining) or exists (select from pgps_internal.class c where c.is_pending)
+                (exists (select from pgps_internal.joining)
+                    or exists (select from pgps_internal.class c where c.is_pending)
                         or exists (select from pgps_internal.asked_again))
                     and pgps_internal.has_guests(v_lane.owner),
                 array(select t.type_id from pgps_internal.lane_type t where t.owner = v_lane.owner
@@ -205,8 +224,10 @@ begin
                 return v_run;
             end if;
             -- Behind the rows: who has subscribed since wants only what is committed later.
-            v_signatures := array(select g from pgps_internal.signature g join pgps_internal.event_type t using (type_id)
-                where g.owner = v_lane.owner and g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select') order by g.signature_id);
+            v_signatures := array(select g from pgps_internal.signature g join pgps_internal.event_type t
+                using (type_id)
+                where g.owner = v_lane.owner and g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
+                    order by g.signature_id);
             foreach v_row in array v_rows loop
                 if v_row.batch_id > v_position and v_run.batches > 0
                         and clock_timestamp() - statement_timestamp() > run_lane.seconds * interval '1 second' then
@@ -226,10 +247,12 @@ begin
                 foreach v_signature in array v_signatures loop
                     continue when v_signature.type_id <> v_row.type_id or v_signature.from_batch >= v_row.batch_id;
                     if run_lane.slot is not null then
-                        perform setval(format('pgps_internal.lane_mark_%s', run_lane.slot)::regclass, v_signature.signature_id);
+                        perform setval(format('pgps_internal.lane_mark_%s', run_lane.slot)::regclass,
+                            v_signature.signature_id);
                     end if;
                     v_began := clock_timestamp();
-                    v_classes := v_classes || pgps_internal.match_in_lane(v_row.batch_id, v_type, v_signature, v_row.ids, v_careful);
+                    v_classes := v_classes
+                        || pgps_internal.match_in_lane(v_row.batch_id, v_type, v_signature, v_row.ids, v_careful);
                     if clock_timestamp() - v_began > v_longest_time then
                         v_longest_time := clock_timestamp() - v_began;
                         v_longest := v_signature;
@@ -248,7 +271,8 @@ begin
             if v_run.batches > 0 then
                 insert into pgps_internal.lane_step (lane_id, batch_id) values (run_lane.lane_id, v_position);
             end if;
-            v_run.is_done := coalesce(cardinality(v_rows), 0) < run_lane.most and (v_row is null or v_position >= v_row.batch_id) and not v_careful;
+            v_run.is_done := coalesce(cardinality(v_rows), 0) < run_lane.most
+                and (v_row is null or v_position >= v_row.batch_id) and not v_careful;
             if v_lane.is_slow and not v_careful then
                 perform pgps_internal.note_quick_lane(v_lane);
             end if;
@@ -257,14 +281,16 @@ begin
             end if;
             return v_run;
         exception when others or assert_failure or query_canceled then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            v_context = pg_exception_context;
         end;
         -- The server measures from the first message of a statement, which is a little earlier.
         if v_limit > '0' and clock_timestamp() - statement_timestamp() >= 0.9 * v_limit then
             if clock_timestamp() - v_began < v_longest_time then
                 v_signature := v_longest;
             end if;
-            return row(0, 0, false, pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_limit))::pgps_internal.lane_run;
+            return row(0, 0, false,
+                pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_limit))::pgps_internal.lane_run;
         elsif pgps_internal.is_cancelled(v_state, v_context) then
             raise exception '%', v_error using errcode = v_state;
         elsif v_careful then
@@ -277,29 +303,33 @@ begin
 end
 $$;
 comment on function pgps_internal.run_lane(bigint, boolean, integer, double precision, integer) is
-'Matches the next batches of a lane, about so many (most), none more after so many seconds, in this transaction; null when another session
-has it, or it is not as slow as is_slow says (null: whether or not). slot: of the session
+'Matches the next batches of a lane, about so many (most), none more after so many seconds, in this transaction; null
+when another session has it, or it is not as slow as is_slow says (null: whether or not). slot: of the session
 (pgps.open_lanes), null = it has none. told: what somebody should know. What exceeds the statement timeout is noted.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Before a lane goes on: who joins, and who has to catch up
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.expect_type(subscription pgps_internal.subscription, event_type pgps_internal.event_type) returns void
+create or replace function pgps_internal.expect_type(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type
+) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.open_lane((expect_type.subscription).owner);
     insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
-    select (expect_type.subscription).subscription_id, (expect_type.event_type).type_id, coalesce((pgps_internal.last_batch()).batch_id, 0),
+    select (expect_type.subscription).subscription_id, (expect_type.event_type).type_id,
+        coalesce((pgps_internal.last_batch()).batch_id, 0),
         pgps_internal.waiting_ids(expect_type.event_type, pgps_internal.last_batch())
     on conflict do nothing;
     perform pg_notify('pgps_lanes', '');
 end
 $$;
 comment on function pgps_internal.expect_type(pgps_internal.subscription, pgps_internal.event_type) is
-'A pattern subscription is to have the events of a type from now on: its lane does the rest, with its owner''s rights and time';
+'A pattern subscription is to have the events of a type from now on: its lane does the rest, with its owner''s rights
+and time';
 
 create or replace function pgps_internal.join_in_lane(joining pgps_internal.joining, upto bigint) returns void
 language plpgsql
@@ -314,37 +344,46 @@ declare
 begin
     delete from pgps_internal.joining j
     where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id;
-    select s.* into v_subscription from pgps_internal.subscription s where s.subscription_id = (join_in_lane.joining).subscription_id;
+    select s.* into v_subscription from pgps_internal.subscription s
+        where s.subscription_id = (join_in_lane.joining).subscription_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_in_lane.joining).type_id;
     -- One that comes late has a class of its own: others of this filter have been matched since they came.
-    v_class := pgps_internal.find_class(v_type, v_subscription.owner, v_subscription.filter, v_subscription.parameter_types,
-        v_subscription.environment, (join_in_lane.joining).failures <> 0, case when v_subscription.filter is not null then true end);
+    v_class := pgps_internal.find_class(v_type, v_subscription.owner, v_subscription.filter,
+        v_subscription.parameter_types,
+        v_subscription.environment, (join_in_lane.joining).failures <> 0, case when v_subscription.filter is not null
+            then true end);
     v_new := not exists (select from pgps_internal.member m where m.class_id = v_class);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
-    values (v_subscription.subscription_id, v_class, v_type.type_id, (join_in_lane.joining).from_batch, (join_in_lane.joining).skip,
+    values (v_subscription.subscription_id, v_class, v_type.type_id, (join_in_lane.joining).from_batch,
+        (join_in_lane.joining).skip,
         v_subscription.handler = 'any' and v_subscription.callback is null)
     on conflict do nothing;
-    perform pgps_internal.add_feature(v_type.type_id, 'share') where v_subscription.handler = 'any' and v_subscription.callback is null;
+    perform pgps_internal.add_feature(v_type.type_id, 'share') where v_subscription.handler = 'any'
+        and v_subscription.callback is null;
     if v_subscription.callback is not null then
         perform pgps_internal.build_callback(v_subscription.subscription_id, v_type.type_id);
     end if;
-    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id) where c.class_id = v_class;
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
     if v_signature.in_lane then
         -- Over no events: does the filter mean anything here?
         perform pgps_internal.match_signature(0, v_signature, '{}', int8range(v_class, v_class, '[]'));
         if v_new then
-            perform pgps_internal.replay(v_class, v_type, 0, (join_in_lane.joining).from_batch, greatest(join_in_lane.upto, v_signature.from_batch));
+            perform pgps_internal.replay(v_class, v_type, 0, (join_in_lane.joining).from_batch,
+                greatest(join_in_lane.upto, v_signature.from_batch));
         end if;
     elsif v_new then
         perform pgps_internal.make_pending(v_class, (join_in_lane.joining).from_batch);
     end if;
     -- One that was suspended since it could not join.
     update pgps_internal.subscription s set state = 'active', last_error = null
-    where s.subscription_id = v_subscription.subscription_id and s.state = 'suspended' and (join_in_lane.joining).failures < 0;
+    where s.subscription_id = v_subscription.subscription_id and s.state = 'suspended'
+        and (join_in_lane.joining).failures < 0;
 end
 $$;
 comment on function pgps_internal.join_in_lane(pgps_internal.joining, bigint) is
-'Makes a pattern subscription a member of the class of its filter on one event type; what raises, raises. upto: where its lane is';
+'Makes a pattern subscription a member of the class of its filter on one event type; what raises, raises. upto: where
+its lane is';
 
 create or replace function pgps_internal.try_joining(joining pgps_internal.joining, upto bigint) returns void
 language plpgsql
@@ -377,7 +416,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.set_class_active(make_pending.class_id, false);
-    update pgps_internal.class c set is_pending = true, suspended_batch = make_pending.after_batch where c.class_id = make_pending.class_id;
+    update pgps_internal.class c set is_pending = true, suspended_batch = make_pending.after_batch
+        where c.class_id = make_pending.class_id;
     if exists (select from pgps_internal.class c join pgps_internal.signature g using (signature_id)
             where c.class_id = make_pending.class_id and g.in_lane) then
         perform pg_notify('pgps_lanes', '');
@@ -403,13 +443,15 @@ begin
     begin
         perform pgps_internal.set_class_active((catch_up.class).class_id, true);
         update pgps_internal.class c set is_pending = false where c.class_id = (catch_up.class).class_id;
-        perform pgps_internal.replay((catch_up.class).class_id, v_type, 0, (catch_up.class).suspended_batch, catch_up.upto);
+        perform pgps_internal.replay((catch_up.class).class_id, v_type, 0, (catch_up.class).suspended_batch,
+            catch_up.upto);
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        perform pgps_internal.suspend_class((catch_up.class).class_id, (catch_up.class).suspended_batch, format('filter: %s', v_error));
+        perform pgps_internal.suspend_class((catch_up.class).class_id, (catch_up.class).suspended_batch,
+            format('filter: %s', v_error));
         return;
     end;
     -- Who has it locked is not waited for, and resumes it once more.
@@ -424,7 +466,8 @@ begin
 end
 $$;
 comment on function pgps_internal.catch_up(pgps_internal.class, bigint) is
-'Matches a pending class up to a batch and takes it into matching; when it raises its subscriptions are suspended (again)';
+'Matches a pending class up to a batch and takes it into matching; when it raises its subscriptions are suspended
+(again)';
 
 create or replace function pgps_internal.catch_up_all() returns void
 language plpgsql
@@ -448,7 +491,8 @@ language plpgsql
 as $$
 begin
     perform from pgps_internal.turn t where t.kind = 'o' and t.id = try_owner.owner::oid::bigint for update skip locked;
-    if not found and exists (select from pgps_internal.turn t where t.kind = 'o' and t.id = try_owner.owner::oid::bigint) then
+    if not found and exists (select from pgps_internal.turn t where t.kind = 'o'
+        and t.id = try_owner.owner::oid::bigint) then
         return false;
     elsif not found then
         perform pgps_internal.hold_owner(try_owner.owner::oid);
@@ -456,7 +500,8 @@ begin
     return true;
 end
 $$;
-comment on function pgps_internal.try_owner(regrole) is 'Takes a role''s definitions until the transaction ends; false when another session has them';
+comment on function pgps_internal.try_owner(regrole) is
+'Takes a role''s definitions until the transaction ends; false when another session has them';
 
 create or replace function pgps_internal.prepare_lane(lane pgps_internal.lane, upto bigint) returns boolean
 language plpgsql
@@ -482,7 +527,8 @@ begin
     v_class := null;
     for v_class in
         select c.* from pgps_internal.class c join pgps_internal.signature g using (signature_id)
-        where c.is_pending and g.in_lane and c.owner = (prepare_lane.lane).owner order by c.class_id for update of c skip locked
+        where c.is_pending and g.in_lane and c.owner = (prepare_lane.lane).owner
+            order by c.class_id for update of c skip locked
     loop
         perform pgps_internal.catch_up(v_class, greatest(prepare_lane.upto,
             (select g.from_batch from pgps_internal.signature g where g.signature_id = v_class.signature_id)));
@@ -495,7 +541,7 @@ begin
 end
 $$;
 comment on function pgps_internal.prepare_lane(pgps_internal.lane, bigint) is
-'What comes before a lane goes on: new event types of pattern subscriptions, and classes to catch up. False when an open transaction of its
-owner prevents it';
+'What comes before a lane goes on: new event types of pattern subscriptions, and classes to catch up. False when an open
+transaction of its owner prevents it';
 
 revoke all on all functions in schema pgps_internal from public;

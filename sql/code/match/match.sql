@@ -1,8 +1,8 @@
--- Matching: one statement a signature over the whole batch. The code is generated when something is defined; what runs per
--- batch is static plpgsql with cached plans. Two tiers of filters:
---   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
---   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
--- The dispatcher asks the first; the second, and all of pattern subscriptions, are asked in lanes, one for each role (lanes.sql).
+-- Matching: one statement a signature over the whole batch. The code is generated when something is defined; what runs
+-- per batch is static plpgsql with cached plans. Two tiers of filters: safe   nothing but the event's attributes,
+-- constants and built-in data functions: runs with the owner's code, joined to the log owner  anything else (tables,
+-- functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array The dispatcher asks the
+-- first; the second, and all of pattern subscriptions, are asked in lanes, one for each role (lanes.sql).
 -- Writes: delivery, share.
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -10,7 +10,8 @@
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.match(
-    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean, signatures pgps_internal.signature[]
+    batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean,
+    signatures pgps_internal.signature[]
 ) returns bigint
 language plpgsql
 as $$
@@ -24,14 +25,16 @@ begin
         perform pgps_internal.plan_for_many(true);
     end if;
     begin
-        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, false);
+        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
+            match.has_unfiltered, match.signatures, false);
     exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
         -- One bad filter or event hurts nobody else: again, each signature on its own, in halves (isolate.sql).
-        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events, match.has_unfiltered, match.signatures, true);
+        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
+            match.has_unfiltered, match.signatures, true);
         v_classes := array(select d.class_id from pgps_internal.delivery d
             where d.batch_id = match.batch_id and d.type_id = (match.event_type).type_id);
     end;
@@ -44,30 +47,37 @@ begin
     return v_woken;
 end
 $$;
-comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[]) is
-'Matches the events of one type in a batch against all classes, and wakes whom they are for; returns how many, null = none';
+comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean,
+    pgps_internal.signature[]) is
+'Matches the events of one type in a batch against all classes, and wakes whom they are for; returns how many, null =
+none';
 
 create or replace function pgps_internal.plan_for_many(many boolean) returns void
 language plpgsql
 as $$
 begin
-    -- A plan made for these very events knows how large its tables are; one that is kept does not, see pgps_internal.enter.
-    perform set_config('plan_cache_mode', case when plan_for_many.many then 'force_custom_plan' else 'force_generic_plan' end, true),
+    -- A plan made for these very events knows how large its tables are; one that is kept does not, see
+    -- pgps_internal.enter.
+    perform set_config('plan_cache_mode', case when plan_for_many.many then 'force_custom_plan'
+        else 'force_generic_plan' end, true),
         set_config('enable_seqscan', case when plan_for_many.many then 'on' else 'off' end, true),
         set_config('enable_bitmapscan', case when plan_for_many.many then 'on' else 'off' end, true);
 end
 $$;
 comment on function pgps_internal.plan_for_many(boolean) is
-'Has statements planned for the events they are about, or (false) as entry points of dispatch set it; until the transaction ends';
+'Has statements planned for the events they are about, or (false) as entry points of dispatch set it; until the
+transaction ends';
 
-create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null) returns void
+create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null)
+returns void
 language plpgsql
 as $$
 begin
     insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
     select m.subscription_id, d.batch_id, e.event_id, d.type_id
     from pgps_internal.member m
-    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id and d.type_id = share_out.type_id
+    join pgps_internal.delivery d on d.class_id = m.class_id and d.batch_id = share_out.batch_id
+        and d.type_id = share_out.type_id
     cross join lateral pgps_internal.event_ids(d) e(event_id)
     where m.takes_batch and d.batch_id > m.from_batch and not e.event_id <@ m.skip
         and (share_out.classes is null or m.class_id = any (share_out.classes))
@@ -105,14 +115,17 @@ declare
 begin
     -- Without a filter there is nothing to evaluate; with policies there is.
     if match_type.has_unfiltered and not (match_type.event_type).has_policy then
-        v_classes := pgps_internal.note_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids, match_type.events);
+        v_classes := pgps_internal.note_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids,
+            match_type.events);
     elsif match_type.has_unfiltered then
-        v_classes := pgps_internal.match_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids, match_type.careful);
+        v_classes := pgps_internal.match_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids,
+            match_type.careful);
     end if;
     foreach v_signature in array match_type.signatures loop
         if (match_type.event_type).has_policy then
             v_ids := case when match_type.careful
-                then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner, match_type.ids)
+                then pgps_internal.visible_carefully(match_type.batch_id, match_type.event_type, v_signature.owner,
+                    match_type.ids)
                 else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
             continue when isempty(v_ids);
         end if;
@@ -133,8 +146,8 @@ $$;
 comment on function pgps_internal.match_type(
     bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[], boolean
 ) is
-'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one. careful:
-failures are isolated';
+'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one.
+careful: failures are isolated';
 
 create or replace function pgps_internal.match_unfiltered(
     batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, careful boolean
@@ -149,14 +162,17 @@ declare
 begin
     for v_owner in
         select c.owner, array_agg(c.class_id) as classes from pgps_internal.class c
-        where c.type_id = (match_unfiltered.event_type).type_id and c.signature_id is null and c.is_active group by c.owner
+        where c.type_id = (match_unfiltered.event_type).type_id and c.signature_id is null and c.is_active
+            group by c.owner
     loop
         v_ids := case when match_unfiltered.careful
-            then pgps_internal.visible_carefully(match_unfiltered.batch_id, match_unfiltered.event_type, v_owner.owner, match_unfiltered.ids)
+            then pgps_internal.visible_carefully(match_unfiltered.batch_id, match_unfiltered.event_type, v_owner.owner,
+                match_unfiltered.ids)
             else pgps_internal.visible(match_unfiltered.event_type, v_owner.owner, match_unfiltered.ids) end;
         if not isempty(v_ids) then
             insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
-            select match_unfiltered.batch_id, c, (match_unfiltered.event_type).type_id, (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
+            select match_unfiltered.batch_id, c, (match_unfiltered.event_type).type_id,
+                (select sum(upper(r) - lower(r)) from unnest(v_ids) r), v_ids
             from unnest(v_owner.classes) c;
             v_classes := v_classes || v_owner.classes;
         end if;
@@ -171,12 +187,15 @@ create or replace function pgps_internal.prepared() returns text
 language plpgsql stable
 as $$
 begin
-    -- Not in SQL, which is planned at each call, nor with settings: half of what it takes to ask a filter about one event.
-    return (select pg_catalog.string_agg(p.name operator(pg_catalog.||) p.prepare_time::pg_catalog.text, ' ' order by p.name)
+    -- Not in SQL, which is planned at each call, nor with settings: half of what it takes to ask a filter about one
+    -- event.
+    return (select pg_catalog.string_agg(p.name operator(pg_catalog.||) p.prepare_time::pg_catalog.text, ' '
+        order by p.name)
         from pg_catalog.pg_prepared_statement() p where p.from_sql);
 end
 $$;
-comment on function pgps_internal.prepared() is 'The statements prepared in this session with PREPARE; see forget_prepared';
+comment on function pgps_internal.prepared() is
+'The statements prepared in this session with PREPARE; see forget_prepared';
 
 create or replace function pgps_internal.forget_prepared(known text) returns boolean
 language plpgsql
@@ -195,9 +214,12 @@ begin
 end
 $$;
 comment on function pgps_internal.forget_prepared(text) is
-'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would run it as its own';
+'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would
+run it as its own';
 
-create or replace function pgps_internal.match_owner(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
+create or replace function pgps_internal.match_owner(
+    batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range
+)
 returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -215,7 +237,8 @@ begin
     v_prepared := pgps_internal.prepared();
     select array_agg(c.class_id order by c.class_id)::text into v_classes
     from pgps_internal.class c
-    where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes);
+    where c.signature_id = v_id and c.is_active
+        and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes);
     if v_classes is null then
         return null;
     end if;
@@ -223,15 +246,19 @@ begin
     if cardinality(v_types) > 0 then
         select coalesce(string_agg(format(', %L::%s[]', (
             select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
-            where c.signature_id = v_id and c.is_active and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
+            where c.signature_id = v_id and c.is_active
+                and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
         )::text, v_types[n]), '' order by n), '') into v_constants
         from generate_subscripts(v_types, 1) n;
     end if;
-    -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold for the
-    -- statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables keep the result.
+    -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold
+    -- for the statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables
+    -- keep the result.
     begin
-        execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, m.pgps_highest)::pgps_internal.found))
-            from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, %L::bigint[]%s) m',
+        execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, '
+            'm.pgps_highest)::pgps_internal.found))
+            from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, '
+                '%L::bigint[]%s) m',
             (match_owner.signature).type_id, v_id, v_classes, v_constants)
         using match_owner.ids into v_found;
         v_done := true;
@@ -247,7 +274,8 @@ begin
         select match_owner.batch_id, f.class_id, (match_owner.signature).type_id, cardinality(f.event_ids),
             case when not f.contiguous then f.event_ids end,
             case when f.contiguous then int8multirange(int8range(f.lowest, f.highest, '[]')) end
-        from (select f.*, f.highest > f.lowest and f.highest - f.lowest + 1 = cardinality(f.event_ids) as contiguous from unnest(v_found) f) f
+        from (select f.*, f.highest > f.lowest and f.highest - f.lowest + 1 = cardinality(f.event_ids) as contiguous
+            from unnest(v_found) f) f
         where f.class_id = any (v_classes::bigint[]) returning class_id
     )
     select array_agg(d.class_id) into v_matched from d;
@@ -257,7 +285,9 @@ $$;
 comment on function pgps_internal.match_owner(bigint, pgps_internal.signature, int8multirange, int8range) is
 'Notes the deliveries of a signature whose filter may do anything, with its owner''s rights; see match_signature';
 
-create or replace function pgps_internal.match_signature(batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range)
+create or replace function pgps_internal.match_signature(
+    batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range
+)
 returns bigint[]
 language plpgsql
 as $$
@@ -269,10 +299,12 @@ begin
         using match_signature.batch_id, match_signature.ids, match_signature.only_classes into v_matched;
         return v_matched;
     end if;
-    return pgps_internal.match_owner(match_signature.batch_id, match_signature.signature, match_signature.ids, match_signature.only_classes);
+    return pgps_internal.match_owner(match_signature.batch_id, match_signature.signature, match_signature.ids,
+        match_signature.only_classes);
 end
 $$;
 comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, int8range) is
-'Notes the deliveries of one signature in a batch and returns the classes that have one; only_classes: of these only, null = all';
+'Notes the deliveries of one signature in a batch and returns the classes that have one; only_classes: of these only,
+null = all';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -20,8 +20,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return least(
-        (select min(n.batch_id) - 1 from pgps_internal.lane_next n where low_of_lanes.type_id is null or n.type_id = low_of_lanes.type_id),
-        (select min(j.from_batch) from pgps_internal.joining j where low_of_lanes.type_id is null or j.type_id = low_of_lanes.type_id));
+        (select min(n.batch_id) - 1 from pgps_internal.lane_next n where low_of_lanes.type_id is null
+            or n.type_id = low_of_lanes.type_id),
+        (select min(j.from_batch) from pgps_internal.joining j where low_of_lanes.type_id is null
+            or j.type_id = low_of_lanes.type_id));
 end
 $$;
 comment on function pgps_internal.low_of_lanes(integer) is

@@ -1,4 +1,5 @@
--- The code that asks the filters of one shape, and where their constants are: in its arguments, or from some number on in an indexed table.
+-- The code that asks the filters of one shape, and where their constants are: in its arguments, or from some number on
+-- in an indexed table.
 -- Locks: those of creating and dropping functions and tables.
 -- Writes: class, const, member, signature; by name: the constants of a signature.
 
@@ -7,16 +8,19 @@ language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select 'set standard_conforming_strings = on '
-        || string_agg(format('set %s = %s', e.key, case e.key when 'search_path' then e.value else quote_literal(e.value) end), ' ')
+        || string_agg(format('set %s = %s', e.key, case e.key when 'search_path' then e.value
+            else quote_literal(e.value) end), ' ')
     from jsonb_each_text(environment_clause.environment) e
 $$;
-comment on function pgps_internal.environment_clause(jsonb) is 'SET clauses that give generated code the settings under which a filter was written';
+comment on function pgps_internal.environment_clause(jsonb) is
+'SET clauses that give generated code the settings under which a filter was written';
 
 create or replace function pgps_internal.write_constants(shape text, alias text) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$ select regexp_replace(write_constants.shape, '\$(\d+)', write_constants.alias || '.pgps_\1', 'g') $$;
-comment on function pgps_internal.write_constants(text, text) is 'A shape with $1, $2 … as columns pgps_1, pgps_2 … of alias';
+comment on function pgps_internal.write_constants(text, text) is
+'A shape with $1, $2 … as columns pgps_1, pgps_2 … of alias';
 
 create or replace function pgps_internal.build_signature(signature_id bigint) returns void
 language plpgsql
@@ -44,9 +48,12 @@ begin
     end if;
     v_count := cardinality(v_signature.parameter_types);
     execute format('create table %s (pgps_class bigint primary key%s)', v_table,
-        (select string_agg(format(', pgps_%s %s', n, v_signature.parameter_types[n]), '' order by n) from generate_series(1, v_count) n));
-    execute format('insert into %s select c.class_id%s from pgps_internal.class c where c.signature_id = %s and c.is_active', v_table,
-        (select string_agg(format(', c.constants[%s]::%s', n, v_signature.parameter_types[n]), '' order by n) from generate_series(1, v_count) n),
+        (select string_agg(format(', pgps_%s %s', n, v_signature.parameter_types[n]), '' order by n)
+            from generate_series(1, v_count) n));
+    execute format('insert into %s select c.class_id%s from pgps_internal.class c where c.signature_id = %s and '
+        'c.is_active', v_table,
+        (select string_agg(format(', c.constants[%s]::%s', n, v_signature.parameter_types[n]), '' order by n)
+            from generate_series(1, v_count) n),
         promote.signature_id);
     if cardinality(v_signature.key_columns) > 0 then
         execute format('create index on %s (%s)', v_table, (select string_agg('pgps_' || k, ', ' order by place)
@@ -58,7 +65,8 @@ begin
 end
 $$;
 comment on function pgps_internal.promote(bigint) is
-'Gives a signature with many members a table of constants, indexed by its equality conditions first, then one range (Hanson et al. 1999)';
+'Gives a signature with many members a table of constants, indexed by its equality conditions first, then one range
+(Hanson et al. 1999)';
 
 create or replace function pgps_internal.drop_signature(signature_id bigint) returns void
 language plpgsql
@@ -74,9 +82,11 @@ begin
     delete from pgps_internal.signature g where g.signature_id = drop_signature.signature_id;
 end
 $$;
-comment on function pgps_internal.drop_signature(bigint) is 'Drops a signature with its function, constants and classes';
+comment on function pgps_internal.drop_signature(bigint) is
+'Drops a signature with its function, constants and classes';
 
-create or replace function pgps_internal.store_constants(class pgps_internal.class, signature pgps_internal.signature) returns void
+create or replace function pgps_internal.store_constants(class pgps_internal.class, signature pgps_internal.signature)
+returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -87,7 +97,8 @@ begin
     using (store_constants.class).class_id, (store_constants.class).constants;
 end
 $$;
-comment on function pgps_internal.store_constants(pgps_internal.class, pgps_internal.signature) is 'Puts a class into its signature''s table of constants';
+comment on function pgps_internal.store_constants(pgps_internal.class, pgps_internal.signature) is
+'Puts a class into its signature''s table of constants';
 
 create or replace function pgps_internal.set_class_active(class_id bigint, active boolean) returns void
 language plpgsql
@@ -102,7 +113,8 @@ begin
     where c.class_id = set_class_active.class_id returning * into v_class;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
     if v_signature.has_table then
-        execute format('delete from pgps_internal.const_%s where pgps_class = $1', v_signature.signature_id) using v_class.class_id;
+        execute format('delete from pgps_internal.const_%s where pgps_class = $1', v_signature.signature_id)
+            using v_class.class_id;
         if set_class_active.active then
             perform pgps_internal.store_constants(v_class, v_signature);
         end if;

@@ -7,7 +7,8 @@ set search_path = pg_catalog, pg_temp
 as $$
     select p.oid from pg_proc p
     where p.pronamespace = 'pgps_internal'::regnamespace and p.proowner = visible_function.owner
-        and p.proname between format('visible_%s_', visible_function.type_id)::name and format('visible_%s_:', visible_function.type_id)::name
+        and p.proname between format('visible_%s_', visible_function.type_id)::name
+            and format('visible_%s_:', visible_function.type_id)::name
     limit 1
 $$;
 comment on function pgps_internal.visible_function(integer, regrole) is
@@ -23,16 +24,21 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_visible.type_id;
     if pgps_internal.visible_function(build_visible.type_id, build_visible.owner) is null then
-        select format('pgps_internal.visible_%s_%s', v_type.type_id, coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1) into v_name
-        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
-        perform pgps_internal.build(pgps_internal.write_visible(v_name, pgps_internal.names_of(v_type), build_visible.owner), v_type.type_id);
+        select format('pgps_internal.visible_%s_%s', v_type.type_id,
+            coalesce(max(substring(p.proname from '\d+$')::bigint), 0) + 1) into v_name
+        from pg_proc p where p.pronamespace = 'pgps_internal'::regnamespace
+            and p.proname ~ format('^visible_%s_\d+$', v_type.type_id);
+        perform pgps_internal.build(pgps_internal.write_visible(v_name, pgps_internal.names_of(v_type),
+            build_visible.owner), v_type.type_id);
     end if;
 end
 $$;
 comment on function pgps_internal.build_visible(integer, regrole) is
-'For an owner of classes of a type a function, owned by that role, that reads the log under row-level security: which of these events may it see?';
+'For an owner of classes of a type a function, owned by that role, that reads the log under row-level security: which of
+these events may it see?';
 
-create or replace function pgps_internal.visible(event_type pgps_internal.event_type, owner regrole, ids int8multirange) returns int8multirange
+create or replace function pgps_internal.visible(event_type pgps_internal.event_type, owner regrole, ids int8multirange)
+returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -51,7 +57,8 @@ begin
     end if;
     -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
     begin
-        execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner)) using visible.ids into v_ids;
+        execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner))
+            using visible.ids into v_ids;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';
     exception when sqlstate 'PS001' then
@@ -65,14 +72,16 @@ $$;
 comment on function pgps_internal.visible(pgps_internal.event_type, regrole, int8multirange) is
 'The events that a role may receive: none without SELECT on the type, those its policies let through otherwise';
 
-create or replace function pgps_internal.visible_ids(event_type pgps_internal.event_type, owner regrole, ids bigint[]) returns bigint[]
+create or replace function pgps_internal.visible_ids(event_type pgps_internal.event_type, owner regrole, ids bigint[])
+returns bigint[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_visible int8multirange;
 begin
-    if not (visible_ids.event_type).has_policy and has_table_privilege(visible_ids.owner::oid, (visible_ids.event_type).endpoint, 'select') then
+    if not (visible_ids.event_type).has_policy
+        and has_table_privilege(visible_ids.owner::oid, (visible_ids.event_type).endpoint, 'select') then
         return visible_ids.ids;
     end if;
     v_visible := pgps_internal.visible(visible_ids.event_type, visible_ids.owner,
@@ -81,9 +90,12 @@ begin
 end
 $$;
 comment on function pgps_internal.visible_ids(pgps_internal.event_type, regrole, bigint[]) is
-'Those of the events that a role may receive, now, when they are handed out: rights may have changed since they were matched';
+'Those of the events that a role may receive, now, when they are handed out: rights may have changed since they were
+matched';
 
-create or replace function pgps_internal.visible_carefully(batch_id bigint, event_type pgps_internal.event_type, owner regrole, ids int8multirange)
+create or replace function pgps_internal.visible_carefully(
+    batch_id bigint, event_type pgps_internal.event_type, owner regrole, ids int8multirange
+)
 returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -100,7 +112,8 @@ exception when others or assert_failure or query_canceled then
         raise;
     end if;
     -- A neighbour gets nothing while nobody can say what it may see.
-    update pgps_internal.neighbour n set is_blocked = true, last_error = format('a policy on event type "%s" raised: %s',
+    update pgps_internal.neighbour n set is_blocked = true,
+        last_error = format('a policy on event type "%s" raised: %s',
         (visible_carefully.event_type).name, v_error) where n.role = visible_carefully.owner;
     perform pgps_internal.suspend_class(c.class_id, visible_carefully.batch_id - 1, format('policy: %s', v_error))
     from pgps_internal.class c
@@ -109,6 +122,7 @@ exception when others or assert_failure or query_canceled then
 end
 $$;
 comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
-'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, blocks its links, and nobody else''s';
+'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, blocks its links, and
+nobody else''s';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,6 +1,7 @@
--- Generated: pgps_internal.match_<signature>, which asks the filters of one shape about events. Called by match.sql. Two tiers of filters:
---   safe   nothing but the event's attributes, constants and built-in data functions: runs with the owner's code, joined to the log
---   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array
+-- Generated: pgps_internal.match_<signature>, which asks the filters of one shape about events. Called by match.sql.
+-- Two tiers of filters: safe   nothing but the event's attributes, constants and built-in data functions: runs with the
+-- owner's code, joined to the log owner  anything else (tables, functions): a SECURITY DEFINER function owned by the
+-- subscriber, given the events as an array
 -- Writes: delivery.
 
 create or replace function pgps_internal.write_match(signature pgps_internal.signature) returns pgps_internal.piece
@@ -12,16 +13,21 @@ declare
     v_names jsonb;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (write_match.signature).type_id;
-    v_names := jsonb_build_object('signature_id', (write_match.signature).signature_id, 'type_id', v_type.type_id, 'name', quote_ident(v_type.name),
+    v_names := jsonb_build_object('signature_id', (write_match.signature).signature_id, 'type_id', v_type.type_id,
+        'name', quote_ident(v_type.name),
         'log', v_type.log::text, 'settings', pgps_internal.environment_clause((write_match.signature).environment),
         'filter', pgps_internal.write_constants((write_match.signature).shape, 'pgps_c'));
-    return case (write_match.signature).tier when 'safe' then pgps_internal.write_safe_match(write_match.signature, v_names)
-        else pgps_internal.write_owner_match(write_match.signature, v_names || jsonb_build_object('columns', pgps_internal.column_list(v_type.endpoint))) end;
+    return case (write_match.signature).tier when 'safe'
+        then pgps_internal.write_safe_match(write_match.signature, v_names)
+        else pgps_internal.write_owner_match(write_match.signature, v_names
+            || jsonb_build_object('columns', pgps_internal.column_list(v_type.endpoint))) end;
 end
 $write$;
-comment on function pgps_internal.write_match(pgps_internal.signature) is 'Writes pgps_internal.match_<signature>: the matching function of a signature';
+comment on function pgps_internal.write_match(pgps_internal.signature) is
+'Writes pgps_internal.match_<signature>: the matching function of a signature';
 
-create or replace function pgps_internal.write_safe_match(signature pgps_internal.signature, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_safe_match(signature pgps_internal.signature, names jsonb)
+returns pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
@@ -30,14 +36,16 @@ declare
     v_names jsonb := write_safe_match.names;
 begin
     if (write_safe_match.signature).has_table then
-        v_names := v_names || jsonb_build_object('first', '', 'constants', format('(select * from pgps_internal.const_%s)',
+        v_names := v_names || jsonb_build_object('first', '', 'constants',
+            format('(select * from pgps_internal.const_%s)',
             (write_safe_match.signature).signature_id));
     else
         -- Read and converted once, not for each event: how many of those there are, the planner cannot know.
         v_names := v_names || jsonb_build_object('constants', 'pgps_constants', 'first', format(
             'pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
                     where c.signature_id = %s and c.is_active), ', (
-                select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_types[n], n), '' order by n), '')
+                select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_types[n], n), '' order by n),
+                    '')
                 from generate_subscripts(v_types, 1) n), (write_safe_match.signature).signature_id));
     end if;
     -- It notes the deliveries itself: handing out 50,000 of them costs as much as finding them.
@@ -53,14 +61,16 @@ begin
                 pgps_slots bigint := pgps_upper / 65536 - pgps_slot;
             begin
                 with {first}pgps_found as (
-                    select pgps_c.pgps_class, pg_catalog.array_agg({name}.event_id) as pgps_events, pg_catalog.min({name}.event_id) as pgps_lowest,
+                    select pgps_c.pgps_class, pg_catalog.array_agg({name}.event_id) as pgps_events,
+                        pg_catalog.min({name}.event_id) as pgps_lowest,
                         pg_catalog.max({name}.event_id) as pgps_highest
                     from {log} as {name}, {constants} as pgps_c
                     where {name}.event_id between pgps_lower and pgps_upper and {name}.event_id <@ pgps_ids
                         -- In the segments where they are only.
                         and ({name}.event_id / 65536) % 4 in (pgps_slot % 4, (pgps_slot + least(pgps_slots, 1)) % 4,
                             (pgps_slot + least(pgps_slots, 2)) % 4, (pgps_slot + least(pgps_slots, 3)) % 4)
-                        and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only) and pg_catalog.upper(pgps_only) - 1)
+                        and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only)
+                            and pg_catalog.upper(pgps_only) - 1)
                         and ({filter}
                         )
                     group by pgps_c.pgps_class
@@ -68,10 +78,13 @@ begin
                 pgps_noted as (
                     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids, ids)
                     select pgps_batch, f.pgps_class, {type_id}, pg_catalog.cardinality(f.pgps_events),
-                        case when f.pgps_lowest = f.pgps_highest or f.pgps_highest - f.pgps_lowest + 1 <> pg_catalog.cardinality(f.pgps_events)
+                        case when f.pgps_lowest = f.pgps_highest
+                            or f.pgps_highest - f.pgps_lowest + 1 <> pg_catalog.cardinality(f.pgps_events)
                             then f.pgps_events end,
-                        case when f.pgps_lowest < f.pgps_highest and f.pgps_highest - f.pgps_lowest + 1 = pg_catalog.cardinality(f.pgps_events)
-                            then pg_catalog.int8multirange(pg_catalog.int8range(f.pgps_lowest, f.pgps_highest, '[]')) end
+                        case when f.pgps_lowest < f.pgps_highest
+                            and f.pgps_highest - f.pgps_lowest + 1 = pg_catalog.cardinality(f.pgps_events)
+                            then pg_catalog.int8multirange(pg_catalog.int8range(f.pgps_lowest, f.pgps_highest,
+                                '[]')) end
                     from pgps_found f
                     returning class_id
                 )
@@ -83,32 +96,38 @@ $write$;
 comment on function pgps_internal.write_safe_match(pgps_internal.signature, jsonb) is
 'The matching function of filters over the event alone: joins the log with the constants, and notes the deliveries';
 
-create or replace function pgps_internal.write_owner_match(signature pgps_internal.signature, names jsonb) returns pgps_internal.piece
+create or replace function pgps_internal.write_owner_match(signature pgps_internal.signature, names jsonb)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     select pgps_internal.write_function('pgps_internal.match_{signature_id}',
         $head$(pgps_ids bigint[], pgps_rows pgps_event.{name}[], pgps_classes bigint[]{parameters})
         returns table (pgps_class bigint, pgps_events bigint[], pgps_lowest bigint, pgps_highest bigint)
-        language plpgsql volatile security definer set enable_seqscan = on set enable_bitmapscan = on {settings}$head$, $body$
+        language plpgsql volatile security definer set enable_seqscan = on set enable_bitmapscan = on {settings}$head$,
+            $body$
             #variable_conflict use_column
             begin
                 return query
-                select pgps_c.pgps_class, pg_catalog.array_agg({name}.pgps_id), pg_catalog.min({name}.pgps_id), pg_catalog.max({name}.pgps_id)
-                from rows from (pg_catalog.unnest(pgps_ids), pg_catalog.unnest(pgps_rows)) as {name}(pgps_id, {columns}),
+                select pgps_c.pgps_class, pg_catalog.array_agg({name}.pgps_id), pg_catalog.min({name}.pgps_id),
+                    pg_catalog.max({name}.pgps_id)
+                from rows from (pg_catalog.unnest(pgps_ids), pg_catalog.unnest(pgps_rows)) as {name}(pgps_id,
+                    {columns}),
                     rows from (pg_catalog.unnest(pgps_classes){unnested}) as pgps_c(pgps_class{constants})
                 where ({filter}
                 )
                 group by pgps_c.pgps_class;
             end$body$, write_owner_match.names || p.names, (write_owner_match.signature).owner)
     from (
-        select jsonb_build_object('parameters', coalesce(string_agg(format(', pgps_p%s %s[]', t.n, t.type), '' order by t.n), ''),
+        select jsonb_build_object('parameters',
+            coalesce(string_agg(format(', pgps_p%s %s[]', t.n, t.type), '' order by t.n), ''),
             'unnested', coalesce(string_agg(format(', pg_catalog.unnest(pgps_p%s)', t.n), '' order by t.n), ''),
             'constants', coalesce(string_agg(format(', pgps_%s', t.n), '' order by t.n), '')) as names
         from unnest((write_owner_match.signature).parameter_types) with ordinality t(type, n)
     ) p
 $write$;
 comment on function pgps_internal.write_owner_match(pgps_internal.signature, jsonb) is
-'The matching function of a filter that may read tables: runs with its owner''s rights, sees the events it is given and no log';
+'The matching function of a filter that may read tables: runs with its owner''s rights, sees the events it is given and
+no log';
 
 revoke all on all functions in schema pgps_internal from public;

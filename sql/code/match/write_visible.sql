@@ -1,14 +1,17 @@
 -- Generated: pgps_internal.visible_<type>_<number>, what a role may see of a log. Called by visible.sql.
 -- Writes: nothing.
 
-create or replace function pgps_internal.write_visible(name text, names jsonb, owner regrole) returns pgps_internal.piece
+create or replace function pgps_internal.write_visible(name text, names jsonb, owner regrole)
+returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
-    select 'function', write_visible.name, format('create or replace function %s', write_visible.name) || pgps_internal.render(
+    select 'function', write_visible.name, format('create or replace function %s', write_visible.name)
+        || pgps_internal.render(
         $function$(pgps_ids int8multirange) returns int8multirange
-            language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_bitmapscan = on
+            language sql stable security definer set search_path = pg_catalog,
+                pg_temp set enable_seqscan = on set enable_bitmapscan = on
             begin atomic
                 select coalesce(range_agg(int8range(l.event_id, l.event_id, '[]')), '{}')
                 from (

@@ -1,5 +1,6 @@
--- Advertisements: who has announced to publish what. A publication finds out by a privilege that is of no other use (references on the
--- log, in a schema that nobody may use): 1 us instead of 11 for a look into the table. Locks: the event type's row.
+-- Advertisements: who has announced to publish what. A publication finds out by a privilege that is of no other use
+-- (references on the log, in a schema that nobody may use): 1 us instead of 11 for a look into the table. Locks: the
+-- event type's row.
 -- Writes: advertisement.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
@@ -9,7 +10,8 @@ as $$
 begin
     if (select r.rolsuper from pg_roles r where r.oid = require_advertised.publisher)
         or not exists (select from pgps_internal.advertisement a
-            where a.type_id = require_advertised.type_id and pg_has_role(require_advertised.publisher, a.role::oid, 'usage')) then
+            where a.type_id = require_advertised.type_id
+                and pg_has_role(require_advertised.publisher, a.role::oid, 'usage')) then
         raise exception 'role % has not advertised event type "%"', require_advertised.publisher::regrole,
             (select t.name from pgps_internal.event_type t where t.type_id = require_advertised.type_id)
         using errcode = '55000', hint = format('First: select pgps.advertise(%L)',
@@ -18,7 +20,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_advertised(integer, oid) is
-'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so itself)';
+'Raises 55000 unless publisher, or a role whose rights it inherits, has advertised the type (a superuser must do so
+itself)';
 
 create or replace function pgps_internal.do_advertise(caller name, args jsonb) returns void
 language plpgsql
@@ -33,7 +36,8 @@ begin
     end if;
     -- One after the other: two GRANTs on one table at a time fail.
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
-    insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole) on conflict do nothing;
+    insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole)
+        on conflict do nothing;
     if found then
         execute format('grant references on %s to %I', v_type.log, caller);
     end if;
@@ -58,7 +62,8 @@ declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
 begin
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
-    delete from pgps_internal.advertisement a where a.type_id = v_type.type_id and a.role = quote_ident(caller)::regrole;
+    delete from pgps_internal.advertisement a where a.type_id = v_type.type_id
+        and a.role = quote_ident(caller)::regrole;
     if found then
         execute format('revoke references on %s from %I', v_type.log, caller);
     else
@@ -75,7 +80,8 @@ begin atomic
     select pgps._call('unadvertise', jsonb_build_object('event_type', unadvertise.event_type));
 end;
 comment on function pgps.unadvertise(text) is
-'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not advertised.';
+'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not
+advertised.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.advertise(text), pgps.unadvertise(text) to public;

@@ -1,4 +1,5 @@
--- Changing event types while events wait: attributes added and dropped. Locks: the event type's relations, access exclusive.
+-- Changing event types while events wait: attributes added and dropped. Locks: the event type's relations, access
+-- exclusive.
 -- Writes: event_type.
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
@@ -20,11 +21,14 @@ begin
         from pgps_internal.subscription s
         join pgps_internal.member m using (subscription_id)
         where m.type_id = v_type.type_id and s.filter is not null
-            and s.filter ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_drop, '([^[:alnum:]_])', '\\\1', 'g') || '([^[:alnum:]_]|$)')
+            and s.filter ~* ('(^|[^[:alnum:]_])' || regexp_replace(v_drop, '([^[:alnum:]_])', '\\\1', 'g')
+                || '([^[:alnum:]_]|$)')
         limit 1;
         if v_used is not null then
-            raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_drop, v_type.name, v_used
-            using errcode = '2BP01', hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)', v_used);
+            raise exception 'attribute "%" of event type "%" is used by the filter of subscription "%"', v_drop,
+                v_type.name, v_used
+            using errcode = '2BP01',
+                hint = format('Drop or change the subscription first: select pgps.unsubscribe(%L)', v_used);
         end if;
     end if;
     perform pgps_internal.drop_code(v_type.type_id);
@@ -63,7 +67,8 @@ begin
     if args ->> 'drop' is not null then
         -- The entry of an immediate type names the log's columns; it is made again below.
         execute format('drop table if exists pgps_internal.%I', v_type.name || '_entry');
-        foreach v_relation in array array[v_type.endpoint::text, v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
+        foreach v_relation in array array[v_type.endpoint::text, v_type.log::text,
+            format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop
             execute format('alter table %s drop column %I', v_relation, args ->> 'drop');
         end loop;
@@ -72,7 +77,8 @@ begin
     perform pgps_internal.build_code(v_type.type_id);
 end
 $$;
-comment on function pgps_internal.do_apply_attribute(name, jsonb) is 'Second half of pgps.alter_event_type: changes endpoint, log and archive';
+comment on function pgps_internal.do_apply_attribute(name, jsonb) is
+'Second half of pgps.alter_event_type: changes endpoint, log and archive';
 
 create or replace function pgps_internal.insert_columns(source regclass, endpoint regclass) returns void
 language plpgsql
@@ -82,15 +88,18 @@ declare
     v_column record;
     v_check record;
 begin
-    -- The producer's columns stay behind. Columns are renamed and retyped (the endpoint has no rows), not dropped and added
-    -- again: with a dropped one there would be no INSERT … RETURNING any more.
+    -- The producer's columns stay behind. Columns are renamed and retyped (the endpoint has no rows), not dropped and
+    -- added again: with a dropped one there would be no INSERT … RETURNING any more.
     for v_column in select * from pgps_internal.attributes_of(insert_columns.source) loop
         execute format('alter table %s rename column _producer to %I', insert_columns.endpoint, v_column.name);
         execute format('alter table %s rename column _producer_seq to _producer', insert_columns.endpoint);
-        execute format('alter table %1$s alter column %2$I type %3$s %6$s using null, alter column _producer type text using null,
+        execute format('alter table %1$s alter column %2$I type %3$s %6$s using null, alter column _producer type '
+            'text using null,
             add column _producer_seq bigint %4$s %5$s', insert_columns.endpoint, v_column.name, v_column.type,
-            case when v_column.default_value is not null then format(', alter column %I set default %s', v_column.name, v_column.default_value) else '' end,
-            case when v_column.not_null then format(', alter column %I set not null', v_column.name) else '' end, v_column.collate_clause);
+            case when v_column.default_value is not null
+                then format(', alter column %I set default %s', v_column.name, v_column.default_value) else '' end,
+            case when v_column.not_null then format(', alter column %I set not null', v_column.name) else '' end,
+                v_column.collate_clause);
     end loop;
     for v_check in select pg_get_constraintdef(c.oid) as definition from pg_constraint c
         where c.conrelid = insert_columns.source and c.contype = 'c' loop
@@ -98,7 +107,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.insert_columns(regclass, regclass) is 'Adds the columns of source to an endpoint, before the producer''s columns';
+comment on function pgps_internal.insert_columns(regclass, regclass) is
+'Adds the columns of source to an endpoint, before the producer''s columns';
 
 create or replace function pgps_internal.copy_column(source regclass, target regclass, checked boolean) returns void
 language plpgsql
@@ -109,7 +119,8 @@ declare
     v_check record;
 begin
     for v_column in select * from pgps_internal.attributes_of(copy_column.source) loop
-        execute format('alter table %s add column %I %s %s %s %s', copy_column.target, v_column.name, v_column.type, v_column.collate_clause,
+        execute format('alter table %s add column %I %s %s %s %s', copy_column.target, v_column.name, v_column.type,
+            v_column.collate_clause,
             case when v_column.default_value is not null then 'default ' || v_column.default_value else '' end,
             case when v_column.not_null and copy_column.checked then 'not null' else '' end);
     end loop;
@@ -133,28 +144,33 @@ declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', alter_event_type.name)) #>> '{}';
 begin
     if alter_event_type.dedupe_retention is not null then
-        perform pgps._call('set_dedupe', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'retention', alter_event_type.dedupe_retention));
+        perform pgps._call('set_dedupe',
+            pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'retention',
+            alter_event_type.dedupe_retention));
     end if;
     if alter_event_type.add_attribute is null and alter_event_type.drop_attribute is null then
         if alter_event_type.dedupe_retention is not null then
             return;
         end if;
         raise exception 'nothing to alter in event type "%"', v_type using errcode = '22023',
-            hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' or dedupe_retention => ''7 days''.';
+            hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' or dedupe_retention => ''7 '
+                'days''.';
     end if;
-    perform pgps._call('alter_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
+    perform pgps._call('alter_type',
+        pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
     if alter_event_type.add_attribute is not null then
-        execute pg_catalog.format(E'create table pgps_event.%I (%s\n)', v_type || '_add', alter_event_type.add_attribute);
+        execute pg_catalog.format(E'create table pgps_event.%I (%s\n)', v_type || '_add',
+            alter_event_type.add_attribute);
     end if;
     perform pgps._call('apply_attribute', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type),
         'add', alter_event_type.add_attribute, 'drop', alter_event_type.drop_attribute));
 end
 $$;
 comment on function pgps.alter_event_type(text, text, text, interval) is
-'Adds or drops an attribute; events that wait in the queues survive it (an added attribute has its default, or null, in them).
-add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter uses it; from then on
-an INSERT into the event type cannot have RETURNING.
-Locks the event type until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 23502, 2BP01, 42501.';
+'Adds or drops an attribute; events that wait in the queues survive it (an added attribute has its default, or null, in
+them). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
+uses it; from then on an INSERT into the event type cannot have RETURNING. Locks the event type until the transaction
+ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 23502, 2BP01, 42501.';
 
 create or replace function pgps_internal.do_set_dedupe(caller name, args jsonb) returns void
 language plpgsql
@@ -163,7 +179,8 @@ as $$
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
     if (args ->> 'retention')::interval <= '0' then
-        raise exception 'invalid dedupe_retention %', args ->> 'retention' using errcode = '22023', hint = 'Give a positive interval.';
+        raise exception 'invalid dedupe_retention %', args ->> 'retention' using errcode = '22023',
+            hint = 'Give a positive interval.';
     end if;
     update pgps_internal.event_type t set dedupe_retention = (args ->> 'retention')::interval
     where t.type_id = (pgps_internal.find_type(args ->> 'name')).type_id;

@@ -1,5 +1,6 @@
--- Expressions that an administrator writes and the owner of pgps reads or evaluates: defaults, checks, policies. An administrator is no
--- superuser, so what may stand in them is listed, node by node; what is not listed is refused (decision 22). Locks: none.
+-- Expressions that an administrator writes and the owner of pgps reads or evaluates: defaults, checks, policies. An
+-- administrator is no superuser, so what may stand in them is listed, node by node; what is not listed is refused
+-- (decision 22). Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.is_firm(schema oid) returns boolean
@@ -10,9 +11,11 @@ as $$
     select exists (
         select from pg_namespace n join pg_roles r on r.oid = n.nspowner
         where n.oid = is_firm.schema and (r.rolsuper or r.rolname = 'pg_database_owner' and exists (
-            select from pg_database d join pg_roles o on o.oid = d.datdba where d.datname = current_database() and o.rolsuper)))
+            select from pg_database d join pg_roles o on o.oid = d.datdba where d.datname = current_database()
+                and o.rolsuper)))
 $$;
-comment on function pgps_internal.is_firm(oid) is 'True for a schema whose names mean what they mean until a superuser changes it';
+comment on function pgps_internal.is_firm(oid) is
+'True for a schema whose names mean what they mean until a superuser changes it';
 
 create or replace function pgps_internal.types_within(types oid[]) returns setof oid
 language sql stable
@@ -26,7 +29,8 @@ as $$
         join pg_type t on t.oid = u.type_id
         cross join lateral (
             select t.typelem union all select t.typbasetype
-            union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+            union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0
+                and not a.attisdropped
             union all select r.rngsubtype from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)
             union all select r.rngtypid from pg_range r where t.oid = r.rngmultitypid
         ) n(type_id)
@@ -34,19 +38,23 @@ as $$
     )
     select u.type_id from used u
 $$;
-comment on function pgps_internal.types_within(oid[]) is 'The types and all that they are made of: elements, base types, columns, bounds';
+comment on function pgps_internal.types_within(oid[]) is
+'The types and all that they are made of: elements, base types, columns, bounds';
 
 create or replace function pgps_internal.functions_in(tree text) returns setof oid
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select m[1]::oid from regexp_matches(functions_in.tree, ':(?:funcid|opfuncid|elemfuncid|hashfuncid|negfuncid|aggfnoid|winfnoid) (\d+)', 'g') m
+    select m[1]::oid from regexp_matches(functions_in.tree,
+        ':(?:funcid|opfuncid|elemfuncid|hashfuncid|negfuncid|aggfnoid|winfnoid) (\d+)', 'g') m
     where m[1] <> '0'
     union
-    select o.oprcode::oid from regexp_matches(functions_in.tree, ':opno (\d+)', 'g') m join pg_operator o on o.oid = m[1]::oid
+    select o.oprcode::oid from regexp_matches(functions_in.tree, ':opno (\d+)', 'g') m
+        join pg_operator o on o.oid = m[1]::oid
     where o.oprcode <> 0
 $$;
-comment on function pgps_internal.functions_in(text) is 'The functions that an expression calls, told from its tree (pg_node_tree as text)';
+comment on function pgps_internal.functions_in(text) is
+'The functions that an expression calls, told from its tree (pg_node_tree as text)';
 
 create or replace function pgps_internal.type_fault(types oid[]) returns text
 language sql stable
@@ -71,19 +79,24 @@ as $$
     limit 1
 $$;
 comment on function pgps_internal.type_fault(oid[]) is
-'Why the owner of pgps must not turn text into one of the types, or meet its name in a text; null when there is nothing against it';
+'Why the owner of pgps must not turn text into one of the types, or meet its name in a text; null when there is nothing
+against it';
 
 create or replace function pgps_internal.types_in(tree text, constants_only boolean) returns oid[]
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
     select array(
-        select distinct m[1]::oid from regexp_matches(types_in.tree, case when types_in.constants_only then '\{CONST :consttype (\d+)' else
-            ':(?:consttype|vartype|funcresulttype|opresulttype|resulttype|casetype|typeId|array_typeid|element_typeid|coalescetype'
-            '|minmaxtype|type|row_typeid|refcontainertype|refelemtype|refrestype|paramtype|aggtype) (\d+)' end, 'g') m where m[1] <> '0')
+        select distinct m[1]::oid
+            from regexp_matches(types_in.tree, case when types_in.constants_only then '\{CONST :consttype (\d+)' else
+            ':(?:consttype|vartype|funcresulttype|opresulttype|resulttype|casetype|typeId|array_typeid'
+            '|element_typeid|coalescetype'
+            '|minmaxtype|type|row_typeid|refcontainertype|refelemtype|refrestype|paramtype|aggtype) (\d+)' end, 'g') m
+                where m[1] <> '0')
 $$;
 comment on function pgps_internal.types_in(text, boolean) is
-'The data types that the tree of an expression names; constants_only: those into which text is turned when the expression is read';
+'The data types that the tree of an expression names; constants_only: those into which text is turned when the
+expression is read';
 
 create or replace function pgps_internal.node_fault(tree text, subselects boolean) returns text
 language sql immutable
@@ -100,15 +113,20 @@ as $$
             when m[1] in ('RANGETBLFUNCTION', 'TABLEFUNC', 'TABLESAMPLECLAUSE') then 'a function in FROM'
             else format('an expression of the kind %s', lower(m[1])) end
     from regexp_matches(node_fault.tree, '(?<!\\)\{([A-Z_0-9]+)', 'g') m
-    where m[1] <> all ('{VAR,CONST,FUNCEXPR,NAMEDARGEXPR,OPEXPR,DISTINCTEXPR,NULLIFEXPR,SCALARARRAYOPEXPR,BOOLEXPR,NULLTEST,BOOLEANTEST,
-            CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,ROW,ROWEXPR,ARRAY,ARRAYEXPR,COLLATE,COLLATEEXPR,
-            SQLVALUEFUNCTION,RELABELTYPE,COERCEVIAIO,ARRAYCOERCEEXPR,COERCETODOMAIN,FIELDSELECT,SUBSCRIPTINGREF}'::text[])
-        and not (node_fault.subselects and m[1] = any ('{SUBLINK,QUERY,RTE,RANGETBLENTRY,RANGETBLREF,FROMEXPR,JOINEXPR,TARGETENTRY,ALIAS,PARAM,
+    where m[1] <> all ('{VAR,CONST,FUNCEXPR,NAMEDARGEXPR,OPEXPR,DISTINCTEXPR,NULLIFEXPR,SCALARARRAYOPEXPR,BOOLEXPR,
+        NULLTEST,BOOLEANTEST,
+            CASE,CASEEXPR,WHEN,CASEWHEN,CASETESTEXPR,COALESCE,COALESCEEXPR,MINMAX,MINMAXEXPR,ROW,ROWEXPR,ARRAY,
+            ARRAYEXPR,COLLATE,COLLATEEXPR,
+            SQLVALUEFUNCTION,RELABELTYPE,COERCEVIAIO,ARRAYCOERCEEXPR,COERCETODOMAIN,FIELDSELECT,
+            SUBSCRIPTINGREF}'::text[])
+        and not (node_fault.subselects
+            and m[1] = any ('{SUBLINK,QUERY,RTE,RANGETBLENTRY,RANGETBLREF,FROMEXPR,JOINEXPR,TARGETENTRY,ALIAS,PARAM,
             AGGREF,SORTGROUPCLAUSE}'::text[]))
     limit 1
 $$;
 comment on function pgps_internal.node_fault(text, boolean) is
-'The first part of an expression that is not of a kind listed here, in words; null when all are. subselects: those are listed, too';
+'The first part of an expression that is not of a kind listed here, in words; null when all are. subselects: those are
+listed, too';
 
 create or replace function pgps_internal.function_fault(tree text) returns text
 language sql stable
@@ -122,11 +140,13 @@ as $$
     where not (r.rolsuper and pgps_internal.is_firm(p.pronamespace) and p.prokind = 'f'
             -- What a superuser has written in SQL or PL/pgSQL may read tables, with the rights of whoever calls it.
             and (p.provolatile = 'i' and (l.lanname in ('internal', 'c') or p.pronamespace = 'pg_catalog'::regnamespace)
-                or p.oid in ('now()'::regprocedure, 'transaction_timestamp()'::regprocedure, 'statement_timestamp()'::regprocedure,
+                or p.oid in ('now()'::regprocedure, 'transaction_timestamp()'::regprocedure,
+                    'statement_timestamp()'::regprocedure,
                     'clock_timestamp()'::regprocedure, 'timeofday()'::regprocedure, 'nextval(regclass)'::regprocedure,
                     'gen_random_uuid()'::regprocedure, 'random()'::regprocedure)
                 or p.provolatile = 's' and p.pronamespace = 'pg_catalog'::regnamespace
-                    and p.proname ~ '^(date|time|timetz|timestamp|timestamptz|interval|to_char|to_date|to_timestamp|timezone|date_trunc|date_part|extract|textin|concat|format)'))
+                    and p.proname ~ '^(date|time|timetz|timestamp|timestamptz|interval|to_char|to_date|to_timestamp'
+                        '|timezone|date_trunc|date_part|extract|textin|concat|format)'))
     limit 1
 $$;
 comment on function pgps_internal.function_fault(text) is
@@ -138,11 +158,13 @@ set search_path = pg_catalog, pg_temp
 as $$
     select coalesce('sequence ' || s.sequence_id::regclass::text, 'a sequence that nextval is not given by its name')
     from pg_attrdef d
-    left join lateral (select c.oid as sequence_id from pg_depend x join pg_class c on c.oid = x.refobjid and c.relkind = 'S'
+    left join lateral (select c.oid as sequence_id from pg_depend x join pg_class c on c.oid = x.refobjid
+        and c.relkind = 'S'
         where x.classid = 'pg_attrdef'::regclass and x.objid = d.oid and x.refclassid = 'pg_class'::regclass) s on true
     where d.adrelid = sequence_fault.relation and d.adbin::text ~ ':funcid 1574 '
         and (s.sequence_id is null or not has_sequence_privilege(sequence_fault.caller, s.sequence_id, 'usage')
-            or regexp_replace(d.adbin::text, ':funcid 1574 [^{}]*:args \(\{CONST :consttype 2205 ', '', 'g') ~ ':funcid 1574 ')
+            or regexp_replace(d.adbin::text, ':funcid 1574 [^{}]*:args \(\{CONST :consttype 2205 ', '',
+                'g') ~ ':funcid 1574 ')
     limit 1
 $$;
 comment on function pgps_internal.sequence_fault(name, regclass) is
@@ -156,24 +178,29 @@ declare
     v_fault text;
 begin
     -- Immediate events, added attributes and replays evaluate defaults and checks with the rights of pgps.
-    select coalesce('contains ' || pgps_internal.node_fault(e.tree, false), 'calls ' || pgps_internal.function_fault(e.tree),
+    select coalesce('contains ' || pgps_internal.node_fault(e.tree, false), 'calls '
+        || pgps_internal.function_fault(e.tree),
         'uses ' || pgps_internal.type_fault(pgps_internal.types_in(e.tree, false))) into v_fault
     from (
         select d.adbin::text from pg_attrdef d where d.adrelid = require_harmless_expressions.relation
         union all
-        select c.conbin::text from pg_constraint c where c.conrelid = require_harmless_expressions.relation and c.conbin is not null
+        select c.conbin::text from pg_constraint c where c.conrelid = require_harmless_expressions.relation
+            and c.conbin is not null
     ) e(tree)
     order by 1 nulls last limit 1;
-    v_fault := coalesce(v_fault, 'draws from ' || pgps_internal.sequence_fault(require_harmless_expressions.caller, require_harmless_expressions.relation));
+    v_fault := coalesce(v_fault, 'draws from '
+        || pgps_internal.sequence_fault(require_harmless_expressions.caller, require_harmless_expressions.relation));
     if v_fault is not null then
         raise exception 'a default or check %: only a superuser may put that there', v_fault
-        using errcode = '42501', hint = 'Use attributes, constants of built-in types, and immutable built-in functions, now(), clock_timestamp(), '
-            'random() or gen_random_uuid(), or let a superuser create the event type.';
+        using errcode = '42501',
+            hint = 'Use attributes, constants of built-in types, immutable built-in functions, now(), '
+            'clock_timestamp(), random() or gen_random_uuid(), or let a superuser create the event type.';
     end if;
 end
 $$;
 comment on function pgps_internal.require_harmless_expressions(name, regclass) is
-'Raises 42501 when a default or check is not made of what is listed: it could do more with the rights of pgps than compute a value';
+'Raises 42501 when a default or check is not made of what is listed: it could do more with the rights of pgps than
+compute a value';
 
 create or replace function pgps_internal.policy_fault(caller name, role oid, tree text) returns text
 language plpgsql stable
@@ -191,15 +218,18 @@ begin
     return coalesce('contains ' || pgps_internal.node_fault(policy_fault.tree, true),
         (select format('calls function %s', p.oid::regprocedure)
             from pgps_internal.functions_in(policy_fault.tree) f(function_id) join pg_proc p on p.oid = f.function_id
-            where not (p.pronamespace = 'pg_catalog'::regnamespace and p.provolatile in ('i', 's') and p.proname !~ 'to_xml') limit 1),
+            where not (p.pronamespace = 'pg_catalog'::regnamespace and p.provolatile in ('i', 's')
+                and p.proname !~ 'to_xml') limit 1),
         'uses ' || pgps_internal.type_fault(pgps_internal.types_in(policy_fault.tree, false)),
-        (select format('reads %s, which is no plain table that role "%s" may read', c.oid::regclass, policy_fault.caller)
+        (select format('reads %s, which is no plain table that role "%s" may read', c.oid::regclass,
+            policy_fault.caller)
             from regexp_matches(policy_fault.tree, ':relid (\d+)', 'g') m join pg_class c on c.oid = m[1]::oid
-            where c.relkind not in ('r', 'p', 'm') or not has_table_privilege(policy_fault.caller, c.oid, 'select') limit 1));
+            where c.relkind not in ('r', 'p', 'm')
+                or not has_table_privilege(policy_fault.caller, c.oid, 'select') limit 1));
 end
 $$;
 comment on function pgps_internal.policy_fault(name, oid, text) is
-'Why caller may not write a policy of this tree for a role; null when there is nothing against it. Of the constants, which are read with the
-rights of pgps, only the types matter; what else is in it runs with the rights of the role.';
+'Why caller may not write a policy of this tree for a role; null when there is nothing against it. Of the constants,
+which are read with the rights of pgps, only the types matter; what else is in it runs with the rights of the role.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,6 @@
--- All generated code of an event type: the list of its pieces, each written in the room of its caller (core/generated.sql says how). Made when
--- something is defined; what runs per batch is static plpgsql with cached plans.
+-- All generated code of an event type: the list of its pieces, each written in the room of its caller
+-- (core/generated.sql says how). Made when something is defined; what runs per batch is static plpgsql with cached
+-- plans.
 -- Locks: those of creating and dropping what is generated.
 -- Writes: nothing.
 
@@ -7,23 +8,31 @@ create or replace function pgps_internal.names_of(event_type pgps_internal.event
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_build_object('type_id', (names_of.event_type).type_id, 'name', quote_ident(t.name), 'label', quote_literal(t.name),
+    select jsonb_build_object('type_id', (names_of.event_type).type_id, 'name', quote_ident(t.name), 'label',
+        quote_literal(t.name),
         'endpoint', t.endpoint::text, 'log', t.log::text, 'kept', format('pgps_internal.%I', t.name || '_kept'),
-        'audit', format('pgps_internal.%I', t.name || '_audit'), 'entry', format('pgps_internal.%I', t.name || '_entry'),
+        'audit', format('pgps_internal.%I', t.name || '_audit'), 'entry',
+            format('pgps_internal.%I', t.name || '_entry'),
         'stage', format('pgps_internal.%I', t.name || '_stage'), 'columns', pgps_internal.column_list(t.endpoint),
-        'l_columns', pgps_internal.column_list(t.endpoint, 'l.'), 'r_columns', pgps_internal.column_list(t.endpoint, 'r.'))
+        'l_columns', pgps_internal.column_list(t.endpoint, 'l.'), 'r_columns',
+            pgps_internal.column_list(t.endpoint, 'r.'))
         || (select jsonb_build_object('attributes', coalesce(string_agg('l.' || quote_ident(a.name), ', '), ''),
             'each_attribute', coalesce(string_agg('l.' || quote_ident(a.name) || ', ', ''), ''),
             'own_attributes', coalesce(string_agg(quote_ident(a.name) || ', ', ''), ''),
-            'more_attributes', coalesce(string_agg(', l.' || quote_ident(a.name), ''), '')) from pgps_internal.attributes_of(t.endpoint) a)
+            'more_attributes', coalesce(string_agg(', l.' || quote_ident(a.name), ''), ''))
+                from pgps_internal.attributes_of(t.endpoint) a)
     from (select (names_of.event_type).*) t
 $$;
 comment on function pgps_internal.names_of(pgps_internal.event_type) is
-'What the words in templates stand for. name: of the row type, quoted; label: of the type, as a literal; columns: all of the endpoint, also as
-l_columns (of l) and r_columns; attributes: those without the producer''s, of l; each_attribute: each with a comma behind it, more_attributes: before it;
-own_attributes: as each_attribute, of no alias. Tables: endpoint, log, kept, audit; of an immediate type entry and stage.';
+'What the words in templates stand for. name: of the row type, quoted; label: of the type, as a literal; columns: all of
+the endpoint, also as
+l_columns (of l) and r_columns; attributes: those without the producer''s, of l; each_attribute: each with a comma
+behind it, more_attributes: before it;
+own_attributes: as each_attribute, of no alias. Tables: endpoint, log, kept, audit; of an immediate type entry and '
+    'stage.';
 
-create or replace function pgps_internal.pieces_of(event_type pgps_internal.event_type) returns setof pgps_internal.piece
+create or replace function pgps_internal.pieces_of(event_type pgps_internal.event_type)
+returns setof pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -68,7 +77,8 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = build_code.type_id;
     perform pgps_internal.build(p, v_type.type_id) from pgps_internal.pieces_of(v_type) p;
-    perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
+    perform pgps_internal.build_signature(g.signature_id) from pgps_internal.signature g
+        where g.type_id = v_type.type_id;
     perform pgps_internal.build_visible(v_type.type_id, c.owner)
     from (select distinct c.owner from pgps_internal.class c where c.type_id = v_type.type_id) c;
     perform pgps_internal.build_callback(m.subscription_id, v_type.type_id)
@@ -76,7 +86,8 @@ begin
     where m.type_id = v_type.type_id and s.callback is not null;
 end
 $$;
-comment on function pgps_internal.build_code(integer) is 'Generates all code of an event type; again after its attributes have changed';
+comment on function pgps_internal.build_code(integer) is
+'Generates all code of an event type; again after its attributes have changed';
 
 create or replace function pgps_internal.drop_code(type_id integer) returns void
 language plpgsql

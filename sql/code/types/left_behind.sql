@@ -1,20 +1,20 @@
--- What code of a user leaves behind. A callback, or a request, runs inside a function of its owner's, in somebody else's session and transaction.
--- What it leaves there would be run, or believed, with other rights than its owner's: by the broker for the rest of the transaction, at the commit,
--- or by whoever goes on with the session. DISCARD ALL names the kinds of things:
---   settings             compared, all of them: a change is an error, which takes it back
---   deferred work        run at once, with the rights of its owner: run_deferred
---   temporary objects    dropped
---   cursors with hold    an error: their queries would be run at the commit
---   prepared statements  forgotten: no rollback does it
---   LISTEN, advisory locks, numbers of sequences: pgps.run_subscribers takes them back; a worker washes its sessions
+-- What code of a user leaves behind. A callback, or a request, runs inside a function of its owner's, in somebody
+-- else's session and transaction. What it leaves there would be run, or believed, with other rights than its owner's:
+-- by the broker for the rest of the transaction, at the commit, or by whoever goes on with the session. DISCARD ALL
+-- names the kinds of things: settings             compared, all of them: a change is an error, which takes it back
+-- deferred work        run at once, with the rights of its owner: run_deferred temporary objects    dropped cursors
+-- with hold    an error: their queries would be run at the commit prepared statements  forgotten: no rollback does it
+-- LISTEN, advisory locks, numbers of sequences: pgps.run_subscribers takes them back; a worker washes its sessions
 -- Locks: none.
 -- Writes: command, installation.
 
 do $$
 begin
-    -- Those that a session can set; the text of a setting that its owner may not read is not known here, and nobody else may set it.
+    -- Those that a session can set; the text of a setting that its owner may not read is not known here, and nobody
+    -- else may set it.
     insert into pgps_internal.installation (key, value)
-    select 'settings', string_agg(s.name, ' ' order by s.name) from pg_settings s where s.context in ('user', 'superuser') and s.setting is not null
+    select 'settings', string_agg(s.name, ' ' order by s.name) from pg_settings s
+        where s.context in ('user', 'superuser') and s.setting is not null
     on conflict (key) do update set value = excluded.value;
 end
 $$;
@@ -27,36 +27,47 @@ as $$
     from (
         select string_agg(s.name, ' ' order by s.name) as names from pg_settings s
         where s.context in ('user', 'superuser') and s.setting is not null
-            and s.name not in (select unnest(string_to_array(k.value, ' ')) from pgps_internal.installation k where k.key = 'settings')
+            and s.name not in (select unnest(string_to_array(k.value, ' ')) from pgps_internal.installation k
+                where k.key = 'settings')
     ) n
     where i.key = 'settings' and n.names is not null
 $$;
 comment on function pgps_internal.learn_settings() is
-'Notes the settings of what this session has loaded (auto_explain, pg_trgm …) among those that callbacks are not to change';
+'Notes the settings of what this session has loaded (auto_explain, pg_trgm …) among those that callbacks are not to
+change';
 
 create or replace function pgps_internal.session_settings(washed boolean) returns text[]
 language plpgsql stable
 as $$
 begin
     if session_settings.washed then
-        return array[pg_catalog.current_setting('search_path'), pg_catalog.current_setting('standard_conforming_strings'),
-            pg_catalog.current_setting('row_security'), pg_catalog.current_setting('transform_null_equals'), pg_catalog.current_setting('array_nulls'),
+        return array[pg_catalog.current_setting('search_path'),
+            pg_catalog.current_setting('standard_conforming_strings'),
+            pg_catalog.current_setting('row_security'), pg_catalog.current_setting('transform_null_equals'),
+            pg_catalog.current_setting('array_nulls'),
             pg_catalog.current_setting('check_function_bodies'), pg_catalog.current_setting('synchronous_commit'),
-            pg_catalog.current_setting('transaction_read_only'), pg_catalog.current_setting('default_transaction_read_only'),
-            pg_catalog.current_setting('default_transaction_isolation'), pg_catalog.current_setting('statement_timeout'),
-            coalesce(pg_catalog.current_setting('pgps.act_as', true), ''), coalesce(pg_catalog.current_setting('pgps.carried', true), ''),
-            coalesce(pg_catalog.current_setting('pgps.client', true), ''), coalesce(pg_catalog.current_setting('pgps.handler', true), ''),
-            coalesce(pg_catalog.current_setting('pgps.raiser', true), ''), coalesce(pg_catalog.current_setting('pgps.reliability', true), ''),
+            pg_catalog.current_setting('transaction_read_only'),
+            pg_catalog.current_setting('default_transaction_read_only'),
+            pg_catalog.current_setting('default_transaction_isolation'),
+            pg_catalog.current_setting('statement_timeout'),
+            coalesce(pg_catalog.current_setting('pgps.act_as', true), ''),
+            coalesce(pg_catalog.current_setting('pgps.carried', true), ''),
+            coalesce(pg_catalog.current_setting('pgps.client', true), ''),
+            coalesce(pg_catalog.current_setting('pgps.handler', true), ''),
+            coalesce(pg_catalog.current_setting('pgps.raiser', true), ''),
+            coalesce(pg_catalog.current_setting('pgps.reliability', true), ''),
             coalesce(pg_catalog.current_setting('pgps.visibility', true), '')];
     end if;
-    -- A setting with a dot in its name that nobody has declared is in no view; it is known here when the broker, a role or a database has it.
+    -- A setting with a dot in its name that nobody has declared is in no view; it is known here when the broker, a role
+    -- or a database has it.
     return array(
         select pg_catalog.concat(n.name, '=', pg_catalog.current_setting(n.name, true))
         from (
             select pg_catalog.unnest(pg_catalog.string_to_array(i.value, ' ')) as name
             from pgps_internal.installation i where i.key operator(pg_catalog.=) 'settings'
             union all
-            select pg_catalog.unnest(pg_catalog.string_to_array('pgps.act_as pgps.carried pgps.client pgps.handler pgps.link_base '
+            select pg_catalog.unnest(pg_catalog.string_to_array('pgps.act_as pgps.carried pgps.client pgps.handler '
+                'pgps.link_base '
                 'pgps.link_batch pgps.raiser pgps.reliability pgps.visibility', ' '))
             union all
             select pg_catalog.split_part(u.setting, '=', 1)
@@ -66,8 +77,8 @@ begin
 end
 $$;
 comment on function pgps_internal.session_settings(boolean) is
-'All settings of the session, as name=value; washed: only those on which what runs next in the transaction depends, at a twentieth of the cost.
-No search_path clause: it is about the caller''s.';
+'All settings of the session, as name=value; washed: only those on which what runs next in the transaction depends, at a
+twentieth of the cost. No search_path clause: it is about the caller''s.';
 
 create or replace function pgps_internal.check_settings(before pgps_internal.session_state, what text) returns void
 language plpgsql
@@ -78,7 +89,8 @@ begin
     -- Without a search_path of its own, to see the one left behind, and written so that this one means nothing here.
     if v_after operator(pg_catalog.<>) (check_settings.before).settings then
         raise exception '% changed a setting of the session', what using errcode = '55000',
-            detail = coalesce((select pg_catalog.string_agg(pg_catalog.split_part(a.setting, '=', 1), ', ') from pg_catalog.unnest(v_after) a(setting)
+            detail = coalesce((select pg_catalog.string_agg(pg_catalog.split_part(a.setting, '=', 1), ', ')
+                from pg_catalog.unnest(v_after) a(setting)
                 where (check_settings.before).temporary is not null
                     and a.setting operator(pg_catalog.<>) all ((check_settings.before).settings)), ''),
             hint = 'Attach it to the function: ALTER FUNCTION … SET name = value, so that it ends with the call.';
@@ -92,7 +104,8 @@ create or replace function pgps_internal.temporary() returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce(string_agg(format('%s/%s', d.classid, d.objid), ' ' order by d.classid, d.objid), '') from pg_depend d
+    select coalesce(string_agg(format('%s/%s', d.classid, d.objid), ' ' order by d.classid, d.objid), '')
+        from pg_depend d
     where d.refclassid = 'pg_namespace'::regclass and d.refobjid = pg_my_temp_schema() and pg_my_temp_schema() <> 0
 $$;
 comment on function pgps_internal.temporary() is 'The temporary objects of this session';
@@ -107,30 +120,36 @@ begin
 end
 $$;
 comment on function pgps_internal.session_state(boolean) is
-'What code of a user could change in this session, before it runs. washed: whoever has the session resets it afterwards, so that only what counts
-in this transaction matters; temporary is null then.';
+'What code of a user could change in this session, before it runs. washed: whoever has the session resets it afterwards,
+so that only what counts in this transaction matters; temporary is null then.';
 
 create or replace function pgps_internal.check_session(before pgps_internal.session_state, what text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if exists (select from pg_cursors c where c.is_holdable and concat(c.name, c.creation_time) <> all ((check_session.before).cursors)) then
-        raise exception '% left a cursor with hold open', check_session.what using errcode = '0A000', hint = 'Close it, or leave WITH HOLD away.';
+    if exists (select from pg_cursors c where c.is_holdable
+        and concat(c.name, c.creation_time) <> all ((check_session.before).cursors)) then
+        raise exception '% left a cursor with hold open', check_session.what using errcode = '0A000',
+            hint = 'Close it, or leave WITH HOLD away.';
     end if;
     perform pgps_internal.forget_prepared((check_session.before).prepared);
-    if (check_session.before).temporary is not null and pgps_internal.temporary() <> (check_session.before).temporary then
+    if (check_session.before).temporary is not null
+        and pgps_internal.temporary() <> (check_session.before).temporary then
         if (check_session.before).temporary <> '' then
             raise exception '% left temporary objects behind', check_session.what using errcode = '55000',
-                hint = 'Drop them in it, or run it from a session that has no temporary objects itself: then they are dropped for you.';
+                hint = 'Drop them in it, or run it from a session that has no temporary objects itself: then they are '
+                    'dropped for you.';
         end if;
-        -- A temporary table comes before all others, also those of the catalogue, in the statements of whoever has the session.
+        -- A temporary table comes before all others, also those of the catalogue, in the statements of whoever has the
+        -- session.
         discard temp;
     end if;
 end
 $$;
 comment on function pgps_internal.check_session(pgps_internal.session_state, text) is
-'After code of a user has run: takes back, or raises, when it left something that others would run or believe. Errors: 0A000, 55000.';
+'After code of a user has run: takes back, or raises, when it left something that others would run or believe. Errors:
+0A000, 55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Deferred work
@@ -152,7 +171,8 @@ begin
 end
 $$;
 comment on function pgps_internal.command_number() is
-'The number of the current command in its transaction; each command that has written a row makes it grow, also one rolled back to a savepoint';
+'The number of the current command in its transaction; each command that has written a row makes it grow, also one
+rolled back to a savepoint';
 
 create or replace function pgps_internal.run_deferred(statement text, what text) returns void
 language plpgsql
@@ -161,8 +181,9 @@ as $$
 declare
     v_number bigint;
 begin
-    -- SET CONSTRAINTS runs what waits. Nothing tells whether something still does: what has run may have said DEFERRED and written again.
-    -- It cannot have done so without a command that writes. So it has come to an end when nothing was written any more.
+    -- SET CONSTRAINTS runs what waits. Nothing tells whether something still does: what has run may have said DEFERRED
+    -- and written again. It cannot have done so without a command that writes. So it has come to an end when nothing
+    -- was written any more.
     for v_round in 1..10 loop
         v_number := pgps_internal.command_number();
         execute run_deferred.statement;
@@ -175,9 +196,10 @@ begin
 end
 $$;
 comment on function pgps_internal.run_deferred(text, text) is
-'Runs what code of a user has deferred to the commit, constraint triggers, foreign keys, unique and exclusion constraints, before the commit would run it
-with the rights of whoever commits. statement: calls SET CONSTRAINTS ALL IMMEDIATE with the rights of that user; so nothing of anybody else may wait:
-see require_unwritten. Errors: 0A000, and what it runs raises.';
+'Runs what code of a user has deferred to the commit, constraint triggers, foreign keys, unique and exclusion
+constraints, before the commit would run it with the rights of whoever commits. statement: calls SET CONSTRAINTS ALL
+IMMEDIATE with the rights of that user; so nothing of anybody else may wait: see require_unwritten. Errors: 0A000, and
+what it runs raises.';
 
 create or replace function pgps_internal.require_unwritten(what text) returns void
 language plpgsql stable
@@ -185,25 +207,32 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pg_current_xact_id_if_assigned() is not null then
-        raise exception '% after something was written in the same transaction', require_unwritten.what using errcode = '25001',
-            hint = 'Call it in a transaction of its own: what you have deferred to the commit would be run with the rights of others.';
+        raise exception '% after something was written in the same transaction', require_unwritten.what
+            using errcode = '25001',
+            hint = 'Call it in a transaction of its own: what you have deferred to the commit would be run with the '
+                'rights of others.';
     end if;
 end
 $$;
 comment on function pgps_internal.require_unwritten(text) is
-'Raises 25001 in a transaction that may have deferred work of its caller''s, which would be run with the rights of those whose code runs here';
+'Raises 25001 in a transaction that may have deferred work of its caller''s, which would be run with the rights of those
+whose code runs here';
 
 create or replace function pgps_internal.defer_again() returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce('set constraints ' || string_agg(distinct format('%I.%I', n.nspname, c.conname), ', ') || ' deferred', 'set constraints all immediate')
+    select coalesce('set constraints ' || string_agg(distinct format('%I.%I', n.nspname, c.conname), ', ')
+        || ' deferred', 'set constraints all immediate')
     from pg_constraint c join pg_namespace n on n.oid = c.connamespace
     where c.condeferred and has_schema_privilege(n.oid, 'usage')
-        -- A name stands for all constraints of that name in the schema; one that is not deferrable would make it an error.
-        and not exists (select from pg_constraint o where o.conname = c.conname and o.connamespace = c.connamespace and not o.condeferrable)
+        -- A name stands for all constraints of that name in the schema; one that is not deferrable would make it an
+        -- error.
+        and not exists (select from pg_constraint o where o.conname = c.conname and o.connamespace = c.connamespace
+            and not o.condeferrable)
 $$;
 comment on function pgps_internal.defer_again() is
-'The statement that makes constraints that are initially deferred so again: PostgreSQL cannot forget a SET CONSTRAINTS within a transaction';
+'The statement that makes constraints that are initially deferred so again: PostgreSQL cannot forget a SET CONSTRAINTS
+within a transaction';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -18,7 +18,8 @@ begin
         using errcode = '42704', hint = 'Queues are named <event type>_in, _out and _exception; see pgps.queues.';
     end if;
     if (args ->> 'retention')::interval < '0' then
-        raise exception 'invalid retention "%"', args ->> 'retention' using errcode = '22023', hint = 'Give a positive interval, or null for ever.';
+        raise exception 'invalid retention "%"', args ->> 'retention' using errcode = '22023',
+            hint = 'Give a positive interval, or null for ever.';
     end if;
     update pgps_internal.queue q
     set auditable = coalesce((args ->> 'auditable')::boolean, q.auditable),
@@ -49,9 +50,9 @@ begin atomic
         'persistent', alter_queue.persistent, 'retention', alter_queue.retention));
 end;
 comment on function pgps.alter_queue(text, boolean, boolean, interval) is
-'Changes a queue (paper, section 4.4); null leaves a property as it is. auditable: keeps its events for retention (never set: for ever).
-persistent: survives a crash; it holds for the type''s three queues at once, and rewrites them.
-Needs pgps_admin. Errors: 42704, 22023, 55000, 42501.';
+'Changes a queue (paper, section 4.4); null leaves a property as it is. auditable: keeps its events for retention (never
+set: for ever). persistent: survives a crash; it holds for the type''s three queues at once, and rewrites them. Needs
+pgps_admin. Errors: 42704, 22023, 55000, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_queue(text, boolean, boolean, interval) to public;

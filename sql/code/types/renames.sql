@@ -1,32 +1,38 @@
--- Rules and filters are kept as text, and text names things. What becomes of them when a table, a column, a schema, a function or a type is renamed
--- (decision 29): the table of a rule and its columns are bound by number, and the trigger functions are made anew; partitions that come later get
--- the rule's triggers; of all else the names that a text uses are noted, and who renames one is told, or refused if the rule is in his hands.
--- An event trigger looks at each ALTER; it reads the catalogue only, and runs nothing of a user. Locks: those of CREATE TRIGGER on a partition.
+-- Rules and filters are kept as text, and text names things. What becomes of them when a table, a column, a schema, a
+-- function or a type is renamed (decision 29): the table of a rule and its columns are bound by number, and the trigger
+-- functions are made anew; partitions that come later get the rule's triggers; of all else the names that a text uses
+-- are noted, and who renames one is told, or refused if the rule is in his hands. An event trigger looks at each ALTER;
+-- it reads the catalogue only, and runs nothing of a user. Locks: those of CREATE TRIGGER on a partition.
 -- Writes: rule, signature, subscription, used_name.
 
 create or replace function pgps_internal.here() returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select concat(s.system_identifier, '/', d.oid) from pg_control_system() s, pg_database d where d.datname = current_database()
+    select concat(s.system_identifier, '/', d.oid) from pg_control_system() s, pg_database d
+        where d.datname = current_database()
 $$;
-comment on function pgps_internal.here() is 'This database of this cluster, in which the numbers of objects mean something';
+comment on function pgps_internal.here() is
+'This database of this cluster, in which the numbers of objects mean something';
 
 create or replace function pgps_internal.words(text text) returns text[]
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select array(select distinct case when m[1] like '"%' then replace(substr(m[1], 2, length(m[1]) - 2), '""', '"') else lower(m[1]) end
+    select array(select distinct case when m[1] like '"%' then replace(substr(m[1], 2, length(m[1]) - 2), '""', '"')
+        else lower(m[1]) end
         from regexp_matches(regexp_replace(words.text, '''(?:[^'']|'''')*''', ' ', 'g'),
             '("(?:[^"]|"")+"|[[:alpha:]_\u0080-\uffff][[:alnum:]_$\u0080-\uffff]*)', 'g') m)
 $$;
-comment on function pgps_internal.words(text) is 'All that could be a name in SQL text, folded; not what stands in strings';
+comment on function pgps_internal.words(text) is
+'All that could be a name in SQL text, folded; not what stands in strings';
 
 create or replace function pgps_internal.path_items(path text) returns text[]
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select array(select m[1] from regexp_matches(path_items.path, '("(?:[^"]|"")*"|[^,[:space:]]+)', 'g') with ordinality x(m, place) order by x.place)
+    select array(select m[1] from regexp_matches(path_items.path, '("(?:[^"]|"")*"|[^,[:space:]]+)', 'g')
+        with ordinality x(m, place) order by x.place)
 $$;
 comment on function pgps_internal.path_items(text) is 'The names in a search_path, each quoted as it stands there';
 
@@ -38,23 +44,29 @@ as $$
     with space as materialized (
         select n.oid, n.nspname::text as name, n.nspname = any (names_used.words) as is_named from pg_namespace n
         where n.nspname !~ '^(pg_|pgps$|pgps_)' and n.nspname <> 'information_schema'
-            and (n.nspname = any (names_used.words) or quote_ident(n.nspname) = any (pgps_internal.path_items(names_used.path)))
+            and (n.nspname = any (names_used.words)
+                or quote_ident(n.nspname) = any (pgps_internal.path_items(names_used.path)))
     ),
     relation as materialized (
         select c.oid, c.relname::text as name, c.relnamespace from unnest(names_used.words) w(word)
-        join pg_class c on c.relname = w.word::name join space s on s.oid = c.relnamespace where c.relkind in ('r', 'p', 'v', 'm', 'f')
+        join pg_class c on c.relname = w.word::name join space s on s.oid = c.relnamespace
+            where c.relkind in ('r', 'p', 'v', 'm', 'f')
     ),
     found as (
-        select 'pg_class'::regclass::oid as class_id, r.oid as object_id, 0 as sub_id, r.name, r.relnamespace as schema from relation r
+        select 'pg_class'::regclass::oid as class_id, r.oid as object_id, 0 as sub_id, r.name, r.relnamespace as schema
+            from relation r
         union all
         select 'pg_class'::regclass, a.attrelid, a.attnum, a.attname::text, r.relnamespace
-        from relation r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0 and a.attname = any (names_used.words) and not a.attisdropped
+        from relation r join pg_attribute a on a.attrelid = r.oid and a.attnum > 0
+            and a.attname = any (names_used.words) and not a.attisdropped
         union all
         select 'pg_proc'::regclass, p.oid, 0, p.proname::text, p.pronamespace
-        from unnest(names_used.words) w(word) join pg_proc p on p.proname = w.word::name join space s on s.oid = p.pronamespace
+        from unnest(names_used.words) w(word) join pg_proc p on p.proname = w.word::name
+            join space s on s.oid = p.pronamespace
         union all
         select 'pg_type'::regclass, t.oid, 0, t.typname::text, t.typnamespace
-        from unnest(names_used.words) w(word) join pg_type t on t.typname = w.word::name join space s on s.oid = t.typnamespace
+        from unnest(names_used.words) w(word) join pg_type t on t.typname = w.word::name
+            join space s on s.oid = t.typnamespace
         where t.typrelid = 0
     )
     select f.class_id, f.object_id, f.sub_id, f.name, f.schema from found f
@@ -67,13 +79,15 @@ as $$
     where quote_ident(s.name) = any (pgps_internal.path_items(names_used.path))
 $$;
 comment on function pgps_internal.names_used(text[], text) is
-'What the words of SQL text may stand for under a search_path: relations, their columns, functions, types, and schemas that are named. Nothing of the catalogue''s';
+'What the words of SQL text may stand for under a search_path: relations, their columns, functions, types, and schemas
+that are named. Nothing of the catalogue''s';
 
 create or replace function pgps_internal.environment_of(function regprocedure) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select string_agg(format('set %s = %s', split_part(c, '=', 1), case split_part(c, '=', 1) when 'search_path' then substr(c, strpos(c, '=') + 1)
+    select string_agg(format('set %s = %s', split_part(c, '=', 1), case split_part(c, '=', 1) when 'search_path'
+        then substr(c, strpos(c, '=') + 1)
         else quote_literal(substr(c, strpos(c, '=') + 1)) end), ' ')
     from pg_proc p, unnest(p.proconfig) c where p.oid = environment_of.function
 $$;
@@ -83,17 +97,21 @@ create or replace function pgps_internal.function_of_rule(rule pgps_internal.rul
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select to_regprocedure(format('pgps_internal.rule_%s_%s()', (function_of_rule.rule).rule_id, lower((function_of_rule.rule).operations[1])))
+    select to_regprocedure(format('pgps_internal.rule_%s_%s()', (function_of_rule.rule).rule_id,
+        lower((function_of_rule.rule).operations[1])))
 $$;
-comment on function pgps_internal.function_of_rule(pgps_internal.rule) is 'One of the trigger functions of a rule, which have the same settings';
+comment on function pgps_internal.function_of_rule(pgps_internal.rule) is
+'One of the trigger functions of a rule, which have the same settings';
 
 create or replace function pgps_internal.words_of_rule(rule pgps_internal.rule) returns text[]
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select pgps_internal.words(concat_ws(' ', array_to_string((words_of_rule.rule).attributes, ' '), (words_of_rule.rule).condition))
+    select pgps_internal.words(concat_ws(' ', array_to_string((words_of_rule.rule).attributes, ' '),
+        (words_of_rule.rule).condition))
 $$;
-comment on function pgps_internal.words_of_rule(pgps_internal.rule) is 'All that could be a name in the expressions of a rule';
+comment on function pgps_internal.words_of_rule(pgps_internal.rule) is
+'All that could be a name in the expressions of a rule';
 
 create or replace function pgps_internal.note_columns(rule_id integer) returns void
 language sql
@@ -103,12 +121,15 @@ as $$
     update pgps_internal.rule r set table_oid = r.table_name::oid, columns = (
         select coalesce(jsonb_object_agg(coalesce(k.name, a.attname), jsonb_build_array(a.attnum, a.attname)), '{}')
         from pg_attribute a
-        left join (select c.key as name, c.value ->> 1 as attname, (c.value ->> 0)::smallint as attnum from jsonb_each(r.columns) c) k
+        left join (select c.key as name, c.value ->> 1 as attname, (c.value ->> 0)::smallint as attnum
+            from jsonb_each(r.columns) c) k
             on case when r.table_oid = r.table_name::oid then k.attnum = a.attnum else k.attname = a.attname end
-        where a.attrelid = r.table_name and a.attnum > 0 and not a.attisdropped and (k.name is not null or not r.columns ? a.attname::text))
+        where a.attrelid = r.table_name and a.attnum > 0 and not a.attisdropped
+            and (k.name is not null or not r.columns ? a.attname::text))
     where r.rule_id = note_columns.rule_id
 $$;
-comment on function pgps_internal.note_columns(integer) is 'Notes the numbers of the columns of a rule''s table, and how they are called';
+comment on function pgps_internal.note_columns(integer) is
+'Notes the numbers of the columns of a rule''s table, and how they are called';
 
 create or replace function pgps_internal.note_names_of_rule(rule_id integer) returns void
 language sql
@@ -136,7 +157,8 @@ as $$
     cross join lateral pgps_internal.names_used(pgps_internal.words(g.shape), g.environment ->> 'search_path') n
     where g.signature_id = note_names_of_signature.signature_id and g.tier <> 'safe';
 $$;
-comment on function pgps_internal.note_names_of_signature(bigint) is 'Notes what the filters of a signature name, if they may name more than attributes';
+comment on function pgps_internal.note_names_of_signature(bigint) is
+'Notes what the filters of a signature name, if they may name more than attributes';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- When something is altered
@@ -157,13 +179,15 @@ begin
         from pgps_internal.rule r
         cross join unnest(r.operations) o
         join pg_trigger t on t.tgfoid = to_regprocedure(format('pgps_internal.rule_%s_%s()', r.rule_id, lower(o)))
-        where t.tgrelid <> r.table_name and not exists (select from pg_partition_tree(r.table_name) p where p.relid = t.tgrelid)
+        where t.tgrelid <> r.table_name
+            and not exists (select from pg_partition_tree(r.table_name) p where p.relid = t.tgrelid)
     loop
         execute format('drop trigger %I on %s', v_trigger.tgname, v_trigger.relation);
     end loop;
 end
 $$;
-comment on function pgps_internal.follow_partitions() is 'Gives new partitions the triggers of their table''s rules, and takes them from those that were detached';
+comment on function pgps_internal.follow_partitions() is
+'Gives new partitions the triggers of their table''s rules, and takes them from those that were detached';
 
 create or replace function pgps_internal.follow_columns(tables oid[]) returns void
 language plpgsql
@@ -176,7 +200,8 @@ begin
     for v_rule in
         select r.* from pgps_internal.rule r
         where r.columns <> '{}' and r.table_name in (
-            -- And what inherits their columns. Nothing else: whoever alters another table must not wait for who is altering this one.
+            -- And what inherits their columns. Nothing else: whoever alters another table must not wait for who is
+            -- altering this one.
             with recursive altered (relation) as (
                 select t from unnest(follow_columns.tables) t
                 union
@@ -186,14 +211,18 @@ begin
     loop
         continue when pgps_internal.function_of_rule(v_rule) is null;
         select c.value ->> 1 into v_gone from jsonb_each(v_rule.columns) c
-        where c.key = any (pgps_internal.words_of_rule(v_rule)) and v_rule.table_oid = v_rule.table_name::oid and not exists (select from pg_attribute a
+        where c.key = any (pgps_internal.words_of_rule(v_rule)) and v_rule.table_oid = v_rule.table_name::oid
+            and not exists (select from pg_attribute a
             where a.attrelid = v_rule.table_name and a.attnum = (c.value ->> 0)::smallint and not a.attisdropped);
         if v_gone is not null then
-            raise exception 'column "%" of table % is used by rule "%"', v_gone, v_rule.table_name, v_rule.name using errcode = '2BP01',
-                hint = format('First: select pgps.drop_rule(%L); then make the rule without it.', quote_ident(v_rule.name));
+            raise exception 'column "%" of table % is used by rule "%"', v_gone, v_rule.table_name, v_rule.name
+                using errcode = '2BP01',
+                hint = format('First: select pgps.drop_rule(%L); then make the rule without it.',
+                    quote_ident(v_rule.name));
         end if;
         perform pgps_internal.note_columns(v_rule.rule_id),
-            pgps_internal.build_rule(v_rule.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(v_rule)));
+            pgps_internal.build_rule(v_rule.rule_id,
+                pgps_internal.environment_of(pgps_internal.function_of_rule(v_rule)));
     end loop;
 end
 $$;
@@ -204,7 +233,8 @@ create or replace function pgps_internal.renamed_path(path text, was text, now t
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select array_to_string(array_replace(pgps_internal.path_items(renamed_path.path), quote_ident(renamed_path.was), quote_ident(renamed_path.now)), ', ')
+    select array_to_string(array_replace(pgps_internal.path_items(renamed_path.path), quote_ident(renamed_path.was),
+        quote_ident(renamed_path.now)), ', ')
 $$;
 comment on function pgps_internal.renamed_path(text, text, text) is 'A search_path with a schema under its new name';
 
@@ -216,37 +246,48 @@ declare
     v_used record;
     v_function record;
 begin
-    -- The settings of generated functions name schemas, too. Only what has this schema on its path is touched: nobody else waits for it.
+    -- The settings of generated functions name schemas, too. Only what has this schema on its path is touched: nobody
+    -- else waits for it.
     for v_used in
         select u.rule_id, u.signature_id, u.name, n.nspname::text as now
         from pgps_internal.used_name u join pg_namespace n on n.oid = u.object_id
-        where u.object_id = any (follow_schemas.schemas) and u.sub_id = -1 and n.nspname <> u.name and u.noted_in = pgps_internal.here()
+        where u.object_id = any (follow_schemas.schemas) and u.sub_id = -1 and n.nspname <> u.name
+            and u.noted_in = pgps_internal.here()
     loop
         for v_function in
-            select p.oid::regprocedure as function, pgps_internal.renamed_path(substr(c.setting, 13), v_used.name, v_used.now) as path
+            select p.oid::regprocedure as function,
+                pgps_internal.renamed_path(substr(c.setting, 13), v_used.name, v_used.now) as path
             from pg_proc p cross join unnest(p.proconfig) c(setting)
-            where p.pronamespace = 'pgps_internal'::regnamespace and c.setting like 'search_path=%' and case when v_used.rule_id is not null
-                then p.proname ~ format('^rule_%s_[a-z]+$', v_used.rule_id) else p.proname = 'match_' || v_used.signature_id end
+            where p.pronamespace = 'pgps_internal'::regnamespace and c.setting like 'search_path=%' and case
+                when v_used.rule_id is not null
+                then p.proname ~ format('^rule_%s_[a-z]+$', v_used.rule_id) else p.proname = 'match_'
+                    || v_used.signature_id end
         loop
             execute format('alter function %s set search_path = %s', v_function.function, v_function.path);
         end loop;
         update pgps_internal.subscription s set environment = s.environment || jsonb_build_object('search_path',
             pgps_internal.renamed_path(s.environment ->> 'search_path', v_used.name, v_used.now))
-        where s.subscription_id in (select m.subscription_id from pgps_internal.class c join pgps_internal.member m using (class_id)
+        where s.subscription_id
+            in (select m.subscription_id from pgps_internal.class c join pgps_internal.member m using (class_id)
             where c.signature_id = v_used.signature_id);
         update pgps_internal.signature g set environment = g.environment || jsonb_build_object('search_path',
             pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now))
         where g.signature_id = v_used.signature_id
             -- One of a former schema of the new name: whoever has it keeps it, and new subscriptions find the other.
-            and not exists (select from pgps_internal.signature o where o.type_id = g.type_id and o.owner = g.owner and md5(o.shape) = md5(g.shape)
-                and o.parameter_types = g.parameter_types and o.in_lane = g.in_lane and o.environment = g.environment || jsonb_build_object(
-                    'search_path', pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now)));
+            and not exists (select from pgps_internal.signature o where o.type_id = g.type_id and o.owner = g.owner
+                and md5(o.shape) = md5(g.shape)
+                and o.parameter_types = g.parameter_types and o.in_lane = g.in_lane and o.environment = g.environment
+                    || jsonb_build_object(
+                    'search_path',
+                        pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now)));
     end loop;
     update pgps_internal.used_name u set name = n.nspname from pg_namespace n
-    where n.oid = u.object_id and u.object_id = any (follow_schemas.schemas) and u.sub_id = -1 and u.noted_in = pgps_internal.here();
+    where n.oid = u.object_id and u.object_id = any (follow_schemas.schemas) and u.sub_id = -1
+        and u.noted_in = pgps_internal.here();
 end
 $$;
-comment on function pgps_internal.follow_schemas(oid[]) is 'Has rules and filters look for unqualified names in a schema under its new name';
+comment on function pgps_internal.follow_schemas(oid[]) is
+'Has rules and filters look for unqualified names in a schema under its new name';
 
 create or replace function pgps_internal.names_that_changed(objects oid[])
 returns table (rule_id integer, signature_id bigint, was text, now text, owner oid)
@@ -257,21 +298,27 @@ as $$
             when u.class_id = 'pg_namespace'::regclass then format('schema %I', u.name)
             when u.class_id = 'pg_proc'::regclass then format('function %I', u.name)
             when u.class_id = 'pg_type'::regclass then format('type %I', u.name) else format('table %I', u.name) end,
-        case when x.name = u.name then format('%I.%I', (select s.nspname from pg_namespace s where s.oid = x.schema), x.name) else quote_ident(x.name) end,
+        case when x.name = u.name
+            then format('%I.%I', (select s.nspname from pg_namespace s where s.oid = x.schema), x.name)
+            else quote_ident(x.name) end,
         coalesce(c.relowner, p.proowner, t.typowner, n.nspowner)
     from pgps_internal.used_name u
     left join pg_class c on u.class_id = 'pg_class'::regclass and c.oid = u.object_id
-    left join pg_attribute a on u.class_id = 'pg_class'::regclass and u.sub_id > 0 and a.attrelid = u.object_id and a.attnum = u.sub_id
+    left join pg_attribute a on u.class_id = 'pg_class'::regclass and u.sub_id > 0 and a.attrelid = u.object_id
+        and a.attnum = u.sub_id
     left join pg_proc p on u.class_id = 'pg_proc'::regclass and p.oid = u.object_id
     left join pg_type t on u.class_id = 'pg_type'::regclass and t.oid = u.object_id
     left join pg_namespace n on u.class_id = 'pg_namespace'::regclass and n.oid = u.object_id
-    cross join lateral (select coalesce(case when u.sub_id > 0 then case when not a.attisdropped then a.attname end else c.relname end,
+    cross join lateral (select coalesce(case when u.sub_id > 0 then case when not a.attisdropped then a.attname end
+        else c.relname end,
             p.proname, t.typname, n.nspname)::text as name,
         coalesce(case when u.sub_id = 0 then c.relnamespace end, p.pronamespace, t.typnamespace, 0) as schema) x
-    where u.object_id = any (names_that_changed.objects) and u.sub_id >= 0 and u.noted_in = pgps_internal.here() and x.name is not null
+    where u.object_id = any (names_that_changed.objects) and u.sub_id >= 0 and u.noted_in = pgps_internal.here()
+        and x.name is not null
         and (x.name <> u.name or u.sub_id = 0 and x.schema <> u.schema)
 $$;
-comment on function pgps_internal.names_that_changed(oid[]) is 'Which names of objects that rules and filters use are others now';
+comment on function pgps_internal.names_that_changed(oid[]) is
+'Which names of objects that rules and filters use are others now';
 
 create or replace function pgps_internal.tell_of_renames(caller name, objects oid[]) returns void
 language plpgsql
@@ -291,11 +338,15 @@ begin
         join pg_roles u on u.rolname = tell_of_renames.caller order by is_his desc, r.name
     loop
         if v_found.is_his then
-            raise exception 'rule "%" names %, which this renames to %', v_found.name, v_found.was, v_found.now using errcode = '2BP01',
-                hint = format('First: select pgps.drop_rule(%L); then make the rule with the new name.', quote_ident(v_found.name));
+            raise exception 'rule "%" names %, which this renames to %', v_found.name, v_found.was, v_found.now
+                using errcode = '2BP01',
+                hint = format('First: select pgps.drop_rule(%L); then make the rule with the new name.',
+                    quote_ident(v_found.name));
         end if;
-        raise warning 'rule "%" names %, which is % now: statements that fire it fail', v_found.name, v_found.was, v_found.now
-        using hint = format('Its owner, or an administrator, types: select pgps.drop_rule(%L); and makes it with the new name.',
+        raise warning 'rule "%" names %, which is % now: statements that fire it fail', v_found.name, v_found.was,
+            v_found.now
+        using hint = format('Its owner, or an administrator, types: select pgps.drop_rule(%L); and makes it with the '
+            'new name.',
             quote_ident(v_found.name));
     end loop;
     for v_found in
@@ -306,17 +357,21 @@ begin
         order by s.name limit 20
     loop
         raise warning 'the filter of subscription "%" names %, which is % now', v_found.name, v_found.was, v_found.now
-        using hint = format('Its owner types: select pgps.alter_subscription(%L, filter => ''…''); until then it fails and is suspended, and nothing '
+        using hint = format('Its owner types: select pgps.alter_subscription(%L, filter => ''…''); until then it '
+            'fails and is suspended, and nothing '
             'is lost.', quote_ident(v_found.name));
     end loop;
     perform pgps_internal.note_names_of_rule(n.rule_id) from (
-        select distinct n.rule_id from pgps_internal.names_that_changed(tell_of_renames.objects) n where n.rule_id is not null) n;
+        select distinct n.rule_id from pgps_internal.names_that_changed(tell_of_renames.objects) n
+            where n.rule_id is not null) n;
     perform pgps_internal.note_names_of_signature(n.signature_id) from (
-        select distinct n.signature_id from pgps_internal.names_that_changed(tell_of_renames.objects) n where n.signature_id is not null) n;
+        select distinct n.signature_id from pgps_internal.names_that_changed(tell_of_renames.objects) n
+            where n.signature_id is not null) n;
 end
 $$;
 comment on function pgps_internal.tell_of_renames(name, oid[]) is
-'Says which rules and filters name something that is called otherwise now. Errors: 2BP01 for a rule that caller could make again';
+'Says which rules and filters name something that is called otherwise now. Errors: 2BP01 for a rule that caller could
+make again';
 
 create or replace function pgps_internal.after_ddl() returns event_trigger
 language plpgsql security definer
@@ -340,28 +395,31 @@ begin
     elsif tg_tag = 'ALTER TABLE' then
         perform pgps_internal.follow_columns(v_objects);
     elsif tg_tag = 'ALTER SCHEMA' then
-        perform pgps_internal.follow_schemas(v_objects), pgps_internal.follow_columns(array(select c.oid from pgps_internal.rule r
+        perform pgps_internal.follow_schemas(v_objects),
+            pgps_internal.follow_columns(array(select c.oid from pgps_internal.rule r
             join pg_class c on c.oid = r.table_name where c.relnamespace = any (v_objects)));
     end if;
     perform pgps_internal.tell_of_renames(v_caller, v_objects);
 end
 $$;
 comment on function pgps_internal.after_ddl() is
-'After each ALTER, and each new table: what rules and filters name may be called otherwise. Runs nothing of a user''s, and nothing at all where
-there are neither rules nor filters that read tables';
+'After each ALTER, and each new table: what rules and filters name may be called otherwise. Runs nothing of a user''s,
+and nothing at all where there are neither rules nor filters that read tables';
 
 do $$
 begin
     if not exists (select from pg_event_trigger e where e.evtname = 'pgps_after_ddl') then
         create event trigger pgps_after_ddl on ddl_command_end
-        when tag in ('ALTER TABLE', 'CREATE TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'ALTER MATERIALIZED VIEW', 'ALTER FOREIGN TABLE',
+        when tag in ('ALTER TABLE', 'CREATE TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'ALTER MATERIALIZED VIEW',
+            'ALTER FOREIGN TABLE',
             'ALTER FUNCTION', 'ALTER PROCEDURE', 'ALTER ROUTINE', 'ALTER AGGREGATE', 'ALTER TYPE', 'ALTER DOMAIN')
         execute function pgps_internal.after_ddl();
     end if;
     -- What an older release has made, or a dump was restored to.
     perform pgps_internal.note_columns(r.rule_id),
         pgps_internal.build_rule(r.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(r)))
-    from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null and exists (select from pg_class c where c.oid = r.table_name);
+    from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null
+        and exists (select from pg_class c where c.oid = r.table_name);
     perform pgps_internal.note_names_of_rule(r.rule_id)
     from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null;
     perform pgps_internal.note_names_of_signature(g.signature_id) from pgps_internal.signature g where g.tier <> 'safe';

@@ -1,8 +1,11 @@
--- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a policy every
--- holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets through.
+-- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a
+-- policy every holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets
+-- through.
 -- Writes: event_type, policy.
 
-create or replace function pgps_internal.take_draft(caller name, event_type pgps_internal.event_type, role oid, draft regclass) returns name
+create or replace function pgps_internal.take_draft(
+    caller name, event_type pgps_internal.event_type, role oid, draft regclass
+) returns name
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -22,18 +25,22 @@ begin
         and not exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
         and not exists (select from pg_policy o where o.polrelid = c.oid and o.oid <> p.oid)
         and not exists (select from pgps_internal.event_type t where t.endpoint = c.oid)
-        and (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum) from pg_attribute a
+        and (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum)
+            from pg_attribute a
                 where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
-            = (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum) from pg_attribute a
+            = (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum)
+                from pg_attribute a
                 where a.attrelid = (take_draft.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
     if v_tree is null then
-        raise exception 'relation "%" is no draft of a policy of role "%"', coalesce(take_draft.draft::text, ''), take_draft.caller
+        raise exception 'relation "%" is no draft of a policy of role "%"', coalesce(take_draft.draft::text, ''),
+            take_draft.caller
         using errcode = '55000', hint = 'Use pgps.create_policy.';
     end if;
     v_fault := pgps_internal.policy_fault(take_draft.caller, take_draft.role, v_tree);
     if v_fault is not null then
         raise exception 'the policy %: only a superuser may put that there', v_fault using errcode = '42501',
-            hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain tables that you may read.';
+            hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain '
+                'tables that you may read.';
     end if;
     execute format('alter table %s owner to %I', take_draft.draft, current_user);
     execute format('alter table %s set schema pgps_load', take_draft.draft);
@@ -41,8 +48,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_draft(name, pgps_internal.event_type, oid, regclass) is
-'Takes over the table that pgps.create_policy made with its policy, when that may stand in a policy for the role; returns its name in pgps_load.
-Errors: 55000 no such draft, 42501';
+'Takes over the table that pgps.create_policy made with its policy, when that may stand in a policy for the role;
+returns its name in pgps_load. Errors: 55000 no such draft, 42501';
 
 create or replace function pgps_internal.do_create_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -58,23 +65,28 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
     if v_role is null then
-        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704', hint = 'See \du, or pg_roles.';
+        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704',
+            hint = 'See \du, or pg_roles.';
     elsif exists (select from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name) then
         raise exception 'policy "%" on event type "%" exists already', v_name, v_type.name
-        using errcode = '42710', hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
+        using errcode = '42710',
+            hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
     end if;
-    v_draft := pgps_internal.take_draft(caller, v_type, v_role, to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
+    v_draft := pgps_internal.take_draft(caller, v_type, v_role,
+        to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
-    -- The archive and the events kept aside have the same policies as the log; one relation's never run for another role's reader.
+    -- The archive and the events kept aside have the same policies as the log; one relation's never run for another
+    -- role's reader.
     for v_relation in select r, c.relname from pgps_internal.guarded(v_type) r join pg_class c on c.oid = r loop
-        -- Never the caller's text: that would be read with the rights of pgps. What was checked is written out with all its names, in
-        -- the name of the table that it is for, by which a sub-select calls it.
+        -- Never the caller's text: that would be read with the rights of pgps. What was checked is written out with all
+        -- its names, in the name of the table that it is for, by which a sub-select calls it.
         execute format('alter table pgps_load.%I rename to %I', v_draft, v_relation.relname);
         v_draft := v_relation.relname;
         select pg_get_expr(p.polqual, p.polrelid) into v_expression
         from pg_policy p where p.polrelid = format('pgps_load.%I', v_draft)::regclass;
-        execute format('create policy %I on %s for select to %s using (%s)', 'user_' || v_name, v_relation.r, v_role::regrole, v_expression);
+        execute format('create policy %I on %s for select to %s using (%s)', 'user_' || v_name, v_relation.r,
+            v_role::regrole, v_expression);
     end loop;
     execute format('drop table pgps_load.%I', v_draft);
     perform pgps_internal.refresh_policies(v_type.type_id);
@@ -102,13 +114,16 @@ declare
     v_any boolean := exists (select from pgps_internal.policy p where p.type_id = refresh_policies.type_id);
     v_relation regclass;
 begin
-    update pgps_internal.event_type t set has_policy = v_any where t.type_id = refresh_policies.type_id returning * into v_type;
+    update pgps_internal.event_type t set has_policy = v_any where t.type_id = refresh_policies.type_id returning *
+        into v_type;
     for v_relation in select r from pgps_internal.guarded(v_type) r loop
-        execute format('alter policy pgps_all on %s to %s', v_relation, case when v_any then 'pgps_admin' else 'public' end);
+        execute format('alter policy pgps_all on %s to %s', v_relation, case when v_any then 'pgps_admin'
+            else 'public' end);
     end loop;
 end
 $$;
-comment on function pgps_internal.refresh_policies(integer) is 'Opens a type''s events to every holder of SELECT while it has no policy, else to pgps_admin only';
+comment on function pgps_internal.refresh_policies(integer) is
+'Opens a type''s events to every holder of SELECT while it has no policy, else to pgps_admin only';
 
 create or replace function pgps_internal.do_may_write_policy(caller name, args jsonb) returns void
 language plpgsql stable
@@ -124,7 +139,8 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.do_may_write_policy(name, jsonb) is 'Raises 42501 when caller may not write policies of an event type';
+comment on function pgps_internal.do_may_write_policy(name, jsonb) is
+'Raises 42501 when caller may not write policies of an event type';
 
 create or replace function pgps.create_policy(
     event_type text, name text, role name, using_expression text,
@@ -144,18 +160,22 @@ begin
     end if;
     perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
     perform pgps._call('may_write_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type)));
-    -- Read with the caller's rights: to read an expression turns its constants into values, which runs code of their types.
+    -- Read with the caller's rights: to read an expression turns its constants into values, which runs code of their
+    -- types.
     execute pg_catalog.format('create table pgps_event.%I (like pgps_event.%I)', v_draft, v_type);
-    execute pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft, create_policy.using_expression);
-    perform pgps._call('create_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,
+    execute pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft,
+        create_policy.using_expression);
+    perform pgps._call('create_policy',
+        pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,
         'role', create_policy.role, 'using_expression', create_policy.using_expression, 'draft', v_draft));
 end
 $$;
 comment on function pgps.create_policy(text, text, name, text, text) is
-'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role add up. From the
-first policy on a type, a role without one receives nothing of it. The expression runs with the receiving role''s rights: who is neither a
-superuser nor a member of the role uses attributes, constants of built-in types, immutable and stable built-in functions, and sub-selects of plain
-tables that they may read. Needs pgps_admin and SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
+'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role
+add up. From the first policy on a type, a role without one receives nothing of it. The expression runs with the
+receiving role''s rights: who is neither a superuser nor a member of the role uses attributes, constants of built-in
+types, immutable and stable built-in functions, and sub-selects of plain tables that they may read. Needs pgps_admin and
+SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
 
 create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -174,7 +194,8 @@ begin
     end if;
     for v_relation in
         -- DROP OWNED takes a role out of policies, and those away that are about no other.
-        select p.polrelid from pgps_internal.guarded(v_type) r join pg_policy p on p.polrelid = r and p.polname = ('user_' || v_name)::name
+        select p.polrelid from pgps_internal.guarded(v_type) r join pg_policy p on p.polrelid = r
+            and p.polname = ('user_' || v_name)::name
     loop
         execute format('drop policy %I on %s', 'user_' || v_name, v_relation);
     end loop;
@@ -186,9 +207,11 @@ comment on function pgps_internal.do_drop_policy(name, jsonb) is 'See pgps.drop_
 create or replace function pgps.drop_policy(event_type text, name text) returns void
 language sql
 begin atomic
-    select pgps._call('drop_policy', jsonb_build_object('event_type', drop_policy.event_type, 'name', drop_policy.name));
+    select pgps._call('drop_policy',
+        jsonb_build_object('event_type', drop_policy.event_type, 'name', drop_policy.name));
 end;
-comment on function pgps.drop_policy(text, text) is 'Drops a row-level policy of an event type. Needs pgps_admin. Errors: 42704, 42501.';
+comment on function pgps.drop_policy(text, text) is
+'Drops a row-level policy of an event type. Needs pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.create_policy(text, text, name, text, text), pgps.drop_policy(text, text) to public;

@@ -1,4 +1,5 @@
--- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes); one set of events a statement.
+-- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes); one set of events a
+-- statement.
 -- Writes: rule; by name: the endpoint of its event type (generated).
 
 create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
@@ -15,7 +16,8 @@ declare
     v_wrong text;
 begin
     select array_agg(distinct upper(o)) into v_operations
-    from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o where o <> '';
+    from regexp_split_to_table(trim(both ' {}' from args ->> 'operations'), '(\s*[,|]\s*)|(\s+or\s+)|\s+', 'i') o
+        where o <> '';
     select o into v_wrong from unnest(v_operations) o where o not in ('INSERT', 'UPDATE', 'DELETE') limit 1;
     if v_wrong is not null or v_operations is null then
         raise exception 'invalid operation "%"', coalesce(v_wrong, args ->> 'operations')
@@ -23,7 +25,8 @@ begin
     end if;
     perform pgps_internal.forget_rules();
     if exists (select from pgps_internal.rule r where r.name = v_name) then
-        raise exception 'rule "%" exists already', v_name using errcode = '42710', hint = format('select pgps.drop_rule(%L)', v_name);
+        raise exception 'rule "%" exists already', v_name using errcode = '42710',
+            hint = format('select pgps.drop_rule(%L)', v_name);
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
         raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
     elsif not exists (select from pg_class c where c.oid = v_table) then
@@ -36,21 +39,27 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
-    v_columns := array(select quote_ident(a.name) from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality(v_attributes));
+    v_columns := array(select quote_ident(a.name)
+        from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality(v_attributes));
     if cardinality(v_attributes) = 0 or cardinality(v_attributes) > cardinality(v_columns) then
-        raise exception 'rule "%" gives % values; event type "%" has % attributes', v_name, cardinality(v_attributes), v_type.name,
+        raise exception 'rule "%" gives % values; event type "%" has % attributes', v_name, cardinality(v_attributes),
+            v_type.name,
             (select count(*) from pgps_internal.attributes_of(v_type.endpoint))
-        using errcode = '22023', hint = 'Give one expression over new and old for each attribute, in the order of the event type.';
+        using errcode = '22023',
+            hint = 'Give one expression over new and old for each attribute, in the order of the event type.';
     end if;
     perform pgps.parse_filter(x, 'new', '{}') from unnest(v_attributes || coalesce(args ->> 'condition', 'true')) x;
     insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as)
-    values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes, args ->> 'condition', args ->> 'run_as');
-    return jsonb_build_object('name', v_name, 'endpoint', v_type.endpoint::text, 'columns', array_to_string(v_columns, ', '),
+    values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes,
+        args ->> 'condition', args ->> 'run_as');
+    return jsonb_build_object('name', v_name, 'endpoint', v_type.endpoint::text, 'columns',
+        array_to_string(v_columns, ', '),
         'table', v_table::text, 'operations', to_jsonb(v_operations), 'has_key', exists (
             select from pg_index i where i.indrelid = v_table and i.indisprimary));
 end
 $$;
-comment on function pgps_internal.do_create_rule(name, jsonb) is 'First half of pgps.create_rule: checks, and what the triggers are made of';
+comment on function pgps_internal.do_create_rule(name, jsonb) is
+'First half of pgps.create_rule: checks, and what the triggers are made of';
 
 create or replace function pgps_internal.do_finish_rule(caller name, args jsonb) returns void
 language plpgsql
@@ -62,12 +71,15 @@ begin
     select r.* into strict v_rule from pgps_internal.rule r
     where r.name = pgps_internal.fold(args ->> 'name') and pg_has_role(caller, r.owner::oid, 'usage');
     perform pgps_internal.note_columns(v_rule.rule_id);
-    perform pgps_internal.build_rule(v_rule.rule_id, format('set standard_conforming_strings = on set datestyle from current
-        set intervalstyle from current set timezone from current set search_path = %s', pgps_internal.clean_path(args -> 'schemas')));
+    perform pgps_internal.build_rule(v_rule.rule_id,
+        format('set standard_conforming_strings = on set datestyle from current
+        set intervalstyle from current set timezone from current set search_path = %s',
+            pgps_internal.clean_path(args -> 'schemas')));
     perform pgps_internal.note_names_of_rule(v_rule.rule_id), pgps_internal.build_rule_triggers(v_rule);
 end
 $$;
-comment on function pgps_internal.do_finish_rule(name, jsonb) is 'Second half of pgps.create_rule: trigger functions and statement triggers';
+comment on function pgps_internal.do_finish_rule(name, jsonb) is
+'Second half of pgps.create_rule: trigger functions and statement triggers';
 
 create or replace function pgps_internal.build_rule(rule_id integer, environment text) returns void
 language plpgsql
@@ -81,7 +93,8 @@ begin
     select r.* into v_rule from pgps_internal.rule r where r.rule_id = build_rule.rule_id;
     foreach v_operation in array v_rule.operations loop
         v_name := format('rule_%s_%s', v_rule.rule_id, lower(v_operation));
-        execute format('create or replace function pgps_internal.%I() returns trigger language plpgsql %s %s as %L', v_name,
+        execute format('create or replace function pgps_internal.%I() returns trigger language plpgsql %s %s as %L',
+            v_name,
             case v_rule.run_as when 'owner' then 'security definer' else '' end, build_rule.environment,
             pgps_internal.rule_body(v_rule, v_operation));
         if v_rule.run_as = 'owner' then
@@ -92,7 +105,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build_rule(integer, text) is
-'Makes, or makes anew, the trigger functions of a rule. environment: SET clauses, the settings under which it was written';
+'Makes, or makes anew, the trigger functions of a rule. environment: SET clauses, the settings under which it was
+written';
 
 create or replace function pgps_internal.build_rule_triggers(rule pgps_internal.rule) returns void
 language plpgsql
@@ -102,19 +116,24 @@ declare
     v_found record;
 begin
     for v_found in
-        select w.relid, o.operation, format('pgps_internal.rule_%s_%s', (build_rule_triggers.rule).rule_id, lower(o.operation)) as function
+        select w.relid, o.operation,
+            format('pgps_internal.rule_%s_%s', (build_rule_triggers.rule).rule_id, lower(o.operation)) as function
         from unnest((build_rule_triggers.rule).operations) o(operation)
         cross join (
-            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's parent.
+            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's
+            -- parent.
             select (build_rule_triggers.rule).table_name as relid
             union
-            select p.relid from pg_partition_tree((build_rule_triggers.rule).table_name) p join pg_class c on c.oid = p.relid
+            select p.relid from pg_partition_tree((build_rule_triggers.rule).table_name) p
+                join pg_class c on c.oid = p.relid
             where c.relkind in ('r', 'p')) w
         where not exists (select from pg_trigger t where t.tgrelid = w.relid
-            and t.tgfoid = format('pgps_internal.rule_%s_%s()', (build_rule_triggers.rule).rule_id, lower(o.operation))::regprocedure)
+            and t.tgfoid = format('pgps_internal.rule_%s_%s()', (build_rule_triggers.rule).rule_id,
+                lower(o.operation))::regprocedure)
     loop
         execute format('create trigger %I after %s on %s referencing %s for each statement execute function %s()',
-            'pgps_' || (build_rule_triggers.rule).name || '_' || lower(v_found.operation), v_found.operation, v_found.relid,
+            'pgps_' || (build_rule_triggers.rule).name || '_' || lower(v_found.operation), v_found.operation,
+                v_found.relid,
             case v_found.operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
                 else 'new table as pgps_new old table as pgps_old' end, v_found.function);
     end loop;
@@ -130,9 +149,11 @@ as $$
 begin
     -- By number: a column has the name that the rule knows, whatever it is called now.
     return (
-        select string_agg(format('%s%I as %I', rule_row.source, a.attname, coalesce(k.name, a.attname)), ', ' order by a.attnum)
+        select string_agg(format('%s%I as %I', rule_row.source, a.attname, coalesce(k.name, a.attname)), ', '
+            order by a.attnum)
         from pg_attribute a
-        left join (select c.key as name, (c.value ->> 0)::smallint as attnum from jsonb_each((rule_row.rule).columns) c) k using (attnum)
+        left join (select c.key as name, (c.value ->> 0)::smallint as attnum
+            from jsonb_each((rule_row.rule).columns) c) k using (attnum)
         where a.attrelid = (rule_row.rule).table_name and a.attnum > 0 and not a.attisdropped
             and (k.name is not null or not (rule_row.rule).columns ? a.attname::text));
 end
@@ -153,16 +174,22 @@ declare
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rule_body.rule).type_id;
     select string_agg(quote_ident(a.name), ', ') into v_columns
-    from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality((rule_body.rule).attributes)) a;
+    from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a
+        limit cardinality((rule_body.rule).attributes)) a;
     -- The transition tables of an UPDATE hold its rows in the same order: pair them by place (a key may itself change).
     v_source := case rule_body.operation
-        when 'INSERT' then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row, v_null)
-        when 'DELETE' then format('(select %s from pgps_old) as old cross join lateral (select %s) as new', v_row, v_null)
+        when 'INSERT' then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row,
+            v_null)
+        when 'DELETE' then format('(select %s from pgps_old) as old cross join lateral (select %s) as new', v_row,
+            v_null)
         else format('(select pgps_new as pgps_row, row_number() over () as pgps_place from pgps_new) pgps_n
-            join (select pgps_old as pgps_row, row_number() over () as pgps_place from pgps_old) pgps_o using (pgps_place)
+            join (select pgps_old as pgps_row, row_number() over () as pgps_place from pgps_old) pgps_o using '
+                '(pgps_place)
             cross join lateral (select %s) as new cross join lateral (select %s) as old',
-            pgps_internal.rule_row(rule_body.rule, '(pgps_n.pgps_row).'), pgps_internal.rule_row(rule_body.rule, '(pgps_o.pgps_row).')) end;
-    return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    where (%s\n    );\n    return null;\nend',
+            pgps_internal.rule_row(rule_body.rule, '(pgps_n.pgps_row).'),
+            pgps_internal.rule_row(rule_body.rule, '(pgps_o.pgps_row).')) end;
+    return format(E'#variable_conflict use_column\nbegin\n    insert into %s (%s)\n    select %s\n    from %s\n    '
+        'where (%s\n    );\n    return null;\nend',
         v_type.endpoint, v_columns,
         (select string_agg(format(E'(%s\n)', x.expression), ', ' order by x.place)
             from unnest((rule_body.rule).attributes) with ordinality x(expression, place)),
@@ -182,8 +209,10 @@ as $$
 declare
     v_rule jsonb;
 begin
-    v_rule := pgps._call('create_rule', pg_catalog.jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
-        'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes', create_rule.attributes,
+    v_rule := pgps._call('create_rule',
+        pg_catalog.jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
+        'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes',
+            create_rule.attributes,
         'condition', create_rule.condition, 'run_as', create_rule.run_as));
     -- With the caller's rights: are the expressions right? PostgreSQL's own error says where they are not.
     execute pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
@@ -196,12 +225,13 @@ begin
 end
 $$;
 comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is
-'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH event_type (attributes).
-operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and old (null rows where they do not apply).
-run_as: invoker publishes with the rights of whoever changes the table, owner with the rule owner''s.
-On a partitioned table it holds for statements that name a partition, too, also one made or attached later. The table and its columns may be renamed:
-attributes and condition keep the names they had. What else they name may not (see docs/how-to/active-rules.md), nor may a column that they use be dropped (2BP01).
-Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
+'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH
+event_type (attributes). operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and
+old (null rows where they do not apply). run_as: invoker publishes with the rights of whoever changes the table, owner
+with the rule owner''s. On a partitioned table it holds for statements that name a partition, too, also one made or
+attached later. The table and its columns may be renamed: attributes and condition keep the names they had. What else
+they name may not (see docs/how-to/active-rules.md), nor may a column that they use be dropped (2BP01). Needs to own the
+table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void
 language plpgsql
@@ -210,8 +240,10 @@ as $$
 declare
     v_operation text;
 begin
-    for v_operation in select lower(o) from pgps_internal.rule r, unnest(r.operations) o where r.rule_id = drop_rule.rule_id loop
-        execute format('drop function if exists pgps_internal.%I() cascade', format('rule_%s_%s', drop_rule.rule_id, v_operation));
+    for v_operation in select lower(o) from pgps_internal.rule r, unnest(r.operations) o
+        where r.rule_id = drop_rule.rule_id loop
+        execute format('drop function if exists pgps_internal.%I() cascade',
+            format('rule_%s_%s', drop_rule.rule_id, v_operation));
     end loop;
     delete from pgps_internal.rule r where r.rule_id = drop_rule.rule_id;
 end
@@ -223,10 +255,12 @@ language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 begin
-    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where not exists (select from pg_class c where c.oid = r.table_name);
+    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r
+        where not exists (select from pg_class c where c.oid = r.table_name);
 end
 $$;
-comment on function pgps_internal.forget_rules() is 'Drops the rules whose tables were dropped: their triggers went with these, and nothing tells of it';
+comment on function pgps_internal.forget_rules() is
+'Drops the rules whose tables were dropped: their triggers went with these, and nothing tells of it';
 
 create or replace function pgps_internal.do_drop_rule(caller name, args jsonb) returns void
 language plpgsql
@@ -239,7 +273,8 @@ begin
     if not found then
         raise exception 'rule "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.rules.';
     elsif not (pg_has_role(caller, v_rule.owner::oid, 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
-        raise exception 'rule "%" belongs to role %', v_rule.name, v_rule.owner using errcode = '42501', hint = 'Ask its owner or an administrator.';
+        raise exception 'rule "%" belongs to role %', v_rule.name, v_rule.owner using errcode = '42501',
+            hint = 'Ask its owner or an administrator.';
     end if;
     perform pgps_internal.drop_rule(v_rule.rule_id);
 end
@@ -251,7 +286,8 @@ language sql
 begin atomic
     select pgps._call('drop_rule', jsonb_build_object('name', drop_rule.name));
 end;
-comment on function pgps.drop_rule(text) is 'Drops an active rule. Needs to own it, or pgps_admin. Locks its table. Errors: 42704, 42501.';
+comment on function pgps.drop_rule(text) is
+'Drops an active rule. Needs to own it, or pgps_admin. Locks its table. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.rule_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable
@@ -259,7 +295,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (
-        select format('rule "%s" publishes it', r.name) from pgps_internal.rule r where r.type_id = (rule_of.event_type).type_id limit 1);
+        select format('rule "%s" publishes it', r.name) from pgps_internal.rule r
+            where r.type_id = (rule_of.event_type).type_id limit 1);
 end
 $$;
 comment on function pgps_internal.rule_of(pgps_internal.event_type) is
@@ -270,10 +307,12 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r where r.type_id = (drop_rules_of.event_type).type_id;
+    perform pgps_internal.drop_rule(r.rule_id) from pgps_internal.rule r
+        where r.type_id = (drop_rules_of.event_type).type_id;
 end
 $$;
-comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is 'Drops the rules that publish an event type';
+comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is
+'Drops the rules that publish an event type';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -1,4 +1,5 @@
--- What an event type may consist of: no reserved names, plain tables, types and expressions that can do no harm. Locks: none.
+-- What an event type may consist of: no reserved names, plain tables, types and expressions that can do no harm. Locks:
+-- none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.check_attribute_names(definition regclass, name text) returns void
@@ -10,20 +11,24 @@ declare
         where a.name ~ '^pgps_' or a.name in ('event_id', 'xid') limit 1);
 begin
     if v_reserved is not null then
-        raise exception 'event type "%" has an attribute of the reserved name "%"', check_attribute_names.name, v_reserved
-        using errcode = '42939', hint = 'Every event has an event_id and an xid already, and names that begin with pgps_ belong to pgps: choose another.';
+        raise exception 'event type "%" has an attribute of the reserved name "%"', check_attribute_names.name,
+            v_reserved
+        using errcode = '42939',
+            hint = 'Every event has an event_id and an xid already, and names that begin with pgps_ belong to pgps: '
+            'choose another.';
     end if;
 end
 $$;
-comment on function pgps_internal.check_attribute_names(regclass, text) is 'Raises 42939 when an attribute has a name that belongs to pgps';
+comment on function pgps_internal.check_attribute_names(regclass, text) is
+'Raises 42939 when an attribute has a name that belongs to pgps';
 
 create or replace function pgps_internal.require_plain(caller name, relation regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Whoever calls the second half directly may have made of the table what they like, and it is about to be ours: a rewrite
-    -- rule on it would run with our rights. Locked first, so that it stays what it is found to be.
+    -- Whoever calls the second half directly may have made of the table what they like, and it is about to be ours: a
+    -- rewrite rule on it would run with our rights. Locked first, so that it stays what it is found to be.
     if require_plain.relation is not null then
         execute format('lock table only %s in access exclusive mode', require_plain.relation);
     end if;
@@ -36,11 +41,13 @@ begin
             and not exists (select from pg_policy p where p.polrelid = c.oid)
             and not exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
             -- Whoever plans a statement on it evaluates the constant parts of these.
-            and not exists (select from pg_index i where i.indrelid = c.oid and not exists (select from pg_constraint k where k.conindid = i.indexrelid))
+            and not exists (select from pg_index i where i.indrelid = c.oid
+                and not exists (select from pg_constraint k where k.conindid = i.indexrelid))
             and not exists (select from pg_statistic_ext s where s.stxrelid = c.oid)
             and not exists (select from pgps_internal.event_type t where t.endpoint = c.oid)
     ) then
-        raise exception 'relation "%" is not a new plain table of role "%"', require_plain.relation, require_plain.caller
+        raise exception 'relation "%" is not a new plain table of role "%"', require_plain.relation,
+            require_plain.caller
         using errcode = '55000', hint = 'Use pgps.create_event_type and pgps.alter_event_type.';
     end if;
     perform pgps_internal.require_trusted_types(require_plain.caller, require_plain.relation);
@@ -50,7 +57,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_plain(name, regclass) is
-'Raises 55000 or 42501 unless the relation is a plain new table of caller whose types and expressions the owner of pgps may meet';
+'Raises 55000 or 42501 unless the relation is a plain new table of caller whose types and expressions the owner of pgps
+may meet';
 
 create or replace function pgps_internal.drop_set_constraints(endpoint regclass, name text) returns void
 language plpgsql
@@ -67,13 +75,16 @@ begin
         v_dropped := concat_ws(', ', v_dropped, quote_ident(v_constraint));
     end loop;
     if v_dropped is not null then
-        raise warning 'event type "%" does not keep the constraints %: they are about more than one event', drop_set_constraints.name, v_dropped
-        using hint = 'NOT NULL and CHECK hold for events. To have repeats dropped, number them: columns _producer and _producer_seq.';
+        raise warning 'event type "%" does not keep the constraints %: they are about more than one event',
+            drop_set_constraints.name, v_dropped
+        using hint = 'NOT NULL and CHECK hold for events. To have repeats dropped, number them: columns _producer and '
+            '_producer_seq.';
     end if;
 end
 $$;
 comment on function pgps_internal.drop_set_constraints(regclass, text) is
-'Drops what a queue of events does not check, keys and exclusions, and warns of it; a column of a primary key stays NOT NULL';
+'Drops what a queue of events does not check, keys and exclusions, and warns of it; a column of a primary key stays NOT
+NULL';
 
 drop function if exists pgps_internal.require_trusted_types(regclass);
 drop function if exists pgps_internal.require_harmless_expressions(regclass);
@@ -86,17 +97,20 @@ declare
     v_type record;
     v_super boolean := (select r.rolsuper from pg_roles r where r.rolname = require_trusted_types.caller);
 begin
-    -- Whoever owns a type can give it a CHECK or a cast to JSON, and dispatch and delivery run those with the rights of pgps.
+    -- Whoever owns a type can give it a CHECK or a cast to JSON, and dispatch and delivery run those with the rights of
+    -- pgps.
     select t.oid::regtype as name, r.rolname as owner, r.rolsuper, t.typnamespace::regnamespace as schema into v_type
     from pgps_internal.types_within(array(select a.atttypid from pg_attribute a
         where a.attrelid = require_trusted_types.relation and a.attnum > 0 and not a.attisdropped)) u(type_id)
     join pg_type t on t.oid = u.type_id join pg_roles r on r.oid = t.typowner
-    where (not r.rolsuper or not v_super and not pgps_internal.is_firm(t.typnamespace)) and t.typrelid <> require_trusted_types.relation limit 1;
+    where (not r.rolsuper or not v_super and not pgps_internal.is_firm(t.typnamespace))
+        and t.typrelid <> require_trusted_types.relation limit 1;
     if not found then
         return;
     elsif v_type.rolsuper then
         raise exception 'data type % is in schema %, whose owner is not a superuser', v_type.name, v_type.schema
-        using errcode = '42501', hint = format('As a superuser: alter type %s set schema public, or create the event type.', v_type.name);
+        using errcode = '42501',
+            hint = format('As a superuser: alter type %s set schema public, or create the event type.', v_type.name);
     end if;
     raise exception 'data type % belongs to role "%", who is not a superuser', v_type.name, v_type.owner
     using errcode = '42501', hint = format('As a superuser: alter type %s owner to %I', v_type.name, current_user);

@@ -7,7 +7,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid),
-        coalesce((select format('collate %I.%I', n.nspname, c.collname) from pg_collation c join pg_namespace n on n.oid = c.collnamespace
+        coalesce((select format('collate %I.%I', n.nspname, c.collname) from pg_collation c
+            join pg_namespace n on n.oid = c.collnamespace
             where c.oid = a.attcollation and c.oid <> t.typcollation), '')
     from pg_attribute a
     join pg_type t on t.oid = a.atttypid
@@ -16,7 +17,8 @@ as $$
         and a.attname not in ('_producer', '_producer_seq')
     order by a.attnum
 $$;
-comment on function pgps_internal.attributes_of(regclass) is 'The attributes of an event type in order, without the producer columns';
+comment on function pgps_internal.attributes_of(regclass) is
+'The attributes of an event type in order, without the producer columns';
 
 create or replace function pgps_internal.column_list(endpoint regclass, prefix text = '') returns text
 language sql stable
@@ -26,7 +28,8 @@ as $$
     from pg_attribute a
     where a.attrelid = column_list.endpoint and a.attnum > 0 and not a.attisdropped
 $$;
-comment on function pgps_internal.column_list(regclass, text) is 'All columns of an endpoint, quoted, each behind prefix';
+comment on function pgps_internal.column_list(regclass, text) is
+'All columns of an endpoint, quoted, each behind prefix';
 
 create or replace function pgps_internal.do_prepare_type(caller name, args jsonb) returns text
 language plpgsql
@@ -44,7 +47,8 @@ begin
     return v_name;
 end
 $$;
-comment on function pgps_internal.do_prepare_type(name, jsonb) is 'First half of pgps.create_event_type: rights and name; returns the folded name';
+comment on function pgps_internal.do_prepare_type(name, jsonb) is
+'First half of pgps.create_event_type: rights and name; returns the folded name';
 
 create or replace function pgps_internal.do_build_type(caller name, args jsonb) returns void
 language plpgsql
@@ -84,7 +88,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_build_type(name, jsonb) is
-'Second half of pgps.create_event_type: takes over the endpoint that the caller made, builds log, queues and generated code';
+'Second half of pgps.create_event_type: takes over the endpoint that the caller made, builds log, queues and generated
+code';
 
 create or replace function pgps_internal.build_log(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -113,14 +118,17 @@ begin
     end loop;
     execute format('create index on %s (event_id)', v_log);
     execute format($sql$
-        create table %s (event_id bigint primary key, xid xid8 not null, pgps_publisher regrole not null, pgps_published_at timestamptz not null,
+        create table %s (event_id bigint primary key, xid xid8 not null, pgps_publisher regrole not null,
+            pgps_published_at timestamptz not null,
             like %s including storage, pgps_origin text, pgps_origin_event bigint)$sql$, v_kept, v_endpoint);
     execute format($sql$
         create table pgps_internal.%I (event_id bigint not null, xid xid8 not null, pgps_publisher regrole not null,
-            pgps_published_at timestamptz not null, like %s including storage, pgps_origin text, pgps_origin_event bigint)$sql$, v_name || '_audit', v_endpoint);
+            pgps_published_at timestamptz not null, like %s including storage, pgps_origin text,
+            pgps_origin_event bigint)$sql$, v_name || '_audit', v_endpoint);
     execute format('create index on pgps_internal.%I (event_id)', v_name || '_audit');
     execute format('create index on pgps_internal.%I (pgps_published_at)', v_name || '_audit');
-    update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id returning * into v_type;
+    update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id
+        returning * into v_type;
     -- Everybody reads events through the rights on the endpoint; policies come on top (see rights.sql).
     for v_relation in select r from pgps_internal.guarded(v_type) r loop
         execute format('grant select on %s to public', v_relation);
@@ -131,7 +139,8 @@ begin
         execute format('create policy pgps_all on %s for select to public using (true)', v_relation);
     end loop;
     perform pgps_internal.build_endpoint((build_log.event_type).type_id);
-    execute format('create trigger pgps_no_copy before insert on %s for each row execute function pgps_internal.refuse_copy()', v_endpoint);
+    execute format('create trigger pgps_no_copy before insert on %s for each row execute function '
+        'pgps_internal.refuse_copy()', v_endpoint);
     execute format('alter table %s enable always trigger pgps_no_copy', v_endpoint);
 end
 $$;
@@ -143,12 +152,14 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.build(pgps_internal.write_endpoint(t, pgps_internal.names_of(t)), t.type_id) from pgps_internal.event_type t
+    perform pgps_internal.build(pgps_internal.write_endpoint(t, pgps_internal.names_of(t)), t.type_id)
+        from pgps_internal.event_type t
     where t.type_id = build_endpoint.type_id;
 end
 $$;
 comment on function pgps_internal.build_endpoint(integer) is
-'(Re-)creates the rule that makes an INSERT into the endpoint a publication: into the log, or for immediate types into the stage';
+'(Re-)creates the rule that makes an INSERT into the endpoint a publication: into the log, or for immediate types into
+the stage';
 
 create or replace function pgps.create_event_type(
     name text, attributes text, visibility text = 'deferred', reliability text = 'guaranteed',
@@ -163,35 +174,42 @@ begin
         raise exception 'event type "%" has no attribute list', create_event_type.name using errcode = '22023',
             hint = 'Give the attributes as in CREATE TABLE: ''symbol text not null, price numeric''.';
     elsif create_event_type.visibility is null or create_event_type.visibility not in ('deferred', 'immediate') then
-        raise exception 'invalid visibility "%"', create_event_type.visibility using errcode = '22023', hint = 'Use deferred or immediate.';
-    elsif create_event_type.reliability is null or create_event_type.reliability not in ('guaranteed', 'non-guaranteed') then
+        raise exception 'invalid visibility "%"', create_event_type.visibility using errcode = '22023',
+            hint = 'Use deferred or immediate.';
+    elsif create_event_type.reliability is null
+        or create_event_type.reliability not in ('guaranteed', 'non-guaranteed') then
         raise exception 'invalid reliability "%"', create_event_type.reliability
         using errcode = '22023', hint = 'Use guaranteed or non-guaranteed.';
     elsif create_event_type.handler is null or create_event_type.handler not in ('all', 'any', 'raiser') then
-        raise exception 'invalid handler "%"', create_event_type.handler using errcode = '22023', hint = 'Use all, any or raiser.';
+        raise exception 'invalid handler "%"', create_event_type.handler using errcode = '22023',
+            hint = 'Use all, any or raiser.';
     end if;
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
     -- As the caller: what the attribute list does, it does with the caller's rights.
     execute pg_catalog.format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
-        v_name, create_event_type.attributes, case when create_event_type.attributes ~ '[^[:space:]]' then ',' else '' end);
+        v_name, create_event_type.attributes, case when create_event_type.attributes ~ '[^[:space:]]' then ','
+            else '' end);
     perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
-        'persistent', coalesce(create_event_type.persistent, true), 'auditable', coalesce(create_event_type.auditable, false),
+        'persistent', coalesce(create_event_type.persistent, true), 'auditable',
+            coalesce(create_event_type.auditable, false),
         'handler', create_event_type.handler));
 end
 $$;
 comment on function pgps.create_event_type(text, text, text, text, boolean, boolean, text) is
-'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint pgps_event.<name>.
-attributes: a column list as in CREATE TABLE; keys and exclusions, which are about more than one event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then unlogged).
-persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser.
-Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 22023 bad argument,
-42501, and those of CREATE TABLE.';
+'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint
+pgps_event.<name>. attributes: a column list as in CREATE TABLE; keys and exclusions, which are about more than one
+event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then
+unlogged). persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser. Needs
+pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 22023 bad
+argument, 42501, and those of CREATE TABLE.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$ select (pgps_internal.find_type(args ->> 'name')).name $$;
-comment on function pgps_internal.do_type_name(name, jsonb) is 'The catalogue''s name of an event type; 42704 when there is none';
+comment on function pgps_internal.do_type_name(name, jsonb) is
+'The catalogue''s name of an event type; 42704 when there is none';
 
 create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
 language plpgsql
@@ -208,16 +226,19 @@ begin
         v_blocker := pgps_internal.what_needs(v_type);
         if v_blocker is not null then
             raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
-                hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.', v_type.name);
+                hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
+                    v_type.name);
         end if;
     end if;
     perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.drop_code(v_type.type_id);
-    perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g where g.type_id = v_type.type_id;
+    perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g
+        where g.type_id = v_type.type_id;
     delete from pgps_internal.member m where m.type_id = v_type.type_id;
     execute format('drop table %s, %s, pgps_internal.%I, pgps_internal.%I cascade', v_type.endpoint, v_type.log,
         v_type.name || '_kept', v_type.name || '_audit');
-    execute format('drop table if exists pgps_internal.%I, pgps_internal.%I', v_type.name || '_stage', v_type.name || '_entry');
+    execute format('drop table if exists pgps_internal.%I, pgps_internal.%I', v_type.name || '_stage', v_type.name
+        || '_entry');
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;
@@ -226,11 +247,12 @@ comment on function pgps_internal.do_drop_type(name, jsonb) is 'See pgps.drop_ev
 create or replace function pgps.drop_event_type(name text, cascade boolean = false) returns void
 language sql
 begin atomic
-    select pgps._call('drop_type', jsonb_build_object('name', drop_event_type.name, 'cascade', drop_event_type.cascade));
+    select pgps._call('drop_type',
+        jsonb_build_object('name', drop_event_type.name, 'cascade', drop_event_type.cascade));
 end;
 comment on function pgps.drop_event_type(text, boolean) is
-'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it, unless cascade.
-Locks all of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
+'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it,
+unless cascade. Locks all of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -3,47 +3,61 @@
 
 create or replace view pgps.event_types as
 select t.name, pg_get_userbyid(t.owner) as owner,
-    (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+    (select jsonb_agg(jsonb_build_object('name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null',
+        a.attnotnull,
             'default', pg_get_expr(d.adbin, d.adrelid)) order by a.attnum)
         from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
-        where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped and a.attname not in ('_producer', '_producer_seq')) as attributes,
+        where a.attrelid = t.endpoint and a.attnum > 0 and not a.attisdropped
+            and a.attname not in ('_producer', '_producer_seq')) as attributes,
     t.visibility, t.reliability, t.persistent,
-    (select q.auditable from pgps_internal.queue q where q.type_id = t.type_id and q.kind = 'in') as auditable, t.handler,
-    has_table_privilege(current_user, t.endpoint, 'insert') as can_publish, has_table_privilege(current_user, t.endpoint, 'select') as can_subscribe,
+    (select q.auditable from pgps_internal.queue q where q.type_id = t.type_id and q.kind = 'in') as auditable,
+        t.handler,
+    has_table_privilege(current_user, t.endpoint, 'insert') as can_publish,
+    has_table_privilege(current_user, t.endpoint, 'select') as can_subscribe,
     (select count(*) from pgps_internal.member m where m.type_id = t.type_id) as subscriptions,
-    coalesce(b.total, 0) as published, (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_published_at, t.created_at
+    coalesce(b.total, 0) as published,
+    (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_published_at,
+    t.created_at
 from pgps_internal.event_type t
-left join lateral (select b.total, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
+left join lateral (select b.total, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id
+    order by b.batch_id desc limit 1) b on true
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.event_types is 'Event types that the reader may publish, subscribe to or administer';
 
 create or replace view pgps.queues as
-select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent, q.auditable, q.retention,
+select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,
+    q.auditable, q.retention,
     case q.kind
         when 'in' then d.waiting
         when 'out' then d.out_depth
         else d.failed end as depth,
     case q.kind when 'in' then d.oldest when 'exception' then d.oldest_failure else d.oldest_out end as oldest,
-    case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i where i.inhparent = t.log)::bigint else null end as size_bytes
+    case q.kind when 'in' then (select sum(pg_total_relation_size(i.inhrelid)) from pg_inherits i
+        where i.inhparent = t.log)::bigint else null end as size_bytes
 from pgps_internal.queue q
 join pgps_internal.event_type t using (type_id)
 cross join lateral (
     select coalesce(pgps._count_waiting(t.name, current_user),
-            (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w where w.type_id = t.type_id)) as waiting,
+            (select coalesce(sum(w.hi - w.lo + 1), 0)::bigint from pgps_internal.undispatched w
+                where w.type_id = t.type_id)) as waiting,
         (select min(w.published_at) from pgps_internal.undispatched w where w.type_id = t.type_id) as oldest,
-        (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x where x.type_id = t.type_id) as out_depth,
+        (select coalesce(sum(x.depth), 0)::bigint from pgps_internal.backlog x
+            where x.type_id = t.type_id) as out_depth,
         (select min(x.oldest) from pgps_internal.backlog x where x.type_id = t.type_id) as oldest_out,
-        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled'))
+        (select count(*) from pgps_internal.failure f where f.type_id = t.type_id
+            and (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled'))
             + (select count(*) from pgps_internal.rejected r where r.type_id = t.type_id) as failed,
         least((select min(f.failed_at) from pgps_internal.failure f where f.type_id = t.type_id),
             (select min(r.failed_at) from pgps_internal.rejected r where r.type_id = t.type_id)) as oldest_failure
 ) d
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.queues is 'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
+comment on view pgps.queues is
+'The in, out and exception queues of the event types that the reader may subscribe to or administer; depth in events';
 
 create or replace view pgps.advertisements as
-select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at, (select p.broker from pgps_internal.progress p) as origin, null::text as via
+select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at,
+    (select p.broker from pgps_internal.progress p) as origin, null::text as via
 from pgps_internal.advertisement a join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage')
@@ -55,17 +69,20 @@ join pgps_internal.neighbour n using (neighbour_id)
 join pgps_internal.event_type t on t.name = any (f.types)
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.advertisements is 'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via)';
+comment on view pgps.advertisements is
+'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via)';
 
 create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
     case s.kind when 'internal' then 'internal' else 'external' end as kind,
     case when s.arguments is not null then format('%s(%s)', s.callback, s.arguments)
         when s.takes = 'record' then s.callback || '(record)'
-        when s.takes is not null then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
+        when s.takes is not null
+            then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
         else s.callback end as execute, s.priority, s.handler,
     -- The number of a role that has been dropped is shown as a number.
-    case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead' else s.state end as state,
+    case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead'
+        else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from pgps._clock() - least(d.oldest, (
         -- What its owner's lane has not matched yet may be for it, too.
@@ -78,11 +95,15 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     -- Most of many subscriptions rest.
     case when p.moved_at > pgps._clock() - interval '1 minute' then (
         select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
-                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch from pgps._clock() - min(h.moved_at)), 0), 0)
-        from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id order by h.position_id desc limit 100) h
+                else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch
+                    from pgps._clock() - min(h.moved_at)), 0), 0)
+        from (select h.* from pgps_internal.position h where h.subscription_id = s.subscription_id
+            order by h.position_id desc limit 100) h
         where h.moved_at > pgps._clock() - interval '1 minute') else 0 end::double precision as rate,
     p.acked_total as delivered, f.attempts, f.retrying, f.failed,
-    case when s.owner::text = s.owner::oid::text then 'its owner was dropped: pgps.alter_subscription(name, owner => role) or pgps.unsubscribe' else s.last_error end as last_error, s.created_at,
+    case when s.owner::text = s.owner::oid::text
+        then 'its owner was dropped: pgps.alter_subscription(name, owner => role) or pgps.unsubscribe'
+        else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
     case when l.max_backlog is not null then l.on_backlog end as on_backlog,
     a.is_dead
@@ -91,22 +112,29 @@ join pgps_internal.standing p using (subscription_id)
 left join pgps_internal.backlog_limit l using (subscription_id)
 cross join lateral (select coalesce(sum(x.depth), 0)::bigint as depth, min(x.oldest) as oldest
     from pgps_internal.backlog x where x.subscription_id = s.subscription_id) d
-cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts, count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
-    count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f where f.subscription_id = s.subscription_id) f
+cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts,
+    count(*) filter (where f.state in ('retrying', 'leased')) as retrying,
+    count(*) filter (where f.state = 'failed') as failed from pgps_internal.failure f
+        where f.subscription_id = s.subscription_id) f
 cross join lateral (select
-    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > pgps._clock() - l.dead_after then false
+    case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > pgps._clock() - l.dead_after
+        then false
         -- Who shares what waits has it in hand for as long as a lease lasts.
-        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id and h.leased_until > pgps._clock() - l.dead_after)
+        else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id
+            and h.leased_until > pgps._clock() - l.dead_after)
         end as is_dead) a
-where not s.is_hidden and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'));
+where not s.is_hidden and (pg_has_role(current_user, s.owner::oid, 'usage')
+    or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
-'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the last minute, failures.
-A client that waits for events listens on channel. state: active, paused, suspended (last_error says why), or dead: is_dead, that is, nobody has
-received or acknowledged anything (internal: it was not run) for dead_after while events waited. What a dead one was handed is given again; it goes on
-where it was as soon as somebody receives. Without dead_after none is dead.';
+'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the
+last minute, failures. A client that waits for events listens on channel. state: active, paused, suspended (last_error
+says why), or dead: is_dead, that is, nobody has received or acknowledged anything (internal: it was not run) for
+dead_after while events waited. What a dead one was handed is given again; it goes on where it was as soon as somebody
+receives. Without dead_after none is dead.';
 
 create or replace view pgps.rules as
-select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as, pg_get_userbyid(r.owner) as owner
+select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as,
+    pg_get_userbyid(r.owner) as owner
 from pgps_internal.rule r join pgps_internal.event_type t using (type_id) join pg_class c on c.oid = r.table_name
 where pg_has_role(current_user, r.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.rules is 'The reader''s active rules, all for pgps_admin';
@@ -118,7 +146,8 @@ where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_use
 comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
 
 create or replace view pgps.exceptions as
-select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state, null::jsonb as payload
+select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state,
+    null::jsonb as payload
 from pgps_internal.failure f
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = f.type_id
@@ -133,19 +162,25 @@ left join pgps_internal.event_type t using (type_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage')
 union all
 select t.name, g.first_event, s.name, g.noted_at, 0, '54000',
-    format('%s events, from %s to %s in delivery order, were passed over: more than max_backlog %s waited', g.events, g.first_event, g.last_event,
+    format('%s events, from %s to %s in delivery order, were passed over: more than max_backlog %s waited', g.events,
+        g.first_event, g.last_event,
         g.max_backlog), 'gap', null
 from pgps_internal.backlog_gap g
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.event_type t on t.type_id = g.type_id
 where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.exceptions is 'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a link (subscription: link
-and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its origin, payload the event;
-state gap, events that nobody has any more, of no event type. A gap of a subscription: its oldest events were passed over, since more waited than its
+comment on view pgps.exceptions is
+'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a
+link (subscription: link
+and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its
+origin, payload the event;
+state gap, events that nobody has any more, of no event type. A gap of a subscription: its oldest events were passed '
+    'over, since more waited than its
 max_backlog; error says how many, from which to which, event_id is the first; pgps.discard_exception takes note of it';
 
 create or replace view pgps.workers as
-select a.pid, split_part(a.application_name, '/', 2) as worker, nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
+select a.pid, split_part(a.application_name, '/', 2) as worker,
+    nullif(split_part(a.application_name, '/', 3), '') as service, a.usename as role,
     a.client_addr, a.backend_start as started_at, a.state,
     exists (select from pgps_internal.leader l where l.pid = a.pid and l.started_at = a.backend_start) as leader
 from pg_stat_get_activity(null) g
@@ -155,15 +190,18 @@ comment on view pgps.workers is 'Connections of running workers; leader: the one
 
 create or replace view pgps.activity as
 select t.name as event_type, coalesce(b.total, 0) as published,
-    (select coalesce(sum(p.acked_total), 0)::bigint from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = t.type_id) m
+    (select coalesce(sum(p.acked_total), 0)::bigint
+        from (select distinct m.subscription_id from pgps_internal.member m where m.type_id = t.type_id) m
         join pgps_internal.standing p using (subscription_id)) as matched,
     coalesce(b.repeats, 0) as repeats,
     (select count(*) from pgps_internal.batch_type x where x.type_id = t.type_id) as batches,
     (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_batch_at,
     w.waiting, w.oldest_waiting, r.rate
 from pgps_internal.event_type t
-left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id order by b.batch_id desc limit 1) b on true
-cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), sum(w.hi - w.lo + 1), 0)::bigint as waiting,
+left join lateral (select b.total, b.repeats, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id
+    order by b.batch_id desc limit 1) b on true
+cross join lateral (select coalesce(pgps._count_waiting(t.name, current_user), sum(w.hi - w.lo + 1),
+    0)::bigint as waiting,
         min(w.published_at) as oldest_waiting
     from pgps_internal.undispatched w where w.type_id = t.type_id) w
 cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision as rate
@@ -172,7 +210,8 @@ cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision a
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.activity is
-'What happens, by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the last minute), waiting for dispatch';
+'What happens, by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the
+last minute), waiting for dispatch';
 
 create or replace view pgps.settings as
 select s.name, s.value, s.kind, s.description from pgps_internal.setting s

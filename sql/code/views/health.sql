@@ -1,4 +1,5 @@
--- What an administrator should know of the server: room on its disks, what a crash took, who holds others up. Locks: none.
+-- What an administrator should know of the server: room on its disks, what a crash took, who holds others up. Locks:
+-- none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.disks()
@@ -43,7 +44,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lost_events(pgps_internal.event_type) is
-'About how many events of a type with an unlogged log a crash has taken: of the last 10,000 statements that published it';
+'About how many events of a type with an unlogged log a crash has taken: of the last 10,000 statements that published
+it';
 
 create or replace function pgps_internal.do_health(caller name, args jsonb) returns jsonb
 language plpgsql stable
@@ -53,7 +55,8 @@ begin
     perform pgps_internal.require_worker(caller, 'examine the server');
     return jsonb_build_object(
         'disks', (select coalesce(jsonb_agg(to_jsonb(d)), '[]') from pgps_internal.disks() d),
-        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events) order by l.name), '[]')
+        'lost', (select coalesce(jsonb_agg(jsonb_build_object('event_type', l.name, 'events', l.events)
+            order by l.name), '[]')
             from (select t.name, pgps_internal.lost_events(t) as events
                 from pgps_internal.event_type t join pg_class c on c.oid = t.log
                 where exists (select from pg_inherits i join pg_class s on s.oid = i.inhrelid
@@ -63,7 +66,8 @@ begin
                 extract(epoch from clock_timestamp() - w.state_change)::float8 as seconds
             from pg_stat_activity w
             join pg_locks l on l.pid = w.pid and not l.granted
-            left join pg_class c on c.oid = l.relation and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            left join pg_class c on c.oid = l.relation
+                and l.database = (select d.oid from pg_database d where d.datname = current_database())
             cross join lateral unnest(pg_blocking_pids(w.pid)) x(pid)
             join pg_stat_activity h on h.pid = x.pid
             where w.datname = current_database() and w.wait_event_type = 'Lock' and w.pid <> pg_backend_pid()
@@ -78,9 +82,9 @@ begin atomic
     select pgps._call('health', '{}');
 end;
 comment on function pgps.health() is
-'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a crash took from types whose queue is not
-persistent, as long as the control queue knows of it) and blocked (pid, holder, role, application_name, relation, seconds: who waits for whose lock).
-Needs pgps_worker or pgps_admin. Errors: 42501.';
+'What pgps doctor and a worker ask the server: disks (place, total_bytes, free_bytes), lost (event_type, events: what a
+crash took from types whose queue is not persistent, as long as the control queue knows of it) and blocked (pid, holder,
+role, application_name, relation, seconds: who waits for whose lock). Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.health() to public;
