@@ -1,6 +1,6 @@
--- Generated code is made when something is defined, by the generators of that day. This script is the last of the code:
--- whenever the code is applied to a database, it builds again what today's generators write differently from what
--- stands there (core/generated.sql).
+-- Generated code is written when something is defined, by the generators of that release. This script is the last of
+-- the code: whenever the code is applied to a database, it builds again what the present generators write differently
+-- from what is there (core/generated.sql).
 -- Locks: none of what stays as it is. Functions first, then views, and last the endpoints and segments, for which
 -- publishers may have to wait: access exclusive, until the transaction ends.
 -- Writes: nothing.
@@ -20,7 +20,7 @@ as $$
         join pgps_internal.event_type t using (type_id)
     where s.callback is not null
     union all
-    -- What runs with somebody's rights is known by its owner: see visible_function and requester.
+    -- Functions that run with somebody's rights are found by their owner: see visible_function and requester.
     select t.type_id, pgps_internal.write_visible('pgps_internal.' || p.proname, pgps_internal.names_of(t), p.proowner)
     from pg_proc p join pgps_internal.event_type t on p.proname ~ format('^visible_%s_\d+$', t.type_id)
     where p.pronamespace = 'pgps_internal'::regnamespace
@@ -32,7 +32,7 @@ as $$
         join pgps_internal.event_type t on t.type_id = k.confirming
 $$;
 comment on function pgps_internal.all_pieces() is
-'All generated code that belongs into this database, as this release writes it';
+'All generated code that belongs in this database, as this release writes it';
 
 create or replace function pgps_internal.rebuild() returns integer
 language plpgsql
@@ -44,7 +44,7 @@ declare
     v_detail text;
     v_place integer := 0;
 begin
-    -- What no generator of this release writes any more.
+    -- Drop what no generator of this release writes any more.
     perform pgps_internal.drop_piece(g.kind, g.name) from pgps_internal.generated g
     where g.type_id is not null and g.name !~ '^pgps_internal\.(match|callback|visible)_'
         and not exists (select from pgps_internal.all_pieces() a where (a.piece).name = g.name);
@@ -65,7 +65,8 @@ end
 $$;
 comment on function pgps_internal.rebuild() is
 'Builds the generated code that this release writes differently, or that is missing, and drops what it does not write
-any more; how much it built. Views of users on its queues stay where the columns do. Errors: 2BP01 when they cannot.';
+any more; returns how many pieces it built. Users'' views on queues are kept as long as the columns stay. Errors: 2BP01
+when they cannot be.';
 
 do $$
 begin

@@ -1,7 +1,7 @@
--- The roster: who takes part in what. The core calls the functions that are made here and knows none of the rooms
--- behind them; a new room is a line for each hook that it takes part in. What is called stands in plain text in the
--- function of its hook, so that a hook costs no look-up. Hooks by the name of a feature (see add_feature) are skipped
--- for event types that do not have it.
+-- The roster: which room takes part in what (decision 31). The core calls the hook functions that are created here and
+-- knows none of the rooms behind them. A new room adds a line for each hook that it takes part in. The calls are
+-- written out in the body of the hook's function, so that a hook needs no look-up. Lines of a hook that are named after
+-- a feature (see add_feature) are skipped for event types that do not have the feature.
 -- Locks: none of its own.
 -- Writes: nothing.
 
@@ -10,14 +10,14 @@ language sql immutable
 set search_path = pg_catalog, pg_temp
 as $roster$
     values
-    -- After a batch of a type was matched, in the dispatcher's transaction: batch_id, event_type, xids, ids. name: a
-    -- feature of the event type.
+    -- After a batch of a type was matched, in the dispatcher's transaction. Arguments: batch_id, event_type, xids, ids.
+    -- name: a feature of the event type.
     ('after_match', 'share', 'pgps_internal.share_out(batch_id, (event_type).type_id)'),
     ('after_match', 'registration', 'pgps_internal.appoint(batch_id, event_type, xids, ids)'),
     ('after_match', 'confirm', 'pg_notify(''pgps_confirm'', '''')'),
     ('after_match', 'lane', 'pg_notify(''pgps_lanes'', '''')'),
 
-    -- Is there still something that needs a feature of an event type (needs_feature.type_id)?
+    -- Whether something still needs a feature of an event type (needs_feature.type_id). name: the feature.
     ('needs_feature', 'share', 'exists (select from pgps_internal.member m
         where m.type_id = needs_feature.type_id and m.takes_batch)'),
     ('needs_feature', 'registration', 'exists (select from pgps_internal.registration_type r
@@ -27,31 +27,36 @@ as $roster$
     ('needs_feature', 'lane', 'exists (select from pgps_internal.signature g
         where g.type_id = needs_feature.type_id and g.in_lane)'),
 
-    -- What a reader of a subscription of a kind is given of the messages: subscription, messages. name: a kind.
+    -- What a reader of a subscription of a kind receives in place of the messages. Arguments: subscription, messages.
+    -- name: the kind.
     ('after_receive', 'registration', 'pgps_internal.for_registration(subscription, messages)'),
 
-    -- A filter of a class raised on one event of a batch: class, event_id, batch_id. It is broken, or keeps failing,
-    -- and is asked no more behind a batch: class, after_batch.
+    -- A filter of a class raised an error on one event of a batch. Arguments: class, event_id, batch_id. The second
+    -- hook: it is broken, or fails again and again, and is not evaluated any more for later batches. Arguments: class,
+    -- after_batch.
     ('filter_failed', 'links', 'pgps_internal.forward_unmatched(class, event_id, batch_id)'),
     ('filter_broken', 'links', 'pgps_internal.widen(class, after_batch)'),
 
-    -- Up to which batch somebody has everything (of a type, or null: of all); null when nobody waits for anything.
+    -- Up to which batch a room has everything (of low_batch.type_id, or of all types if that is null); null when it
+    -- waits for nothing.
     ('low_batch', 'subscriptions', 'pgps_internal.low_of_subscriptions(low_batch.type_id)'),
     ('low_batch', 'shares', 'pgps_internal.low_of_shares(low_batch.type_id)'),
     ('low_batch', 'classes', 'pgps_internal.low_of_classes(low_batch.type_id)'),
     ('low_batch', 'lanes', 'pgps_internal.low_of_lanes(low_batch.type_id)'),
     ('low_batch', 'dispatch', '(pgps_internal.last_batch()).batch_id'),
 
-    -- The same of who wants batches kept although every subscription has acknowledged them.
+    -- The same for rooms that want batches kept although every subscription has acknowledged them.
     ('kept_batch', 'links', 'pgps_internal.kept_for_links(kept_batch.type_id)'),
     ('kept_batch', 'answers', 'pgps_internal.kept_for_answers(kept_batch.type_id)'),
 
-    -- Whether a segment of a log, or of batches, may be truncated now; what is locked for that, NOWAIT, stays so until
-    -- the transaction ends. And before it is, with these lowest and highest ids of events of a type: type_id, lo, hi.
+    -- Whether a segment of a log, or of batches, may be truncated now; what must be locked for that is locked NOWAIT
+    -- until the transaction ends. The second hook is called before the truncation, with the lowest and highest ids of a
+    -- type's events in the segment: type_id, lo, hi.
     ('may_truncate', 'links', 'pgps_internal.stop_answering()'),
     ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id, lo, hi)'),
 
-    -- Before a segment of a ledger is truncated: segment, newest (the newest number in the ledger). name: the ledger.
+    -- Before a segment of a ledger is truncated. Arguments: segment, newest (the newest number in the ledger). name:
+    -- the ledger.
     ('carry_over', 'position', 'pgps_internal.carry_over_positions(segment)'),
     ('carry_over', 'lane_step', 'pgps_internal.carry_over_lanes(segment)'),
     ('carry_over', 'producer', 'pgps_internal.carry_over_producers(segment, newest)'),
@@ -66,24 +71,25 @@ as $roster$
     ('carry_over', 'request', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'reply', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
 
-    -- Ledgers of a room's own: gives back the segments that nobody needs, and returns how many. low (up to which
-    -- batch all is past), newest.
+    -- Ledgers of a room's own: truncates the segments that nobody needs, and returns how many. Arguments: low (the
+    -- batch up to which all have been processed), newest.
     ('reclaim_rooms', 'deliver', 'pgps_internal.reclaim_positions()'),
     ('reclaim_rooms', 'match', 'pgps_internal.reclaim_lanes()'),
     ('reclaim_rooms', 'links', 'pgps_internal.reclaim_links()'),
     ('reclaim_rooms', 'clients', 'pgps_internal.reclaim_clients(low, newest)'),
 
-    -- What lies in a room's tables and is over; reclaim comes by here.
+    -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
 
-    -- A new event type: who is lent rights on it, and whose patterns it fits. event_type.
+    -- A new event type: grants rights on it, and joins to it the patterns that it fits. Argument: event_type.
     ('join_rooms', 'links', 'pgps_internal.lend(event_type)'),
     ('join_rooms', 'deliver', 'pgps_internal.match_pattern_subscriptions((event_type).type_id)'),
     ('join_rooms', 'clients', 'pgps_internal.match_pattern_registrations((event_type).type_id)'),
 
-    -- Why an event type should not be dropped, null: no reason; and what goes with it, in this order. event_type.
+    -- Why an event type should not be dropped, null: no reason. The second hook drops what depends on it, in this
+    -- order. Argument: event_type.
     ('what_needs', 'deliver', 'pgps_internal.subscription_of(event_type)'),
     ('what_needs', 'rules', 'pgps_internal.rule_of(event_type)'),
     ('what_needs', 'clients', 'pgps_internal.registration_of(event_type)'),
@@ -94,12 +100,12 @@ as $roster$
     ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),
     ('drop_from_rooms', 'deliver', 'pgps_internal.drop_subscriptions_of(event_type)'),
 
-    -- A restored or cloned database: ids of transactions that a room has written down mean nothing any more.
+    -- A restored or cloned database: transaction ids that a room has recorded are not valid any more.
     ('begin_life', 'confirm', 'pgps_internal.forget_raisers()')
 $roster$;
 comment on function pgps_internal.roster() is
-'Who takes part in what: hook is the function that the core calls, name whom or what a line is for, call what is run
-then, in the order of the lines';
+'Which room takes part in what: hook is the function that the core calls; name is what the line is for; call is run by
+the hook, in the order of the lines';
 
 create or replace function pgps_internal.calls_of(hook text, line text, separator text) returns text
 language sql stable
@@ -109,11 +115,11 @@ as $$
     from pgps_internal.roster() with ordinality r(hook, name, call, place) where r.hook = calls_of.hook
 $$;
 comment on function pgps_internal.calls_of(text, text, text) is
-'The text of a hook''s function: line for each of its lines in the roster, with name for %1 and call for %2';
+'The text of a hook''s function: line, repeated for each of its lines in the roster, with name for %1 and call for %2';
 
 do $do$
 begin
-    -- What dispatch and receive call has no settings of its own: they are those of the function that calls it.
+    -- The functions that dispatch and receive call have no SET clauses: they run with the settings of their caller.
     execute format($f$
         create or replace function pgps_internal.after_match(
             batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange, features text[]
@@ -266,39 +272,40 @@ end
 $do$;
 
 comment on function pgps_internal.after_match(bigint, pgps_internal.event_type, xid8[], int8multirange, text[]) is
-'What rooms do with a batch of an event type after it was matched; features: those of the type. Called by dispatch,
-with its settings';
+'What rooms do with a batch of an event type after it was matched; features: those of the type. Called by dispatch, with
+its settings';
 comment on function pgps_internal.after_receive(pgps_internal.subscription, pgps_internal.message[]) is
-'What the room behind a subscription of its kind makes of messages before they are given out';
+'What the room that owns a kind of subscription makes of messages before a reader gets them';
 comment on function pgps_internal.filter_failed(pgps_internal.class, bigint, bigint) is
-'What rooms do when a filter raised on an event that they may want nevertheless';
+'What rooms do when a filter raised an error on an event that they may want nevertheless';
 comment on function pgps_internal.filter_broken(pgps_internal.class, bigint) is
-'What rooms do when a filter is asked no more from a batch on';
+'What rooms do when a filter is not evaluated any more for the batches after after_batch';
 comment on function pgps_internal.needs_feature(text, integer) is
-'True while something defined on an event type needs that feature of it';
+'True while something that is defined on an event type needs that feature of it';
 comment on function pgps_internal.low_batch(integer) is
-'Every lane has matched, and every subscription (of a type) acknowledged, all batches up to this one. Whoever needs
-batches longer has a line in the roster: what is kept of all logs and ledgers follows from it';
+'The batch up to which every lane has matched, and every subscription (of a type) has acknowledged, everything. A room
+that needs batches for longer has a line in the roster: what is kept of all logs and ledgers follows from this number';
 comment on function pgps_internal.may_truncate() is
-'Whether segments of logs and batches may be truncated now; false when somebody holds what has to be held for it';
+'Whether segments of logs and batches may be truncated now; false when another session has a lock that this needs';
 comment on function pgps_internal.before_truncate(integer, bigint, bigint) is
 'What rooms note before events of a type, from a lowest to a highest id, are truncated';
 comment on function pgps_internal.kept_batch(integer) is
-'Nobody needs batches up to this one (of a type): all subscriptions have acknowledged them, and nobody else wants them
-kept';
+'The batch up to which nobody needs batches (of a type) any more: all subscriptions have acknowledged them, and no room
+wants them kept';
 comment on function pgps_internal.carry_over(text, regclass, bigint) is
-'Before a ledger''s segment is truncated: writes anew what is still the newest of its kind, and archives deliveries of
+'Before a ledger''s segment is truncated: writes again what is still the newest of its kind, and archives deliveries of
 auditable out queues';
 comment on function pgps_internal.reclaim_rooms(bigint, bigint) is
 'Truncates segments of the rooms'' own ledgers; returns how many';
-comment on function pgps_internal.sweep() is 'Deletes what lies beside the logs and ledgers and is over';
+comment on function pgps_internal.sweep() is 'Deletes what is over in tables that are neither logs nor ledgers';
 comment on function pgps_internal.join_rooms(pgps_internal.event_type) is
-'What rooms do about a new event type: lend rights, and join to it whose pattern it fits';
+'What rooms do about a new event type: grant rights on it, and join to it subscriptions and registrations whose pattern
+it fits';
 comment on function pgps_internal.what_needs(pgps_internal.event_type) is
-'Why an event type is not to be dropped; null when nothing speaks against it';
+'Why an event type should not be dropped; null when there is no reason';
 comment on function pgps_internal.drop_from_rooms(pgps_internal.event_type) is
-'Drops all that rooms have of an event type';
+'Drops everything that rooms have for an event type';
 comment on function pgps_internal.begin_life() is
-'What rooms have written down of transactions is of another life of this database; see rebaseline';
+'At the beginning of a new epoch: rooms forget transaction ids, which are not valid any more; see rebaseline';
 
 revoke all on all functions in schema pgps_internal from public;

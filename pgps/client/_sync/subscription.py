@@ -168,7 +168,7 @@ class Subscription(Generic[T]):
     ) -> None:
         """Put an event, or a list of them, back: again after `retry_in` seconds, and to the exception queue in the end.
 
-        The others can be acknowledged over it.
+        Events after it can be acknowledged before it.
         """
         self._receiver.nack(event, error, retry_in=retry_in, connection=connection)
 

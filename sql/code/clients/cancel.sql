@@ -1,6 +1,6 @@
--- Cancelling queued requests. That a request is to end is noted where its tries are, with no holder; the worker looks
--- after the commit, so that who replies for the request finds the note. Locks: none for the client; the rows of
--- client_turn, skipping locked ones, for the worker.
+-- Cancelling queued requests. A cancellation is noted in request_attempt, as a row with an empty holder. The worker
+-- cancels the session that executes the request only after this row is committed, so that whoever replies for the
+-- request finds it. Locks: none for the client; for the worker the rows of client_turn, skipping locked ones.
 -- Writes: request_attempt.
 
 create or replace function pgps_internal.is_marked(request_no bigint) returns boolean
@@ -50,9 +50,10 @@ begin atomic
         'session', cancel_request.session)) #>> '{}')::boolean;
 end;
 comment on function pgps.cancel_request(text, bigint, bigint) is
-'Ends a queued request, whether it waits or runs: its effects are rolled back, and the reply is an error 57014, in its
-turn. False when it has a reply already; true says that it is noted, not that it came before the end. Takes effect at
-commit. The session that is connected, or pgps_admin. Errors: 42704, 42501, 08003.';
+'Cancels a queued request, whether it waits or runs: its effects are rolled back, and its reply, in its turn, is an
+error 57014. Returns false when it has a reply already; true says that the cancellation is noted, not that it comes
+before the request ends. Takes effect at commit. For the session that is connected, or pgps_admin. Errors: 42704, 42501,
+08003.';
 
 create or replace function pgps.cancel_running_requests() returns bigint
 language plpgsql security definer
@@ -61,7 +62,8 @@ as $$
 declare
     v_cancelled bigint;
 begin
-    -- Only the first of each client runs; one that nobody executes is answered when its turn comes.
+    -- Only the first waiting request of a client can be running. A cancelled one that nobody executes is answered when
+    -- its turn comes.
     with marked as materialized (
         select w.request_no, w.client_id from pgps_internal.waiting_requests() w
             where pgps_internal.is_marked(w.request_no)
@@ -81,8 +83,8 @@ begin
 end
 $$;
 comment on function pgps.cancel_running_requests() is
-'Cancels the sessions that execute a request which was cancelled; returns how many. The worker calls it when it is told
-of requests. Needs pgps_worker or pgps_admin.';
+'Cancels the sessions that execute a cancelled request; returns how many. The worker calls it when it is notified of
+requests. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.cancel_running_requests() from public;

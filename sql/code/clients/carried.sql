@@ -1,7 +1,8 @@
--- Direct events that travel in the notification, so that nothing has to be fetched: of immediate statements, which are
--- raised on the loopback connection, where their tuples can be read again. Anybody may LISTEN, so they go to a channel
--- of each client's session which only its program is told, by client_channels. What is too large, for too many, or
--- under policies is a note, as it is for deferred events (direct.sql). Locks: none.
+-- Direct events that travel in the notification, so that the client need not fetch them. Only immediate statements are
+-- sent so: they are raised on the loopback connection, where their tuples can be read again. Since anybody may LISTEN,
+-- they go to a channel of each client's session whose name client_channels tells to that session alone. A statement
+-- that is too large, is for too many clients or is under policies is sent as a note, as deferred events are
+-- (direct.sql; decision 15). Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.may_carry(event_type pgps_internal.event_type, handler text) returns boolean
@@ -15,8 +16,8 @@ begin
 end
 $$;
 comment on function pgps_internal.may_carry(pgps_internal.event_type, text) is
-'True when every client that is registered directly may have the same: then what is raised with this handler clause may
-travel in the notification';
+'True when what is raised with this handler clause may travel in the notification: the type has direct registrations,
+and all directly registered clients may have the same events';
 
 create or replace function pgps_internal.carry(event_type pgps_internal.event_type, last_id bigint) returns void
 language plpgsql
@@ -29,12 +30,12 @@ declare
     v_tuples text;
     v_told bigint;
 begin
-    -- Others may have drawn numbers before the statement ended.
+    -- hi may be above last_id: other sessions may have drawn event ids before the statement ended.
     select c.* into v_statement from pgps_internal.control c
     where c.xid = pg_current_xact_id() and c.hi >= carry.last_id and c.type_id = (carry.event_type).type_id
         and (c.hi / 65536) % 4 in (carry.last_id / 65536 % 4, (carry.last_id / 65536 + 1) % 4);
     v_note := concat_ws(' ', (carry.event_type).type_id, v_statement.lo, v_statement.hi, v_statement.xid);
-    -- Each takes its part of the queue of notifications: a few do, for a crowd there is the note.
+    -- Each notification takes its own space in PostgreSQL's queue: above 8 channels one note serves all clients.
     v_channels := array(
         select distinct 'pgps_carried_' || c.secret
         from pgps_internal.registration_type t join pgps_internal.registration r using (registration_id)
@@ -48,7 +49,7 @@ begin
         return;
     elsif cardinality(v_channels) <= 8 and v_statement.hi - v_statement.lo < 100 then
         execute 'select pgps_internal.carry_' || (carry.event_type).type_id || '($1)' using v_statement into v_tuples;
-        -- PostgreSQL's limit is 8,000.
+        -- NOTIFY refuses payloads of 8,000 bytes or more.
         if octet_length(v_note) + octet_length(v_tuples) < 7999 then
             select count(pg_notify(c, concat_ws(' ', v_note, v_tuples))::text) into v_told from unnest(v_channels) c;
             return;
@@ -58,7 +59,7 @@ begin
 end
 $$;
 comment on function pgps_internal.carry(pgps_internal.event_type, bigint) is
-'Sends what this transaction has published in the statement with the event last_id to the clients registered directly
-whose owners may see it';
+'Sends the events of this transaction''s statement with the event last_id to the directly registered clients whose
+owners may see the type: in the notification, or as a note when they do not fit';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,7 +1,7 @@
--- Clients and their sessions (decision 0015). A session is a number that fences those before it; who may go on with it
--- is whoever knows it.
--- Locks: the turn of the client, until the transaction ends, for what moves a client; the client's row in connect and
--- disconnect.
+-- Clients and their sessions (decision 15). A session is a number that fences the sessions before it; whoever knows the
+-- number, and may act as the client's owner, may continue the session.
+-- Locks: the turn of the client, until the transaction ends, for calls that change what it has received, sent or
+-- registered; the client's row in connect and disconnect.
 -- Writes: client, client_blob, client_checkpoint, pgps._client_calls, turn.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
@@ -41,7 +41,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_administered_client(name, text) is
-'The client of that name, as find_client, but an administrator may have anybody''s';
+'The client of that name, as find_client, except that pgps_admin may have any client';
 
 create or replace function pgps_internal.limit_of(args jsonb, what text) returns integer
 language plpgsql immutable
@@ -57,7 +57,8 @@ begin
 end
 $$;
 comment on function pgps_internal.limit_of(jsonb, text) is
-'How much a call wants at most, null: 1,000. 22023 unless it is positive; what: the argument''s name, for the message';
+'The limit in the arguments of a call (null: 1,000); 22023 unless it is positive. what: the argument''s name, for the
+message';
 
 create or replace function pgps_internal.is_reachable(client pgps_internal.client) returns boolean
 language sql stable
@@ -86,7 +87,7 @@ begin
         using errcode = '08003',
             hint = format('First: select * from pgps.connect_client(%L)', quote_ident(v_client.name));
     elsif require_session.session is null and (v_client.pid <> pg_backend_pid()
-            -- Not by the backend's start, for which the server copies the state of all backends (0.1 ms).
+            -- Not compared by the backend's start: reading it copies the state of all backends (0.1 ms).
             or current_setting('pgps.session_' || v_client.client_id,
                 true) is distinct from v_client.session::text) then
         raise exception 'client "%" is not connected in this database session, but in that of process %', v_client.name,
@@ -96,7 +97,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_session(pgps_internal.client, bigint) is
-'Raises 08003 unless the session is the client''s newest one, or (null) was connected by this database session';
+'Raises 08003 unless the client is connected and session is its newest one; session null: unless this database session
+has connected it';
 
 create or replace function pgps_internal.enter_session(caller name, args jsonb) returns pgps_internal.client
 language plpgsql
@@ -112,7 +114,7 @@ begin
 end
 $$;
 comment on function pgps_internal.enter_session(name, jsonb) is
-'The client of a call that moves it, locked until the transaction ends';
+'The client of a call that changes its state, locked until the transaction ends, after a check of the session';
 
 create or replace function pgps_internal.look_session(caller name, args jsonb) returns pgps_internal.client
 language plpgsql stable
@@ -125,7 +127,8 @@ begin
     return v_client;
 end
 $$;
-comment on function pgps_internal.look_session(name, jsonb) is 'The client of a call that only looks';
+comment on function pgps_internal.look_session(name, jsonb) is
+'The client of a call that only reads, after a check of the session; not locked';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Connect, disconnect
@@ -159,7 +162,8 @@ begin
     update pgps_internal.client c
     set session = c.session + 1, holder = pgps_internal.holder(), pid = pg_backend_pid(), address = inet_client_addr(),
         connected_at = pgps_internal.clock(), disconnected = false, connected_as = quote_ident(caller)::regrole,
-        -- A program that goes on listens already; nobody else is to.
+        -- A program that resumes its session as the same role listens to the secret channel already; anybody else gets
+        -- a new one.
         secret = case when v_session is not null and c.connected_as = quote_ident(caller)::regrole then c.secret
             else replace(gen_random_uuid()::text, '-', '') end
     where c.client_id = v_before.client_id returning * into v_client;
@@ -196,7 +200,7 @@ as $$
         order by k.mark_id desc limit 1) k on true
 $$;
 comment on function pgps_internal.standing_of(bigint) is
-'Where a client is: what it has sent, received and completed last';
+'Where a client stands: the request that it sent last, and the replies and events that it received and completed last';
 
 create or replace function pgps_internal.do_use_client(caller name, args jsonb) returns void
 language plpgsql
@@ -275,7 +279,7 @@ begin
         raise exception 'checkpoint has % bytes', v_bytes using errcode = '54000',
             hint = 'At most 104857600 (100 MB); keep more in tables of your own.';
     elsif v_bytes > 8192 then
-        -- A segment of the ledger has 16,384 rows: large ones would stay in it for too long.
+        -- The ledger is reclaimed in segments of 16,384 rows: large checkpoints would stay in it for too long.
         insert into pgps_internal.client_blob (client_id, kind, data)
             values (keep_checkpoint.client_id, keep_checkpoint.kind, keep_checkpoint.data)
         on conflict on constraint client_blob_pkey do update set data = excluded.data;
@@ -288,7 +292,7 @@ begin
 end
 $$;
 comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is
-'Stores what a program wants to find again; null: it keeps what it has. 54000 above 100 MB';
+'Stores a checkpoint of a client; data null: keeps the stored one. 54000 above 100 MB';
 
 create or replace function pgps_internal.checkpoint_of(client_id bigint, kind text) returns bytea
 language sql stable
@@ -303,7 +307,7 @@ comment on function pgps_internal.checkpoint_of(bigint, text) is
 'The newest checkpoint of a client; kind: reply or event';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- The way in: as pgps._calls, for what takes or gives bytes and messages
+-- The way in: like pgps._calls, for calls that take or return bytes and messages
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.enter_client() returns trigger
@@ -390,10 +394,10 @@ end
 $$;
 comment on function pgps.connect_client(text, boolean, bigint) is
 'Begins a session of a client (Ariel, section 5), and makes the client if there is none; returns where the last session
-stood: nulls where there was nothing, disconnected when it said good-bye. resume: the number of the session this program
-had, which it goes on with. take_over: also from another program, whose calls raise 08003 from then on. Listen to the
-channel returned. Locks the client until the transaction ends. Errors: 55006 connected elsewhere, 08003 another session
-followed, 42501 another role''s, 42602/42622 bad name.';
+stood: null where there was nothing; disconnected: true when it ended with pgps.disconnect_client. resume: the number of
+the session that this program had and continues. take_over: also when another program is connected, whose calls raise
+08003 from then on. Listen to the channel returned. Locks the client until the transaction ends. Errors: 55006 connected
+elsewhere, 08003 another session followed, 42501 the client of another role, 42602/42622 bad name, 25001.';
 
 create or replace function pgps.use_client(client text, session bigint = null) returns void
 language sql
@@ -401,8 +405,8 @@ begin atomic
     select pgps._call('use_client', jsonb_build_object('client', use_client.client, 'session', use_client.session));
 end;
 comment on function pgps.use_client(text, bigint) is
-'What this database session raises from now on is raised by that client (handler => ''raiser''); client null: by none.
-Errors: 42704, 42501, 08003.';
+'Makes a client the raiser of what this database session raises from now on (for handler => ''raiser''); client null: no
+client is the raiser. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps.disconnect_client(client text, session bigint = null) returns void
 language sql
@@ -412,7 +416,7 @@ begin atomic
 end;
 comment on function pgps.disconnect_client(text, bigint) is
 'Ends the session of a client; registrations and checkpoints stay. Refused (55006) while an event or a reply is pending
-or a request has no reply. Errors: 55006, 42704, 42501, 08003.';
+or a request has no reply. Errors: 55006, 42704, 42501, 08003, 25001.';
 
 create or replace function pgps.drop_client(client text) returns void
 language sql
@@ -420,8 +424,8 @@ begin atomic
     select pgps._call('drop_client', jsonb_build_object('client', drop_client.client));
 end;
 comment on function pgps.drop_client(text) is
-'Drops a client with its registrations, what they have not received, its requests, replies and checkpoints. Needs to own
-it, or pgps_admin. Errors: 42704, 42501.';
+'Drops a client with its registrations, the events that they have not received, its requests, replies and checkpoints.
+Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

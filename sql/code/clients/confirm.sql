@@ -1,6 +1,7 @@
--- Confirming events: what became of the transaction that raised an event (Ariel, section 3.1, link confirm event). A
--- link is a hidden subscription to the original; its cursor moves in the transaction that raises the confirming events,
--- so that each is raised once. Locks: share update exclusive on confirm_link, one look at a time.
+-- Confirming events tell whether the transaction that raised an event committed (Ariel, section 3.1, link confirm
+-- event). A confirm link is a hidden subscription to the original type; its cursor moves in the transaction that raises
+-- the confirming events, so that each is raised exactly once. Locks: share update exclusive on confirm_link, so that
+-- one session at a time raises them.
 -- Writes: confirm_link, confirm_open, subscription.
 
 create or replace function pgps_internal.do_link_confirm_event(caller name, args jsonb) returns void
@@ -62,7 +63,7 @@ as $$
     select exists (select from chain c where c.type_id = confirms.other)
 $$;
 comment on function pgps_internal.confirms(integer, integer) is
-'True when events of a type confirm, over any number of links, those of another, or it is the same';
+'True when a type is the other one, or confirms it over any number of confirm links';
 
 create or replace function pgps_internal.drop_confirm(link pgps_internal.confirm_link) returns void
 language plpgsql
@@ -75,7 +76,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_confirm(pgps_internal.confirm_link) is
-'Ends a link; what was raised before and not confirmed yet will not be';
+'Ends a confirm link; events raised before that are not confirmed yet will not be';
 
 create or replace function pgps_internal.do_drop_confirm_event(caller name, args jsonb) returns void
 language plpgsql
@@ -104,11 +105,12 @@ begin atomic
         jsonb_build_object('confirming', link_confirm_event.confirming, 'original', link_confirm_event.original));
 end;
 comment on function pgps.link_confirm_event(text, text) is
-'For each event of original raised from now on raises one of confirming, with its id and whether the raising transaction
-committed (Ariel, section 3.1): true for deferred events, for immediate ones when the transaction has ended, also when
-its backend was killed; null when that is not known any more (a restored database). The attributes of confirming are one
-bigint and one boolean; it is raised by the current role, which must have advertised it. Needs pgps_admin. Errors:
-42704, 42710, 42804 attributes, 22023 it would confirm itself, 42501, 55000 not advertised.';
+'For each event of original raised from now on, raises an event of confirming with its id and whether the raising
+transaction committed (Ariel, section 3.1): true for deferred events; for immediate ones once the transaction has ended,
+also when its backend was killed; null when that is not known any more (a restored database). The attributes of
+confirming are one bigint and one boolean, in this order; it is raised by the current role, which must have advertised
+it. Needs pgps_admin. Errors: 42704, 42710, 42804 attributes, 22023 it would confirm itself, 42501, 55000 not
+advertised.';
 
 create or replace function pgps.drop_confirm_event(confirming text, original text) returns void
 language sql
@@ -117,8 +119,8 @@ begin atomic
         jsonb_build_object('confirming', drop_confirm_event.confirming, 'original', drop_confirm_event.original));
 end;
 comment on function pgps.drop_confirm_event(text, text) is
-'Ends what pgps.link_confirm_event began; what is not confirmed yet will not be. Needs pgps_admin. Errors: 42704,
-42501.';
+'Ends what pgps.link_confirm_event began; events that are not confirmed yet will not be. Needs pgps_admin. Errors:
+42704, 42501.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What the worker calls
@@ -128,8 +130,8 @@ create or replace function pgps_internal.outcome(raiser xid8) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- 0 is what rebaseline makes of ids of another life of the database. Above the snapshot all still run, for what we
-    -- know.
+    -- rebaseline sets transaction ids of another life of the database to 0. A transaction at or above the snapshot's
+    -- end may still run, as far as this snapshot knows.
     select case when outcome.raiser = '0' then 'unknown'
         when outcome.raiser >= pg_snapshot_xmax(pg_current_snapshot()) then 'in progress'
         else coalesce(pg_xact_status(outcome.raiser), 'unknown') end
@@ -172,8 +174,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_raised(pgps_internal.confirm_link, integer) is
-'Takes the next events of a link''s original, by the transaction that raised them at once (null: deferred events), and
-moves its cursor past them';
+'Takes the next events of a confirm link''s original type, grouped by the transaction that raised them as immediate
+events (null: deferred events), and moves its cursor past them';
 
 create or replace function pgps_internal.confirm(link pgps_internal.confirm_link, max_events integer) returns bigint
 language plpgsql
@@ -211,8 +213,8 @@ begin
     if v_ids is not null then
         v_before := pgps_internal.session_state(false);
         execute format('select pgps_internal.confirm_%s($1, $2)', (confirm.link).link_id) using v_ids, v_committed;
-        -- From here on written so that a search_path that a constraint has left behind means nothing; the error takes
-        -- it back.
+        -- All names from here on are qualified, since a constraint may have left another search_path behind.
+        -- check_settings raises then, and the rollback restores it.
         perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)',
             (confirm.link).link_id),
             'a constraint of the confirming event');
@@ -223,7 +225,8 @@ begin
 end
 $$;
 comment on function pgps_internal.confirm(pgps_internal.confirm_link, integer) is
-'One look at a link: raises what can be confirmed, keeps what cannot yet; returns how much it did';
+'One pass over a confirm link: raises the confirming events whose outcome is known, keeps the others open; returns the
+number of events taken plus the number confirmed';
 
 create or replace function pgps.raise_confirming(max_events integer = 10000, out done bigint, out open bigint)
 returns record
@@ -257,7 +260,8 @@ begin
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
-            -- It stays where it is, and is tried again; the others go on.
+            -- The cursor of this link stays where it is, so that it is tried again at the next call; the other links go
+            -- on.
             update pgps_internal.confirm_link k set last_error = v_error where k.link_id = v_link.link_id
                 and k.last_error is distinct from v_error;
         end;
@@ -266,9 +270,10 @@ begin
 end
 $$;
 comment on function pgps.raise_confirming(integer) is
-'Raises the confirming events of what was raised and has ended; done: how much it did, null when nothing is linked;
-open: transactions that have raised something and have not ended. max_events: about how many of each link at most. The
-worker calls it after dispatch, and while something is open. Needs pgps_worker or pgps_admin.';
+'Raises the confirming events for events whose transactions have ended. done: how many events were taken plus how many
+were confirmed, null when there is no confirm link; open: transactions that have raised immediate events and have not
+ended. max_events: about how many events of each link at most. The worker calls it after dispatch, and while something
+is open. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.drop_confirms_of(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -280,7 +285,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_confirms_of(pgps_internal.event_type) is
-'Ends what an event type confirms, or is confirmed by';
+'Ends the confirm links from and to an event type';
 
 create or replace function pgps_internal.forget_raisers() returns void
 language plpgsql
@@ -291,7 +296,8 @@ begin
 end
 $$;
 comment on function pgps_internal.forget_raisers() is
-'In another life of the database: nobody knows what became of the transactions that raised events at once';
+'For another life of the database, in which the outcome of the transactions that raised immediate events is not known
+any more';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;

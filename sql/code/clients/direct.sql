@@ -1,6 +1,7 @@
--- Direct events: a note with numbers is pushed, the client fetches with its own rights; what did not reach anybody is
--- tried again. And the handler clause: for whom among the clients an occurrence is. Locks: none in fetch; rows of
--- registrations in retries.
+-- Direct events: a note that holds only numbers is pushed, and the client fetches the events with its own rights;
+-- clients that were not connected get a note later. Also the handler clause, which decides for which clients an
+-- occurrence is. Locks: none in fetch; in retries share update exclusive on registration_type, rows of registrations
+-- and of event types.
 -- Writes: appointment, pgps._client_calls, registration.
 
 create or replace function pgps_internal.raiser_of(client_id bigint) returns text
@@ -12,7 +13,7 @@ begin
 end
 $$;
 comment on function pgps_internal.raiser_of(bigint) is
-'The name of the client that raised something; null for none, or one that is gone';
+'The name of the client that raised an event; null when none did, or when it is gone';
 
 create or replace function pgps_internal.is_for(
     client_id bigint, handler text, xid xid8, hi bigint, raiser bigint, publisher regrole
@@ -23,13 +24,13 @@ as $$
 begin
     case is_for.handler
         when 'raiser' then
-            -- The setting pgps.client is anybody's to set: it counts for publishers who may be that client.
+            -- Anybody can set pgps.client: it counts only when the publisher may act as the owner of that client.
             return is_for.raiser is not distinct from is_for.client_id and exists (select from pgps_internal.client c
                 where c.client_id = is_for.client_id and pg_has_role(is_for.publisher::oid, c.owner::oid, 'usage'));
         when 'any' then
             return exists (select from pgps_internal.appointment a
                 where a.hi = is_for.hi and a.client_id = is_for.client_id and (a.xid = is_for.xid
-                    -- An immediate event is shown with its publisher's transaction.
+                    -- An immediate event shows the transaction of its publisher, not the one that wrote it.
                     or exists (select from pgps_internal.control c where c.xid = a.xid and c.hi = a.hi
                         and c.raiser = is_for.xid)));
         else
@@ -38,8 +39,8 @@ begin
 end
 $$;
 comment on function pgps_internal.is_for(bigint, text, xid8, bigint, bigint, regrole) is
-'True when the handler clause of a statement (xid, hi), raised by a client (raiser) as publisher, lets a client have
-it';
+'True when the handler clause of a statement (xid, hi) lets a client have it; raiser: the client that raised it,
+publisher: the role that did';
 
 create or replace function pgps_internal.for_client(client_id bigint, messages pgps_internal.message[])
 returns pgps_internal.message[]
@@ -72,7 +73,7 @@ begin
 end
 $$;
 comment on function pgps_internal.for_client(bigint, pgps_internal.message[]) is
-'Those events that the handler clause lets a client have';
+'Those of the messages that the handler clause lets a client have';
 
 create or replace function pgps_internal.appoint(
     batch_id bigint, event_type pgps_internal.event_type, xids xid8[], ids int8multirange
@@ -97,13 +98,14 @@ begin
         join pgps_internal.client k using (client_id)
         left join pgps_internal.member m on m.subscription_id = r.subscription_id and m.type_id = t.type_id
         where t.type_id = (appoint.event_type).type_id and r.state = 'valid' and exists (select from wanted)
-            -- Not one that registered after some of it had been published, nor a direct one that is away.
+            -- A direct registration is a candidate while its client is connected; a queued one when it had joined
+            -- before all of these events were published.
             and (r.mode = 'direct' and pgps_internal.is_reachable(k)
                 or m.from_batch < appoint.batch_id and not m.skip && appoint.ids)
         group by k.client_id
     ),
     chosen as (
-        -- By a hash of both: evenly, and nobody's turn is kept.
+        -- The hash of client and statement distributes statements evenly without keeping whose turn it is.
         select w.hi, w.lo, w.xid, c.client_id, c.direct from wanted w
         cross join lateral (select c.client_id, c.direct from candidate c where c.ids && int8range(w.lo, w.hi, '[]')
             order by c.reachable desc, hashint8extended(c.client_id, w.hi) limit 1) c
@@ -118,8 +120,8 @@ begin
 end
 $$;
 comment on function pgps_internal.appoint(bigint, pgps_internal.event_type, xid8[], int8multirange) is
-'Chooses, for each statement of a batch whose handler is "any", one of the clients registered for it, those connected
-first; one note for each client chosen that is registered directly';
+'Chooses, for each statement of a batch whose handler is "any", one of the clients registered for it, connected ones
+first; sends one note to each chosen client that is registered directly';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Fetch what a note stands for
@@ -142,7 +144,7 @@ declare
     v_messages pgps_internal.message[] := '{}';
     v_handed pgps_internal.handed[];
 begin
-    -- Under the most particular name.
+    -- Of several matching registrations the most particular name counts.
     select r.event_name into v_name from pgps_internal.registration_type t join pgps_internal.registration r
         using (registration_id)
     where t.type_id = (fetch_note.event_type).type_id and r.client_id = (fetch_note.client).client_id
@@ -161,7 +163,7 @@ begin
             return v_handed;
         end if;
     end if;
-    -- Policies are asked about slices of a bounded size.
+    -- Slices of bounded size are read until enough events are visible, since policies may hide a whole slice.
     loop
         execute 'select pgps_internal.slice_' || (fetch_note.event_type).type_id || '($1, $2, $3, null, $4)'
         using fetch_note.xid, v_after, fetch_note.upto, fetch_note.max_events - cardinality(v_messages) into v_taken;
@@ -181,7 +183,8 @@ end
 $$;
 comment on function pgps_internal.fetch_note(pgps_internal.client, pgps_internal.event_type, integer, xid8, bigint,
     bigint, bigint, integer, text) is
-'The events a note stands for, as far as the client''s owner may see them and the handler clause lets it';
+'The events that a note stands for, as far as the client''s owner may see them and the handler clause lets it have
+them';
 
 create or replace function pgps_internal.fetch_direct(caller name, args jsonb) returns pgps_internal.handed[]
 language plpgsql
@@ -237,7 +240,8 @@ begin
         from unnest(with_occurrence.pushed) p join pgps_internal.event_type t on t.name = (p.message).event_type
         group by 1, 2, 3, 4
     loop
-        -- By the transaction in which it was written, which is not its publisher's if it is an immediate one.
+        -- The log is searched by the transaction that wrote the event, which for immediate events is not the
+        -- publisher's.
         execute format('select pgps_internal.slice_%1$s((pgps_internal.statement_%1$s($3)).xid, $1, $2, null, 1)',
             v_statement.type_id)
         using v_statement.lo - 1, v_statement.hi, v_statement.event_id into v_first;
@@ -253,7 +257,7 @@ begin
 end
 $$;
 comment on function pgps_internal.with_occurrence(pgps_internal.handed[]) is
-'Fills in the first event of the statement that raised each';
+'Fills in, for each event, the id of the first event of the statement that raised it';
 
 create or replace function pgps.fetch_direct(
     client text, notes text[], after bigint = 0, max_events integer = 1000, session bigint = null
@@ -279,10 +283,10 @@ begin
 end
 $$;
 comment on function pgps.fetch_direct(text, text[], bigint, integer, bigint) is
-'What notes stand for (payloads of notifications, see pgps.client_channels): the events a client is registered for
-directly, which its owner may see and the handler clause lets it have. In the order of the notes (counted from 1), then
-event id; when max_events rows came, ask again with the notes from that one on and after = the last event id. A note for
-which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
+'The events that notes stand for (payloads of notifications, see pgps.client_channels): those that a client is
+registered for directly, that its owner may see and that the handler clause lets it have. In the order of the notes
+(counted from 1), then event id; when max_events rows came, ask again with the notes from the last row''s note on and
+after = the last event id. A note for which there is nothing gives no row. Errors: 42704, 42501, 08003, 22023.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Clients that are not reached
@@ -297,7 +301,7 @@ declare
     v_away bigint[];
     v_told bigint;
 begin
-    -- One look at a time; nobody waits.
+    -- One session at a time does this; the others return at once.
     if not exists (select from pgps_internal.registration r where r.mode = 'direct' and r.state = 'valid')
         or not pgps_internal.try_lock(
             'pgps_internal.registration_type', 'share update exclusive') then
@@ -306,7 +310,8 @@ begin
     v_away := array(select r.registration_id from pgps_internal.registration r join pgps_internal.client c
         using (client_id)
         where r.mode = 'direct' and r.state = 'valid' and not pgps_internal.is_reachable(c));
-    -- Back: what it has missed is pushed once more. It has had a moment to listen.
+    -- A client that is connected again gets a note for what it has missed, half a second after it connected, so that it
+    -- listens by then.
     with back as (
         update pgps_internal.registration r set attempts = 0, missed_batch = null, due_at = null
         from pgps_internal.client c, pgps_internal.registration o
@@ -329,9 +334,9 @@ begin
 end
 $$;
 comment on function pgps.retry_direct(bigint) is
-'Tries again to push direct events to clients that were not connected when they came, and gives up after direct_retries
-(Ariel, section 3.1). since: what the call before returned, null at first. The worker calls it once a second. Needs
-pgps_worker or pgps_admin.';
+'Pushes direct events again to clients that were not connected when they came, and gives up after direct_retries
+attempts (Ariel, section 3.1). since: the batch that the previous call returned, null at first. The worker calls it once
+a second. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.count_attempts(away bigint[], since bigint) returns setof bigint
 language plpgsql
@@ -341,7 +346,7 @@ declare
     v_tries integer := pgps_internal.setting('direct_retries')::integer;
     v_pause interval := pgps_internal.setting('direct_retry_interval')::interval;
 begin
-    -- An event came and the client is not there: the first try.
+    -- An event has come since then and the client is not connected: the first attempt.
     update pgps_internal.registration r set attempts = 1, missed_batch = count_attempts.since,
         due_at = pgps_internal.clock() + v_pause
     where r.registration_id = any (count_attempts.away) and r.attempts = 0 and exists (
@@ -358,8 +363,8 @@ begin
 end
 $$;
 comment on function pgps_internal.count_attempts(bigint[], bigint) is
-'Counts a try for each direct registration whose client is away, and invalidates those that have had their last; returns
-those tried again';
+'Counts an attempt for each direct registration in away (their clients are not connected) that is due, and makes those
+invalid that have used up their attempts; returns the registrations tried again';
 
 create or replace function pgps_internal.for_registration(
     subscription pgps_internal.subscription, messages pgps_internal.message[]
@@ -375,7 +380,8 @@ begin
 end
 $$;
 comment on function pgps_internal.for_registration(pgps_internal.subscription, pgps_internal.message[]) is
-'Of what comes by the subscription of a queued registration, what the handler clause lets its client have';
+'Those of the messages that the handler clause lets the client of a queued registration have; all of them when the
+subscription belongs to none';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.fetch_direct(text, text[], bigint, integer, bigint) to public;

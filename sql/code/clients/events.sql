@@ -1,4 +1,4 @@
--- What applications call for the events of queued registrations. Locks: see occurrences.sql.
+-- Functions that applications call for the events of queued registrations. Locks: see occurrences.sql.
 -- Writes: pgps._client_calls.
 
 create or replace function pgps.receive_event(
@@ -20,10 +20,10 @@ begin atomic
     where r.event_id is not null;
 end;
 comment on function pgps.receive_event(text, text, bytea, bigint) is
-'The next occurrence a queued registration of a client has (Ariel, section 5, ReceiveQueuedEvent): one raise with all
-its tuples, known by the id of its first event; no row when nothing waits. The second argument: of that event name or
-prefix*, as registered; null = of all registrations, in delivery order. Completes the occurrence received before, and
-stores the checkpoint (null: leaves it). Its tuples: pgps.fetch_tuples. Locks the client until the transaction ends.
+'The next occurrence of a client''s queued registrations (Ariel, section 5, ReceiveQueuedEvent): one raise with all its
+tuples, identified by the id of its first event; no row when nothing waits. event: only that event name or prefix*, as
+registered; null = all registrations, in delivery order. Completes the occurrence received before, and stores the
+checkpoint (null: keeps the stored one). Its tuples: pgps.fetch_tuples. Locks the client until the transaction ends.
 Errors: 42704, 42501, 08003, 54000 checkpoint above 100 MB, 25001.';
 
 create or replace function pgps.re_receive_event(client text, session bigint = null)
@@ -42,7 +42,8 @@ begin atomic
 end;
 comment on function pgps.re_receive_event(text, bigint) is
 'The occurrence that pgps.receive_event returned last, in this or an earlier session, completed or not; no row when
-there was none, or when its events are gone. Errors: 42704, 42501, 08003.';
+there was none, or when its events are gone. Locks the client until the transaction ends. Errors: 42704, 42501, 08003,
+25001.';
 
 create or replace function pgps.fetch_tuples(
     client text, after bigint = 0, max_tuples integer = 1000, session bigint = null
@@ -64,8 +65,8 @@ begin
 end
 $$;
 comment on function pgps.fetch_tuples(text, bigint, integer, bigint) is
-'Up to max_tuples tuples of the occurrence received last, above the event id after: walk it in groups, in bounded
-memory, until none comes. Errors: 42704, 42501, 08003, 22023.';
+'Up to max_tuples tuples of the occurrence received last, with event ids above after. To read all of them in bounded
+memory, call it again with the last event id until no row comes. Errors: 42704, 42501, 08003, 22023.';
 
 create or replace function pgps.commit_event(client text, checkpoint bytea = null, session bigint = null) returns bigint
 language sql
@@ -75,9 +76,9 @@ begin atomic
         commit_event.checkpoint) #>> '{}')::bigint;
 end;
 comment on function pgps.commit_event(text, bytea, bigint) is
-'Completes the occurrence received last and stores the checkpoint (null: leaves it), atomically; returns its event id,
-null when nothing was open. In the transaction of the application''s own writes it makes processing exactly once.
-Errors: 42704, 42501, 08003, 54000, 25001.';
+'Completes the occurrence received last and stores the checkpoint (null: keeps the stored one), atomically; returns its
+event id, null when nothing was open. Called in the transaction of the application''s own writes, it makes processing
+exactly once. Errors: 42704, 42501, 08003, 54000, 25001.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

@@ -1,7 +1,7 @@
--- Queued registrations, occurrence by occurrence: a publishing statement with all its tuples. Inside a batch the cursor
--- goes by the first event of a statement, since ids of statements that ran side by side interleave; the position of the
--- subscription follows, so that pgps.receive, reclaim and the views see the same. Locks: the turns of the client and of
--- its subscriptions, until the transaction ends.
+-- Queued registrations are read occurrence by occurrence: a publishing statement with all its tuples. Inside a batch
+-- the cursor goes by the first event of each statement, since event ids of concurrent statements interleave; the
+-- position of the subscription follows it, so that pgps.receive, reclaim and the views agree. Locks: the turns of the
+-- client and of its subscriptions, until the transaction ends.
 -- Writes: client_mark.
 
 create or replace function pgps_internal.delivered_ids(subscription_id bigint, type_id integer, batch_id bigint)
@@ -23,14 +23,14 @@ begin
             and (d.batch_id / 4096) % 4 = (delivered_ids.batch_id / 4096) % 4
             and d.batch_id > m.from_batch
     ) s cross join lateral unnest(s.ids) i(ids);
-    -- What was put back or has failed comes by pgps.receive.
+    -- Events that were put back or have failed are handed out by pgps.receive.
     select range_agg(int8range(f.event_id, f.event_id, '[]')) into v_failed from pgps_internal.failure f
     where f.subscription_id = delivered_ids.subscription_id and f.type_id = delivered_ids.type_id;
     return coalesce(v_ids, '{}') - coalesce(v_failed, '{}');
 end
 $$;
 comment on function pgps_internal.delivered_ids(bigint, integer, bigint) is
-'The events of a type that a batch has for a subscription';
+'The events of a type that a batch has for a subscription, without those in the exception queue';
 
 create or replace function pgps_internal.first_occurrence(
     registration pgps_internal.registration, event_type pgps_internal.event_type, batch_id bigint, ids int8multirange,
@@ -47,11 +47,12 @@ declare
     v_next pgps_internal.received[];
     v_mark pgps_internal.client_mark;
 begin
-    -- Not over events: over the statements that had begun before, or are for other clients.
+    -- Each round skips a whole statement, not one event: one that began earlier, or is for other clients.
     while not isempty(v_rest) loop
         execute 'select * from pgps_internal.statement_' || v_type_id || '($1)' using lower(v_rest) into v_statement;
         if v_statement.xid is null then
-            -- An unlogged log is empty after a crash.
+            -- The event is not in the log, since an unlogged one is empty after a crash: go on at the next event that
+            -- is there.
             execute 'select pgps_internal.slice_' || v_type_id || '(null, $1, $2, $3, 1)' using lower(v_rest),
                 upper(v_rest), v_rest into v_next;
             v_rest := case when cardinality(v_next) = 0 then '{}'
@@ -86,8 +87,8 @@ end
 $$;
 comment on function pgps_internal.first_occurrence(pgps_internal.registration, pgps_internal.event_type, bigint,
     int8multirange, bigint) is
-'The first statement among the events of a type in a batch that begins after an event and is for the client; null when
-there is none';
+'The first statement among the given events of a type in a batch that begins above the event id after and is for the
+client; null when there is none';
 
 create or replace function pgps_internal.next_occurrence(
     registration pgps_internal.registration, in_batch bigint = null
@@ -145,7 +146,7 @@ begin
 end
 $$;
 comment on function pgps_internal.next_occurrence(pgps_internal.registration, bigint) is
-'The next occurrence of a queued registration, in_batch: of that batch only; null when there is none';
+'The next occurrence of a queued registration; in_batch: only of that batch; null when there is none';
 
 create or replace function pgps_internal.follow(registration pgps_internal.registration, batch_id bigint, tuples bigint)
 returns pgps_internal.client_mark
@@ -159,7 +160,7 @@ declare
     v_next pgps_internal.client_mark := pgps_internal.next_occurrence(follow.registration, follow.batch_id);
 begin
     if v_next.first_event is null then
-        -- Nothing of it is left: the next thing is in another batch.
+        -- Nothing of the batch is left: the position goes past its last event.
         select coalesce(max(e.event_id), 0) into v_last
         from pgps_internal.member m join pgps_internal.delivery d using (class_id)
         cross join lateral (select greatest((select max(i) from unnest(d.event_ids) i), upper(d.ids) - 1) as event_id) e
@@ -178,8 +179,8 @@ begin
 end
 $$;
 comment on function pgps_internal.follow(pgps_internal.registration, bigint, bigint) is
-'Moves the position of the subscription behind a registration after an occurrence in a batch: before the batch, or past
-it when it is used up. Returns the next occurrence in the batch.';
+'Moves the position of a registration''s subscription after an occurrence in a batch: to the beginning of the batch, or
+past its end when nothing of it is left. Returns the next occurrence in the batch.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- receive, receive again, commit
@@ -198,7 +199,7 @@ begin
 end
 $$;
 comment on function pgps_internal.last_mark(bigint) is
-'What a client has received last, and whether it completed it; null when nothing';
+'The occurrence that a client has received last, and whether it completed it; null when there is none';
 
 create or replace function pgps_internal.note_mark(mark pgps_internal.client_mark, completed boolean) returns void
 language plpgsql
@@ -215,7 +216,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_mark(pgps_internal.client_mark, boolean) is
-'Notes in the ledger where a client is';
+'Notes in the ledger that a client has received or completed an occurrence';
 
 create or replace function pgps_internal.describe_mark(mark pgps_internal.client_mark) returns jsonb
 language plpgsql stable
@@ -297,8 +298,8 @@ begin
 end
 $$;
 comment on function pgps_internal.has_news(bigint) is
-'False when a client''s queued registrations have nothing that it has not been given, and it has completed what it was
-given last';
+'False when a client has completed the occurrence that it received last, and its queued registrations have nothing new;
+true when they may have';
 
 create or replace function pgps_internal.receive_event(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
@@ -320,7 +321,7 @@ begin
             or exists (select from pgps_internal.registration r
                 where r.client_id = v_client.client_id and r.event_name in (v_name, lower(v_name collate "C"))
                     and r.mode = 'queued')) then
-        -- A look that finds nothing takes no turn, which would be written.
+        -- A call that finds nothing does not take the client's turn, since locking a row is a write.
         return null;
     end if;
     v_client := pgps_internal.enter_session(caller, args);
@@ -365,8 +366,9 @@ as $$
 declare
     v_batch bigint;
 begin
-    -- What is for other clients, or hidden, lies behind for good: the next look must not go over it again. Up to the
-    -- batch that was the last when there was nothing: a later one may have something.
+    -- Events that are for other clients, or hidden by policies, are passed for good, so that the next call does not go
+    -- over them again. Only up to the batch that was the last one before the search: a later one may have something for
+    -- this client.
     select max(d.batch_id) into v_batch
     from pgps_internal.member m
     cross join lateral (select d.batch_id from pgps_internal.delivery d
@@ -379,7 +381,7 @@ begin
 end
 $$;
 comment on function pgps_internal.pass_others(pgps_internal.registration, bigint) is
-'Moves the position of a registration that has nothing for its client up to a batch';
+'Moves the position of a registration''s subscription past the batches up to upto, which have nothing for its client';
 
 create or replace function pgps_internal.re_receive_event(caller name, args jsonb) returns jsonb
 language plpgsql

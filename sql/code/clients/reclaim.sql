@@ -1,5 +1,5 @@
--- Reclaim of the ledgers of clients: what is the newest of its kind is carried over, replies stay until they are
--- completed. Locks: see reclaim.sql.
+-- Reclaim of the ledgers of clients: the newest row of each kind is carried over, replies stay until they are
+-- completed. Locks: see log/reclaim.sql.
 -- Writes: client_checkpoint, client_mark, reply, reply_mark, request.
 
 create or replace function pgps_internal.reclaim_clients(low_batch bigint, newest_batch bigint) returns bigint
@@ -24,7 +24,7 @@ begin
     if v_newest < pgps_internal.segment_size('reply_rows') then
         return v_reclaimed;
     end if;
-    -- What no client needs any more: its replies are completed up to there.
+    -- Requests up to v_low are needed no more: every client has completed the replies to its own.
     select coalesce(min(n.request_no) - 1, v_newest) into v_low
     from pgps_internal.client_turn t
     left join lateral (select m.committed from pgps_internal.reply_mark m where m.client_id = t.client_id
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function pgps_internal.reclaim_clients(bigint, bigint) is
-'Truncates segments of the ledgers of clients that nobody needs';
+'Truncates the segments of clients'' ledgers that no client needs any more; returns how many';
 
 create or replace function pgps_internal.carry_over_clients(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -98,6 +98,7 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_clients(text, regclass, bigint) is
-'Before a segment of a client''s ledger is truncated: writes anew what is still the newest of its kind';
+'Before a segment of a client ledger is truncated: writes those of its rows again that are still the newest of their
+kind; newest: the number that requests and replies get';
 
 revoke all on all functions in schema pgps_internal from public;

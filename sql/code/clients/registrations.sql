@@ -1,7 +1,7 @@
--- Registrations for events: a queued one is a subscription underneath, a direct one makes publishing statements of its
--- types send a note. That there is a direct one is a privilege that is of no other use (trigger on the log, for
--- pgps_worker), as advertisements are: the rule of the endpoint asks for it in 1 us, and granting it waits for no
--- publisher. Locks: the client; rows of event types.
+-- Registrations for events: a queued one is a subscription underneath; a direct one makes the publishing statements of
+-- its types send a note. That a type has a direct registration is recorded as a privilege that is of no other use
+-- (TRIGGER on the log, for pgps_worker), as advertisements are: the rule of the endpoint checks it in 1 us, and
+-- granting it waits for no publisher. Locks: the client; rows of event types.
 -- Writes: registration, registration_type, subscription.
 
 create or replace function pgps_internal.refresh_direct(type_id integer) returns void
@@ -12,7 +12,7 @@ declare
     v_type pgps_internal.event_type;
     v_wanted boolean;
 begin
-    -- One after the other: two GRANTs on one table at a time fail.
+    -- This row lock puts GRANTs on one log in turn: of two at the same time one fails.
     select t.* into v_type from pgps_internal.event_type t where t.type_id = refresh_direct.type_id for no key update;
     if not found then
         return;
@@ -27,7 +27,7 @@ begin
 end
 $$;
 comment on function pgps_internal.refresh_direct(integer) is
-'Lets statements of a type send notes while a direct registration wants them, and only then';
+'Makes the statements of a type send notes while a valid direct registration exists, and only then';
 
 create or replace function pgps_internal.do_register_for_event(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -47,7 +47,7 @@ begin
     end if;
     update pgps_internal.registration r
     set style = v_style, state = 'valid', reason = null, registered_at = pgps_internal.clock(),
-        -- What a valid one has missed is still to come.
+        -- A valid registration keeps what it has missed, which is still to be pushed.
         attempts = case r.state when 'valid' then r.attempts else 0 end, missed_batch = case r.state when 'valid'
             then r.missed_batch end,
         due_at = case r.state when 'valid' then r.due_at end
@@ -89,7 +89,8 @@ begin
 end
 $$;
 comment on function pgps_internal.event_name_of(pgps_internal.client, text) is
-'What a registration is about: an event type the client''s owner may see, or a prefix. Errors: 42704, 42501, 22023.';
+'The event type that a registration names, which the client''s owner must be able to see, or its prefix. Errors: 42704,
+42501, 22023.';
 
 create or replace function pgps_internal.make_registration(
     client pgps_internal.client, name jsonb, mode text, style text
@@ -117,7 +118,7 @@ begin
     values (v_id, (make_registration.client).client_id, v_event_name, v_pattern, make_registration.mode,
         make_registration.style, v_subscription.subscription_id)
     returning * into v_registration;
-    -- Also those that the owner may not see now: rights are looked at when an event comes.
+    -- Includes types that the owner may not see now: rights are checked when an event comes.
     perform pgps_internal.join_registration(v_registration, v_subscription, t) from pgps_internal.event_type t
     where t.name = v_event_name or v_pattern and starts_with(t.name, left(v_event_name, -1));
     return v_registration;
@@ -145,7 +146,7 @@ end
 $$;
 comment on function pgps_internal.join_registration(pgps_internal.registration, pgps_internal.subscription,
     pgps_internal.event_type) is
-'Makes a registration one for an event type, from now on';
+'Joins a registration to an event type, from now on';
 
 create or replace function pgps_internal.match_pattern_registrations(type_id integer) returns void
 language plpgsql
@@ -154,7 +155,7 @@ as $$
 declare
     v_told bigint;
 begin
-    -- The subscriptions of queued ones have joined already.
+    -- The subscriptions of queued registrations have joined the type already.
     with joined as (
         insert into pgps_internal.registration_type (registration_id, type_id)
         select r.registration_id, t.type_id from pgps_internal.registration r
@@ -191,7 +192,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_registration(pgps_internal.registration) is
-'Ends a registration; what a queued one has not received is not kept for it';
+'Ends a registration; the events that a queued one has not received are not kept for it';
 
 create or replace function pgps_internal.do_unregister_for_event(caller name, args jsonb) returns void
 language plpgsql
@@ -201,7 +202,7 @@ declare
     v_client pgps_internal.client := pgps_internal.enter_session(caller, args);
     v_registration pgps_internal.registration;
 begin
-    -- As it was given, folded or not: an event type that is gone can still be unregistered for.
+    -- The name is compared, as given and folded, and not looked up: the event type may be gone.
     select r.* into v_registration from pgps_internal.registration r
     where r.client_id = v_client.client_id
         and r.event_name in (args ->> 'event_name', pgps_internal.fold(args ->> 'event_name'),
@@ -242,7 +243,8 @@ as $$
         order by 1)
 $$;
 comment on function pgps_internal.channels_of(pgps_internal.client, bigint) is
-'What a client is to LISTEN to, for one of its registrations or (null) for all of them and itself';
+'The channels that a client is to LISTEN to: for one of its registrations, or (registration_id null) for all of them and
+itself';
 
 create or replace function pgps_internal.do_client_channels(caller name, args jsonb) returns text[]
 language sql stable
@@ -262,10 +264,10 @@ begin atomic
 end;
 comment on function pgps.register_for_event(text, text, text, text, bigint) is
 'Registers a client for an event type, or for every type of a prefix that its owner may see, now and later (Ariel,
-section 3.1). mode: queued (kept until it is completed; a subscription underneath) or direct (pushed to whoever is
-connected, see pgps.fetch_direct). style: handler or polling, remembered. Again: a queued one goes on where it stood, an
-invalid one is valid again, another mode replaces it. Listen to the channels. Needs SELECT on the type. Errors: 42704,
-42501, 22023, 08003.';
+section 3.1). mode: queued (events are kept until they are completed; a subscription underneath) or direct (events are
+pushed while the client is connected, see pgps.fetch_direct). style: handler or polling, only remembered. Registering
+again: a queued registration goes on where it stood, an invalid one becomes valid, another mode replaces it. Listen to
+the channels. Needs SELECT on the type. Errors: 42704, 42501, 22023, 08003, 25001.';
 
 create or replace function pgps.unregister_for_event(client text, event_name text, session bigint = null) returns void
 language sql
@@ -274,7 +276,8 @@ begin atomic
         'event_name', unregister_for_event.event_name, 'session', unregister_for_event.session));
 end;
 comment on function pgps.unregister_for_event(text, text, bigint) is
-'Ends a registration; what a queued one has not received is not kept for it. Errors: 42704, 42501, 08003.';
+'Ends a registration; the events that a queued one has not received are not kept for it. Errors: 42704, 42501, 08003,
+25001.';
 
 create or replace function pgps.client_channels(client text, session bigint = null) returns text[]
 language sql
@@ -284,9 +287,9 @@ begin atomic
         'session', client_channels.session))));
 end;
 comment on function pgps.client_channels(text, bigint) is
-'What a client is to LISTEN to now: a channel of its own; if it has direct registrations, one that nobody else knows,
-and one for each of their types; one for each queued registration. Ask again when "registrations" comes on its own
-channel. Errors: 42704, 42501, 08003.';
+'The channels that a client is to LISTEN to now: one of its own; one for each queued registration; if it has direct
+registrations, one for each of their types and one that only this session knows. Ask again when "registrations" comes on
+its own channel. Errors: 42704, 42501, 08003.';
 
 create or replace function pgps_internal.registration_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable

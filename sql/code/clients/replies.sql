@@ -14,7 +14,8 @@ begin
 end
 $$;
 comment on function pgps_internal.last_reply_mark(bigint) is
-'Which request''s reply a client has received last, and completed last; null before the first';
+'The request whose reply a client has received last, and the one whose reply it has completed last; null before the
+first';
 
 create or replace function pgps_internal.describe_reply(client_id bigint, request_id bigint) returns jsonb
 language sql stable
@@ -26,7 +27,7 @@ as $$
         order by p.request_no desc limit 1
 $$;
 comment on function pgps_internal.describe_reply(bigint, bigint) is
-'A reply as pgps.receive_reply returns it; null when it is not there';
+'A reply as pgps.receive_reply returns it; null when there is none';
 
 create or replace function pgps_internal.receive_reply(caller name, args jsonb, checkpoint bytea) returns jsonb
 language plpgsql
@@ -43,7 +44,7 @@ begin
     if receive_reply.checkpoint is null and v_mark.received is not distinct from v_mark.committed and not exists (
             select from pgps_internal.reply p where p.client_id = v_client.client_id
                 and p.request_id > coalesce(v_mark.received, 0)) then
-        -- A look that finds nothing takes no turn, which would be written.
+        -- A call that finds nothing does not take the client's turn, since locking a row is a write.
         return null;
     end if;
     v_client := pgps_internal.enter_session(caller, args);
@@ -109,7 +110,7 @@ begin
         cross join lateral unnest(c.payloads) with ordinality u(payload, place)
         where p.client_id = v_client.client_id
             and p.request_id = (pgps_internal.last_reply_mark(v_client.client_id)).received
-            -- A chunk has 1,000 rows at most.
+            -- A chunk has at most 1,000 rows: no other chunk can have a row that is asked for.
             and c.upto > v_after and c.upto <= v_after + v_max + 1000
             and c.from_row + u.place - 1 > v_after and c.from_row + u.place - 1 <= v_after + v_max
         order by c.from_row + u.place);
@@ -133,10 +134,10 @@ begin atomic
     where r.request_id is not null;
 end;
 comment on function pgps.receive_reply(text, bytea, bigint) is
-'The next reply to a client''s requests, in their order (Ariel, section 5, Receive); no row when there is none yet.
-Completes the reply received before and stores the checkpoint (null: leaves it). status: done or failed, then with
-sqlstate and error. Rows: pgps.fetch_reply. Locks the client until the transaction ends. Errors: 42704, 42501, 08003,
-54000, 25001.';
+'The next reply to a client''s requests, in the order of the requests (Ariel, section 5, Receive); no row when there is
+none yet. Completes the reply received before and stores the checkpoint (null: keeps the stored one). status: done, or
+failed with sqlstate and error. Rows: pgps.fetch_reply. Locks the client until the transaction ends. Errors: 42704,
+42501, 08003, 54000, 25001.';
 
 create or replace function pgps.re_receive_reply(client text, session bigint = null)
 returns table (request_id bigint, status text, columns text[], row_count bigint, sqlstate text, error text, detail text,
@@ -175,8 +176,8 @@ begin
 end
 $$;
 comment on function pgps.fetch_reply(text, bigint, integer, bigint) is
-'Up to max_rows rows of the reply received last, above a row number (rows count from 1): walk it in groups, in bounded
-memory, until none comes. Errors: 42704, 42501, 08003, 22023.';
+'Up to max_rows rows of the reply received last, with row numbers above after (rows count from 1). To read all of them
+in bounded memory, call it again with the last row number until no row comes. Errors: 42704, 42501, 08003, 22023.';
 
 create or replace function pgps.commit_receive(client text, checkpoint bytea = null, session bigint = null)
 returns bigint
@@ -187,8 +188,8 @@ begin atomic
         commit_receive.checkpoint) #>> '{}')::bigint;
 end;
 comment on function pgps.commit_receive(text, bytea, bigint) is
-'Completes the reply received last and stores the checkpoint (null: leaves it), atomically; returns its request id, null
-when nothing was open. Errors: 42704, 42501, 08003, 54000, 25001.';
+'Completes the reply received last and stores the checkpoint (null: keeps the stored one), atomically; returns its
+request id, null when nothing was open. Errors: 42704, 42501, 08003, 54000, 25001.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

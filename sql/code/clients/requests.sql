@@ -1,6 +1,6 @@
--- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no wall
--- (RESET ROLE is a statement, too): the request runs in a function that this role owns, where a change of role is
--- refused, as callbacks do. Effects, reply and that it is done commit together.
+-- Queued requests: SQL that a worker executes with the rights of the role that sent it. SET ROLE would be no
+-- protection, since a request may contain RESET ROLE: as callbacks do, the request runs in a function that this role
+-- owns, where a change of role is refused. Its effects, its reply and its completion commit together (decision 15).
 -- Locks: the turn of the client in send; the client's row in client_turn while a request of it runs.
 -- Writes: client_turn, reply, reply_rows, request, request_attempt.
 
@@ -13,7 +13,8 @@ as $$
         and p.proname between 'request_as_' and 'request_as_:' limit 1
 $$;
 comment on function pgps_internal.requester(regrole) is
-'What build_requester has made; known by its owner, since the number of a role is another one in a restored database';
+'The function that build_requester has made for a role; found by its owner, since the OID of a role is another one in a
+restored database';
 
 create or replace function pgps_internal.build_requester(role regrole) returns regproc
 language plpgsql
@@ -32,8 +33,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build_requester(regrole) is
-'For a role that sends requests the function, owned by that role, in which they run. It gives chunks of rows; the last
-one may be empty.';
+'The function, owned by a role that sends requests, in which they run; made if it is not there. It returns rows in
+chunks, of which the last may be empty.';
 
 create or replace function pgps_internal.drop_requester(role regrole) returns void
 language plpgsql
@@ -42,7 +43,7 @@ as $$
 declare
     v_function regproc := pgps_internal.requester(drop_requester.role);
 begin
-    -- What a role owns would keep it from being dropped.
+    -- A role that owns a function cannot be dropped.
     if v_function is not null and
         not exists (select from pgps_internal.client c where c.owner = drop_requester.role) then
         perform pgps_internal.drop_piece('function', v_function::text);
@@ -50,7 +51,8 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_requester(regrole) is
-'Drops the function in which a role''s requests ran, when it has no client any more; it is made again when needed';
+'Drops the function in which a role''s requests ran, when the role has no client any more; it is made again when
+needed';
 
 create or replace function pgps_internal.do_send_request(caller name, args jsonb) returns bigint
 language plpgsql
@@ -92,10 +94,10 @@ begin atomic
 end;
 comment on function pgps.send_request(text, text, bigint, bigint) is
 'Puts SQL into the request queue of a client (Ariel, section 5); a worker executes it, in a transaction of its own, with
-the rights of the current role and the search_path, time zone and DateStyle of this session, and puts the reply into the
-reply queue. id: ids of a client grow; null = the next one; one at or below the last sent is a repeat and changes
-nothing. Returns the id. One statement may return rows (columns of the same name count as one). Errors: 42704, 42501,
-08003, 22023, 25001.';
+the rights of the current role and the search_path, time zone, DateStyle and IntervalStyle of this session, and puts the
+reply into the reply queue. id: ids of a client increase; null = the next one; an id not above the last one sent is a
+repeat and changes nothing. Returns the id. A single statement may return rows (columns of the same name count as one).
+Errors: 42704, 42501, 08003, 22023, 25001.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What the worker calls
@@ -113,7 +115,8 @@ as $$
             order by r.request_id limit 1) r
     order by r.request_no
 $$;
-comment on function pgps_internal.waiting_requests() is 'The next request of each client that has one';
+comment on function pgps_internal.waiting_requests() is
+'The first request without a reply, of each client that has one';
 
 create or replace function pgps.pending_requests() returns bigint
 language plpgsql security definer
@@ -142,7 +145,8 @@ begin
         perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57014', 'the request was cancelled',
             null, null);
         return true;
-    -- A session that has ended without a reply has died of it: that is known only from outside of its transaction.
+    -- A session that ended without a reply counts as ended by the request. Its own transaction could not record that,
+    -- so it is counted here.
     elsif pgps_internal.deaths((give_up.request).request_no) >= pgps_internal.setting('request_attempts')::integer then
         perform pgps_internal.note_reply(give_up.request, 'failed', null, null, '57P02',
             'the session that executed it ended each time', null,
@@ -153,7 +157,8 @@ begin
 end
 $$;
 comment on function pgps_internal.give_up(pgps_internal.request) is
-'Answers a request that is not to be executed, or not again; false for any other';
+'Answers with an error a request that was cancelled or whose sessions have ended too often; false for any other
+request';
 
 create or replace function pgps.claim_request(
 
@@ -180,14 +185,14 @@ begin
             from pgps_internal.client c where c.client_id = v_request.client_id;
             return;
         end loop;
-        -- Whose request was answered so has another one, maybe.
+        -- A client whose request was answered here may have another one waiting.
         exit when not v_answered;
     end loop;
 end
 $$;
 comment on function pgps.claim_request() is
-'The next request that nobody executes; no row when there is none. To be committed before pgps.run_request, so that what
-ends its backend is known. Needs pgps_worker or pgps_admin.';
+'Claims the next request that nobody executes; no row when there is none. Commit before pgps.run_request, so that a
+request that ends its backend is known. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps_internal.deaths(request_no bigint) returns integer
 language sql stable
@@ -198,7 +203,7 @@ as $$
         and a.holder not in (select format('%s@%s', s.pid, extract(epoch from s.backend_start))
             from pg_stat_get_activity(null) s)
 $$;
-comment on function pgps_internal.deaths(bigint) is 'How many sessions began to execute a request and have ended';
+comment on function pgps_internal.deaths(bigint) is 'How many sessions have claimed a request and have ended since';
 
 create or replace function pgps_internal.note_reply(
     request pgps_internal.request, status text, columns text[], row_count bigint, sqlstate text, error text,
@@ -220,7 +225,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_reply(pgps_internal.request, text, text[], bigint, text, text, text, text) is
-'Puts a reply into the reply queue, and tells the client at commit';
+'Puts a reply into the reply queue, and notifies the client at commit';
 
 create or replace function pgps_internal.next_request(request_no bigint) returns pgps_internal.request
 language plpgsql
@@ -239,7 +244,8 @@ begin
 end
 $$;
 comment on function pgps_internal.next_request(bigint) is
-'A request whose turn it is, locked; null when somebody else executes it, or has';
+'A request that is the next of its client, whose turn is then locked; null when another session executes the request, or
+has executed it';
 
 create or replace function pgps_internal.execute_request(request pgps_internal.request) returns void
 language plpgsql
@@ -256,7 +262,7 @@ begin
             hint = 'Send the request as another role.';
     end if;
     v_function := pgps_internal.build_requester((execute_request.request).role);
-    -- As where it was sent; these settings end with this function.
+    -- The settings of the session that sent the request; they end with this function.
     perform set_config(e.key, e.value, true) from jsonb_each_text((execute_request.request).environment) e
     where e.key in ('datestyle', 'intervalstyle', 'timezone');
     v_before := pgps_internal.session_state(false);
@@ -273,7 +279,8 @@ begin
     using (execute_request.request).request, (execute_request.request).environment ->> 'search_path',
         (execute_request.request).request_no
     into v_columns, v_count;
-    -- From here on written so that a search_path the request has left behind means nothing; the error takes it back.
+    -- All names from here on are qualified, since the request may have left another search_path behind. check_settings
+    -- raises then, and the rollback restores it.
     perform pgps_internal.run_deferred(pg_catalog.format('select %s(null, null)', v_function), 'the request');
     perform pgps_internal.check_settings(v_before, 'the request');
     perform pgps_internal.check_session(v_before, 'the request');
@@ -281,7 +288,7 @@ begin
 end
 $$;
 comment on function pgps_internal.execute_request(pgps_internal.request) is
-'Executes a request and notes its reply; what it raises, raises';
+'Executes a request and notes its reply; passes on the errors of the request';
 
 create or replace function pgps.run_request(request_no bigint) returns text
 language plpgsql security definer
@@ -316,9 +323,9 @@ begin
 end
 $$;
 comment on function pgps.run_request(bigint) is
-'Executes a request that was claimed, in this transaction; returns done, failed (then its effects are rolled back, and
-the error is the reply), or null when another session executes it, or has. A cancellation is raised: then call
-pgps.fail_request. Needs pgps_worker or pgps_admin.';
+'Executes a claimed request in this transaction; returns done, failed (its effects are rolled back, and the error is the
+reply), or null when another session executes it or has executed it. A cancellation is raised: call pgps.fail_request
+then. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.release_request(request_no bigint) returns void
 language sql security definer
@@ -328,8 +335,8 @@ as $$
         and a.holder = pgps_internal.holder()
 $$;
 comment on function pgps.release_request(bigint) is
-'Takes back that this session claimed a request and did not get round to it: a worker that leaves has not died of it.
-Needs pgps_worker or pgps_admin.';
+'Withdraws this session''s claim to a request that it has not executed, so that a worker that stops is not counted as
+ended by the request. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.fail_request(request_no bigint, sqlstate text, error text) returns boolean
 language plpgsql security definer
@@ -354,8 +361,8 @@ begin
 end
 $$;
 comment on function pgps.fail_request(bigint, text, text) is
-'Gives a request that was cancelled, by a time limit or by pgps.cancel_request, an error for a reply; false when it has
-one already. Needs pgps_worker or pgps_admin.';
+'Notes an error as the reply to a request that was cancelled, by a time limit or by pgps.cancel_request; false when it
+has a reply already, or another session executes it. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint),

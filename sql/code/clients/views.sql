@@ -1,4 +1,5 @@
--- What people see of clients: each shows the reader's own, and all to pgps_admin.
+-- Views of clients: each shows what belongs to the reader's own clients (confirm_events: the event types that the
+-- reader may see), and all to pgps_admin.
 -- Writes: nothing.
 
 create or replace view pgps_internal.occurrences_waiting with (security_barrier) as
@@ -41,8 +42,8 @@ left join lateral (select m.first_event as last_committed_event from pgps_intern
     order by m.mark_id desc limit 1) f on true
 where pg_has_role(current_user, c.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.clients is
-'The reader''s clients, all for pgps_admin: where they are, what waits for them, from which address the newest session
-came; connected: its backend lives; disconnected: it ended with pgps.disconnect_client.';
+'The reader''s clients, all of them for pgps_admin: where they stand, what waits for them, and from which address the
+newest session came. connected: its backend is alive; disconnected: it ended with pgps.disconnect_client.';
 
 create or replace view pgps.registrations as
 select c.name as client, r.event_name, r.mode, r.style, r.state, r.reason, s.name as subscription,
@@ -57,8 +58,9 @@ join pgps_internal.client c using (client_id)
 left join pgps_internal.subscription s using (subscription_id)
 where pg_has_role(current_user, c.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.registrations is
-'What the reader''s clients are registered for, all for pgps_admin. state: valid, or invalid with a reason (a direct
-client that was not reached); attempts: how often what came last has been pushed in vain; channels: what to LISTEN to.';
+'What the reader''s clients are registered for, all registrations for pgps_admin. state: valid, or invalid with a reason
+(a direct client that was not reached); attempts: how often pushing direct events has failed since the client was last
+reached; channels: what to LISTEN to.';
 
 create or replace view pgps.requests as
 select c.name as client, r.request_id, pg_get_userbyid(r.role) as role, r.sent_at,
@@ -71,7 +73,8 @@ left join pgps_internal.reply p on p.request_no = r.request_no
 where r.request is not null and (pg_has_role(current_user, c.owner::oid, 'usage')
     or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.requests is
-'Requests of the reader''s clients that are still kept, all for pgps_admin: waiting, done or failed. Not their text.';
+'Requests of the reader''s clients that are still kept, all of them for pgps_admin: waiting, done or failed. Their text
+is not shown.';
 
 create or replace view pgps.confirm_events as
 select f.name as confirming, o.name as original, pg_get_userbyid(k.owner) as owner,
@@ -82,7 +85,7 @@ join pgps_internal.event_type o on o.type_id = k.original
 where pg_has_role(current_user, 'pgps_admin', 'usage') or has_table_privilege(f.endpoint::oid, 'select')
     and has_table_privilege(o.endpoint::oid, 'select');
 comment on view pgps.confirm_events is
-'Which event type confirms which, for readers who may see both. open: transactions that have raised events at once and
-have not ended, or not been looked at.';
+'Which event type confirms which, for readers who may see both. open: transactions that have raised immediate events and
+have not ended, or whose end has not been noticed yet.';
 
 grant select on pgps.clients, pgps.registrations, pgps.requests, pgps.confirm_events to public;

@@ -1,11 +1,11 @@
--- Generated: pgps_internal.carry_<type>, what a notification carries of a statement. Called by carried.sql.
+-- Generated: pgps_internal.carry_<type>, the JSON of a statement that travels in a notification. Called by carried.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_carry(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Intervals and money as psycopg reads them, whatever the publisher's session writes.
+    -- The settings make intervals and money readable for psycopg, whatever the publisher's session has set.
     select pgps_internal.write_function('pgps_internal.carry_{type_id}', $head$(pgps_statement pgps_internal.control)
         returns text
         language plpgsql stable set search_path = pg_catalog,

@@ -8,8 +8,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- An INSERT like any other, with the rights of who made the link: constraints, rules and advertisements hold for
-    -- it.
+    -- An ordinary INSERT with the rights of the role that made the confirm link: constraints, rules and advertisements
+    -- apply.
     select pgps_internal.write_function('pgps_internal.confirm_{link_id}',
         $head$(pgps_ids bigint[], pgps_committed boolean[]) returns void
         language plpgsql volatile security definer set search_path = pg_catalog,
@@ -28,6 +28,6 @@ as $write$
         (write_confirm.link).owner)
 $write$;
 comment on function pgps_internal.write_confirm(pgps_internal.confirm_link, pgps_internal.event_type) is
-'Writes the function that raises the confirming events of a link, owned by who made it';
+'Writes the function that raises the confirming events of a confirm link, owned by the role that made the link';
 
 revoke all on all functions in schema pgps_internal from public;

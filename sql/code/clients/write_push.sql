@@ -1,12 +1,12 @@
--- Generated: pgps_internal.push_<type>, what a note of a direct event stands for. Called by direct.sql.
+-- Generated: pgps_internal.push_<type>, the events that a note stands for. Called by direct.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_push(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- In one statement: a push is to be quick. The segments stand in it: to set up the scans of all four of each ledger
-    -- took two thirds of its time.
+    -- One query returns all, since a push must be quick. It names the segments to scan: setting up the scans of all
+    -- four segments of each ledger took two thirds of the time.
     select pgps_internal.write_function('pgps_internal.push_{type_id}',
         $head$(pgps_client bigint, pgps_note integer, pgps_name text, pgps_xid xid8, pgps_first bigint,
             pgps_after bigint, pgps_hi bigint,

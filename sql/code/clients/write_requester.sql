@@ -18,7 +18,8 @@ as $write$
                 pgps_has_rows boolean := true;
             begin
                 if pgps_request is null then
-                    -- With this role's rights, not at the commit with the worker's: see run_deferred.
+                    -- Deferred constraints run here with this role's rights, not at the commit with the worker's: see
+                    -- run_deferred.
                     set constraints all immediate;
                     return;
                 end if;
@@ -31,14 +32,14 @@ as $write$
                 end;
                 pgps_upto := 0;
                 if not pgps_has_rows then
-                    -- No rows to return, or several statements, of which one may make what the next one needs. What is
-                    -- wrong is wrong again.
+                    -- A request without rows, or several statements, of which one may create what the next one needs.
+                    -- An error is raised again here, and not caught.
                     execute pgps_request;
                     get diagnostics pgps_upto = row_count;
                     return next;
                     return;
                 end if;
-                -- In chunks of up to 1,000 rows, or about 1 MB, so that no reply is too large for the memory.
+                -- Chunks of up to 1,000 rows or about 1 MB keep memory bounded, however large the reply is.
                 for pgps_row in execute pgps_request loop
                     if pgps_columns is null then
                         pgps_columns := array(select pg_catalog.json_object_keys(pg_catalog.row_to_json(pgps_row)));
@@ -58,7 +59,7 @@ as $write$
             end$body$, '{}', write_requester.owner)
 $write$;
 comment on function pgps_internal.write_requester(text, regrole) is
-'Writes the function, owned by a role that sends requests, in which they run. It gives chunks of rows; the last one may
-be empty.';
+'Writes the function, owned by a role that sends requests, in which they run. It returns rows in chunks, of which the
+last may be empty.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,10 +1,10 @@
--- The clock: what lifetimes, leases, retries, retention, timers and lags read the time from, and what every time that
--- is recorded comes from. It is a function so that a test can put another in its place (tests/fix_clock.py). There is
--- no setting and no table that it reads: whoever could move the clock of a broker could end leases and have events
--- deleted, so only who owns pgps can, by replacing a function. It costs what clock_timestamp() costs: one statement of
--- SQL without a SET clause is put into the plan in place of the call, and a plan that contains it is made again when
--- somebody replaces it. So it must stay a single expression, without SET and without SECURITY DEFINER. How long
--- something takes is measured with clock_timestamp() itself: a test that stops the clock does not stop the work.
+-- The clock: lifetimes, leases, retries, retention, timers and lags are reckoned by it, and every recorded time comes
+-- from it. It is a function so that a test can replace it (tests/fix_clock.py). It reads no setting and no table:
+-- whoever could set a broker's clock could end leases and have events deleted, so only the owner of pgps can, by
+-- replacing the function (decision 32). It must stay a single SQL expression without SET and without SECURITY DEFINER:
+-- the planner then inlines it, so that it costs what clock_timestamp() costs, and plans that contain it are made again
+-- when it is replaced. Durations are measured with clock_timestamp() itself: a test that stops the clock does not stop
+-- the work.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -12,14 +12,14 @@ create or replace function pgps_internal.clock() returns timestamptz
 language sql volatile parallel safe
 as $$ select pg_catalog.clock_timestamp() $$;
 comment on function pgps_internal.clock() is
-'The time by which the broker acts: of the moment, not of the transaction''s start. Only tests replace it.';
+'The broker''s time: of the moment, not of the transaction''s start. Only tests replace it.';
 
 create or replace function pgps._clock() returns timestamptz
 language sql volatile parallel safe
 as $$ select pg_catalog.clock_timestamp() $$;
 comment on function pgps._clock() is
-'The same time as pgps_internal.clock(), for what runs with the rights of whoever calls: views, rules, defaults of
-columns, and programs.';
+'The same time as pgps_internal.clock(), for code that runs with the caller''s rights: views, rules, column defaults,
+and programs.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._clock() from public;

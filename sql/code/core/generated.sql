@@ -1,7 +1,7 @@
--- Generated code: functions, views and rules that PostgreSQL keeps a plan for, which are made for each event type,
--- signature, subscription … Each is written by one function pgps_internal.write_<what>, in the room of its caller, as a
--- template in which {words} stand for names. Beside what was built stands the digest of its text, so that an upgrade
--- builds again what this release would write differently, and nothing else.
+-- Generated code: functions, views and rules that are made for each event type, signature, subscription and so on, so
+-- that PostgreSQL keeps plans for them. Each piece is written by a function pgps_internal.write_<what>, in the room of
+-- its caller, from a template in which {words} stand for names. The digest of each piece is stored, so that an upgrade
+-- rebuilds only the pieces that this release writes differently (decision 30).
 -- Locks: those of creating and dropping what is generated.
 -- Writes: generated.
 
@@ -13,7 +13,7 @@ declare
     v_text text;
     v_missing text;
 begin
-    -- In one pass: a name that is put in may itself contain braces.
+    -- In a single pass, since an inserted name may itself contain braces.
     select string_agg(coalesce(render.names ->> m.part[1], m.part[2]), '' order by m.place),
         min(m.part[1]) filter (where render.names ->> m.part[1] is null)
     into v_text, v_missing
@@ -26,8 +26,8 @@ begin
 end
 $$;
 comment on function pgps_internal.render(text, jsonb) is
-'A template with the names put in for their {words}, as they stand: identifiers and literals come quoted. Errors: 22023
-a word without a name.';
+'A template with its {words} replaced by names, which are inserted as they are: identifiers and literals must come
+quoted. Errors: 22023 a word without a name.';
 
 create or replace function pgps_internal.write_function(
     name text, head text, body text, names jsonb, owner regrole = null, comment text = null
@@ -35,7 +35,7 @@ create or replace function pgps_internal.write_function(
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- The body is quoted as a literal: an attribute may be named like any mark that a dollar quote could end with.
+    -- The body is quoted as a literal: an attribute name could contain any tag of a dollar quote.
     select 'function', n.name, format('create or replace function %s%s as %L', n.name,
         pgps_internal.render(write_function.head, write_function.names),
         pgps_internal.render(write_function.body, write_function.names)),
@@ -43,8 +43,8 @@ as $$
     from (select pgps_internal.render(write_function.name, write_function.names) as name) n
 $$;
 comment on function pgps_internal.write_function(text, text, text, jsonb, regrole, text) is
-'A function to be generated; name, head (arguments, result, language, settings) and body are templates. owner: null = of
-who owns pgps. Outside of pgps_internal everybody may call it.';
+'A piece that creates a function; name, head (arguments, result, language, settings) and body are templates. owner: null
+= the owner of pgps. Everybody may call a function outside of pgps_internal.';
 
 create or replace function pgps_internal.write_view(name text, definition text, grants text, names jsonb)
 returns pgps_internal.piece
@@ -56,7 +56,8 @@ as $$
     from (select pgps_internal.render(write_view.name, write_view.names) as name) n
 $$;
 comment on function pgps_internal.write_view(text, text, text, jsonb) is
-'A view to be generated; name and definition (WITH … AS SELECT …) are templates. grants: the roles that may read it';
+'A piece that creates a view; name and definition (WITH … AS SELECT …) are templates. grants: the roles that may read
+it';
 
 create or replace function pgps_internal.digest_of(piece pgps_internal.piece) returns bytea
 language sql stable
@@ -67,7 +68,7 @@ as $$
         (digest_of.piece).owner::text, (digest_of.piece).comment), 'UTF8'))
 $$;
 comment on function pgps_internal.digest_of(pgps_internal.piece) is
-'What tells one text of generated code from another';
+'The digest of a piece of generated code: of its kind, name, definition, owner and comment';
 
 create or replace function pgps_internal.is_built(piece pgps_internal.piece) returns boolean
 language sql stable
@@ -75,11 +76,11 @@ set search_path = pg_catalog, pg_temp
 as $$
     select exists (select from pgps_internal.generated g
             where g.name = (is_built.piece).name and g.digest = pgps_internal.digest_of(is_built.piece))
-        -- It may have gone with its owner.
+        -- It may have been dropped together with its owner.
         and coalesce(to_regproc((is_built.piece).name)::oid, to_regclass((is_built.piece).name)::oid) is not null
 $$;
 comment on function pgps_internal.is_built(pgps_internal.piece) is
-'True when a piece of generated code is in the database, with this text';
+'True when a piece of generated code is in the database with exactly this text';
 
 create or replace function pgps_internal.build(piece pgps_internal.piece, type_id integer) returns void
 language plpgsql
@@ -91,13 +92,13 @@ begin
     begin
         execute (build.piece).definition;
     exception when invalid_function_definition or invalid_table_definition then
-        -- Another result or other columns than before, which PostgreSQL does not allow in place.
+        -- The result type or the columns differ from before, which CREATE OR REPLACE does not allow.
         perform pgps_internal.drop_piece((build.piece).kind, v_name);
         execute (build.piece).definition;
     end;
     if (build.piece).kind = 'function' then
         if to_regproc(v_name) is null then
-            -- Other arguments than before: both are there now.
+            -- The name is ambiguous: the arguments differ from before, and both functions exist now.
             perform pgps_internal.drop_piece('function', v_name);
             execute (build.piece).definition;
         end if;
@@ -117,8 +118,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build(pgps_internal.piece, integer) is
-'Puts a piece of generated code into the database, in place of what has its name, and notes its digest. type_id: null =
-of no event type';
+'Creates a piece of generated code, replacing what has its name, and records its digest. type_id: null = of no event
+type';
 
 create or replace function pgps_internal.drop_piece(kind text, name text) returns void
 language plpgsql
@@ -139,6 +140,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_piece(text, text) is
-'Drops a piece of generated code, if it is there; what is made upon a relation (kind relation) goes with that';
+'Drops a piece of generated code, if it exists. A piece of kind relation is only forgotten: it is dropped with the
+relation that it is made upon';
 
 revoke all on all functions in schema pgps_internal from public;

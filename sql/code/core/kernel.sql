@@ -1,11 +1,12 @@
 -- The way in. A public function runs with the caller's rights and reaches the internals only through pgps._call: an
--- INSERT into a view whose column "caller" defaults to current_user and cannot be given, so the trigger behind it knows
--- who really calls, also inside somebody's SECURITY DEFINER function, where session_user or the role setting would name
--- another. Entry points set jit = off: unnested ids are estimated far too high, and compiling a receive took seconds
--- that runs in 1 ms. They set enable_seqscan = off: a plan made while a segment is empty reads it from end to end, and
--- is kept while the segment grows to 65,536 events (receive 0.7 s, until autovacuum has looked at it). Filters,
--- policies and callbacks get it back. What can only be scanned looks so costly then that it would be done by parallel
--- workers; starting these takes 20 ms.
+-- INSERT into a view whose column "caller" defaults to current_user and cannot be given. So the trigger behind the view
+-- knows who really calls, even inside a SECURITY DEFINER function, where session_user or the role setting would name
+-- somebody else (decision 1).
+-- Entry points set jit = off: the planner estimates unnested ids far too high, and compiling a receive that runs in 1
+-- ms took seconds. They set enable_seqscan = off: a plan that is made while a segment is empty scans it sequentially,
+-- and is kept while the segment grows to 65,536 events (a receive then takes 0.7 s, until autovacuum has analyzed the
+-- segment). Filters, policies and callbacks run with sequential scans enabled again. With them disabled, what can only
+-- be scanned looks costly enough for parallel workers, which take 20 ms to start: these are disabled, too.
 -- Writes: pgps._calls, setting.
 
 create or replace function pgps_internal.enter() returns trigger
@@ -23,7 +24,7 @@ begin
         when 'link_take' then new.result := pgps_internal.do_link_take(new.caller, new.args);
         when 'types_for' then new.result := pgps_internal.do_types_for(new.caller, new.args);
         else
-            -- A verb is a plain name: what stands here is run as the owner of pgps.
+            -- The call below runs with the rights of the owner of pgps, so a verb must be a plain name.
             if new.verb !~ '^[a-z_]+$'
                 or to_regprocedure(format('pgps_internal.do_%s(name, jsonb)', new.verb)) is null then
                 raise exception 'unknown call "%"', new.verb using errcode = '22023',
@@ -51,9 +52,9 @@ begin
     end if;
 end
 $$;
-comment on view pgps._calls is 'The only door from public functions to internals; see pgps._call';
+comment on view pgps._calls is 'The only way from public functions to internals; see pgps._call';
 
--- In plpgsql, which keeps the plan of the insert from call to call; the view stands in this schema so that the caller
+-- Written in PL/pgSQL, which keeps the plan of the INSERT from call to call. The view is in schema pgps so that callers
 -- may name it.
 create or replace function pgps._call(verb text, args jsonb) returns jsonb
 language plpgsql
@@ -115,23 +116,23 @@ begin
 end
 $$;
 comment on function pgps_internal.require_read_committed() is
-'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, nothing
-would conflict';
+'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, so no
+write conflict would reveal it';
 
 create or replace function pgps_internal.is_cancelled(sqlstate text, context text) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A server process that is told to stop says so wherever it is; a RAISE says that it is one, in every language of
-    -- messages. What turns a cancellation into a RAISE of its own is seen by the time.
+    -- The innermost line of the context tells a RAISE, in every language of messages, from a real cancellation. Code
+    -- that turns a cancellation into a RAISE of its own is recognised by the time: statement_timeout has passed.
     select is_cancelled.sqlstate = '57014' and (split_part(is_cancelled.context, E'\n', 1) !~ ' RAISE$'
         or current_setting('statement_timeout')::interval > '0'
             and clock_timestamp() - statement_timestamp() >= current_setting('statement_timeout')::interval)
 $$;
 comment on function pgps_internal.is_cancelled(text, text) is
-'True when an error that was caught is this session''s own cancellation, by a person or the statement timeout, which
-must go on; false when code of a user raised query_canceled (57014): that is an error like any other. context: of the
-error, innermost line first';
+'True when a caught error is this session''s own cancellation, by a person or by statement_timeout, which must be raised
+again; false when user code raised query_canceled (57014), which is an error like any other. context: that of the error,
+innermost line first';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Look-ups
@@ -154,7 +155,7 @@ begin
         using errcode = '42602',
             hint = 'A name in double quotes ends with one, and each of its own is written twice: "a ""b"" c".';
     elsif fold.identifier ~ '^[[:alpha:]_][[:alnum:]_$]*$' then
-        -- As SQL does: A to Z, whatever the locale has besides.
+        -- Only A to Z are folded, as in SQL, whatever the locale.
         return lower(fold.identifier collate "C");
     end if;
     return fold.identifier;
@@ -212,7 +213,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    -- Most names are as they are meant; to call fold costs more than to see that.
+    -- Most names need no folding, and this test costs less than a call of fold.
     v_name text := case when find_subscription.name ~ '^[a-z_][a-z0-9_]*$' then find_subscription.name
         else pgps_internal.fold(find_subscription.name) end;
     v_subscription pgps_internal.subscription;
@@ -222,7 +223,7 @@ begin
         raise exception 'subscription "%" does not exist', find_subscription.name
         using errcode = '42704', hint = 'See pgps.subscriptions, or create it with pgps.subscribe(name, event_type).';
     elsif v_subscription.owner::text = v_subscription.owner::oid::text then
-        -- The number of a role that has been dropped is shown as a number.
+        -- regrole prints the bare OID of a role that was dropped.
         raise exception 'the owner of subscription "%" was dropped', v_subscription.name
         using errcode = '55000',
             hint = format('As an administrator: select pgps.alter_subscription(%1$L, owner => ''…''), or '
@@ -238,7 +239,7 @@ end
 $$;
 comment on function pgps_internal.find_subscription(name, text) is
 'The subscription of that name; 42704 when there is none, 42501 when it belongs to a role that caller is not a member
-of, 55000 when that role is no more';
+of, 55000 when that role was dropped';
 
 create or replace function pgps_internal.find_administered(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -255,7 +256,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_administered(name, text) is
-'The subscription of that name, to end or to pause: as find_subscription, but an administrator may have anybody''s,
+'The subscription of that name, to be dropped or paused: as find_subscription, but an administrator may have anybody''s,
 except a link''s';
 
 create or replace function pgps_internal.clean_path(schemas jsonb) returns text
@@ -263,8 +264,8 @@ language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- pg_temp is named, and last: else temporary tables and types, which callbacks of others may have left, would come
-    -- first.
+    -- pg_temp is named, and last: otherwise temporary tables and types, which callbacks of others may have left, would
+    -- be found first.
     return coalesce((
         select string_agg(quote_ident(s.name), ', ' order by s.place)
         from jsonb_array_elements_text(case jsonb_typeof(clean_path.schemas) when 'array' then clean_path.schemas
@@ -274,7 +275,7 @@ begin
 end
 $$;
 comment on function pgps_internal.clean_path(jsonb) is
-'A JSON array of schema names as a search_path for generated code, whoever made the array: quoted, temporary objects
+'A JSON array of schema names, from whatever source, as a search_path for generated code: quoted, temporary objects
 last';
 
 create or replace function pgps_internal.setting(name text) returns text
@@ -351,7 +352,7 @@ begin
             v_lowest := case when v_name ~ 'retries$' then '0' else '1' end;
             v_highest := '1000000000';
         else
-            -- Of what may be none at all: a wait, or how often something is told.
+            -- Delays, intervals and retentions may be zero.
             v_lowest := case when v_name ~ '(delay|delay_max|interval|retention)$' then '0 seconds'
                 else '1 millisecond' end;
             v_highest := '100 years';
@@ -387,7 +388,7 @@ begin
             hint = 'See pgps.settings.';
     end if;
     if v_setting.name = 'loopback' and not pg_has_role(caller, current_user, 'usage') then
-        -- The owner of pgps runs statements over it.
+        -- Statements are run over this connection with the rights of the owner of pgps.
         raise exception 'role "%" may not change setting "loopback"', caller
         using errcode = '42501', hint = format('Only %I or a superuser may.', current_user);
     end if;
@@ -403,7 +404,7 @@ begin atomic
     select pgps._call('configure', jsonb_build_object('name', configure.name, 'value', configure.value));
 end;
 comment on function pgps.configure(text, text) is
-'Sets one of pgps.settings. Needs pgps_admin; the setting loopback only the owner of pgps or a superuser. Errors: 42704
+'Sets one of pgps.settings. Needs pgps_admin; the setting loopback needs the owner of pgps or a superuser. Errors: 42704
 unknown setting, 22023 not of its kind, or out of its range, 42501.';
 
 create or replace function pgps.version() returns text

@@ -1,15 +1,17 @@
--- Segments of ledgers: a row's number divided by the size, modulo four, is the segment that it lies in; one is
--- written, one is left in peace, two are truncated when nobody needs them. Here are the sizes, and what a dispatch
--- writes into the ledgers, straight into the segment: an insert that looks for its segment has more to set up. Each
--- segment has a branch with a statement of its own, of which one is run and planned. Called by pgps.dispatch alone,
--- with its settings. Locks: none.
+-- Segments of ledgers: a ledger is partitioned into four segments, and a row lies in segment (number / size) % 4. One
+-- segment is written, the one before it is kept, and the other two are truncated when nobody needs them. This file has
+-- the sizes, and the functions with which a dispatch inserts into the ledgers. They insert directly into the segment,
+-- since routing through the partitioned parent adds executor start-up cost. Each segment has a branch with a statement
+-- of its own, so that only the one that is run is planned. Called by pgps.dispatch alone, with its settings.
+-- Locks: none.
 -- Writes: batch, batch_type, delivery.
 
 create or replace function pgps_internal.ledgers() returns table (ledger text, key text, size bigint)
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- As the tables are partitioned; segments of the control queue and of the logs end at the same event ids.
+    -- These must match the partitioning of the tables. Segments of the control queue and of the logs end at the same
+    -- event ids.
     values ('control', 'hi', 65536::bigint), ('batch', 'batch_id', 4096), ('batch_type', 'batch_id', 4096),
         ('delivery', 'batch_id', 4096),
         ('producer', 'batch_id', 4096), ('appointment', 'batch_id', 4096), ('position', 'position_id', 262144),
@@ -20,7 +22,7 @@ as $$
         ('reply_rows', 'request_no', 64)
 $$;
 comment on function pgps_internal.ledgers() is
-'The ledgers: by which number they are cut into segments, and how many of these a segment has';
+'The ledgers: the column by which they are cut into segments, and how many numbers a segment has';
 
 create or replace function pgps_internal.segment_size(ledger text) returns bigint
 language sql immutable
@@ -49,7 +51,7 @@ begin
         language plpgsql
         as $$
         begin
-            -- Mostly the type's last batch is in the same segment.
+            -- Common case: the type's last batch is in the same segment.
             case (note_type.batch_id / 4096) %% 4%s
             end case;
             if not found then
@@ -95,7 +97,7 @@ begin
                     from pgps_internal.class c
                     where c.type_id = (note_unfiltered.event_type).type_id and c.signature_id is null and c.is_active
                         and has_table_privilege(c.owner::oid, (note_unfiltered.event_type).endpoint, 'select')
-                        -- The number of a role that has been dropped is shown as a number.
+                        -- regrole prints the bare OID of a role that was dropped.
                         and c.owner::text <> c.owner::oid::text
                     returning class_id
                 )
@@ -106,8 +108,8 @@ $do$;
 comment on function pgps_internal.note_batch(pgps_internal.batch) is
 'Writes a batch into its segment; returns its number';
 comment on function pgps_internal.note_type(bigint, integer, int8multirange, bigint, bigint) is
-'Writes what a batch has of one event type into its segment, with the totals up to there; returns how many
-events, repeats among them';
+'Writes what a batch has of one event type into its segment, with running totals; returns the number of events,
+including repeats';
 comment on function pgps_internal.note_unfiltered(bigint, pgps_internal.event_type, int8multirange, bigint) is
-'Deliveries of the classes of a type without a filter, where no policies decide; returns the classes';
+'Writes the deliveries of a type''s classes that have no filter, for types without policies; returns the classes';
 revoke all on all functions in schema pgps_internal from public;

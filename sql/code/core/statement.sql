@@ -1,6 +1,7 @@
--- The statement of an event, as text: who publishes writes one row into the control queue for each statement, and
--- whoever wants to know what an event's statement says looks that row up. The look-up is put into the text of the
--- statement that needs it, not called: so it is planned with it, and reads one segment where the plan knows which.
+-- The look-up of an event's statement, as text of a query. Each publishing statement writes one row into the control
+-- queue, and the row of an event's statement is found by the event's transaction and id. The look-up is inserted into
+-- the text of the statement that needs it, not called: it is then planned with that statement, and reads a single
+-- segment where the plan knows which.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -11,16 +12,16 @@ create or replace function pgps_internal.statement_of(
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- The statement that ends first at or behind the event: its transaction's statements do not overlap, but others
-    -- of the same transaction may lie inside its range, of another event type.
+    -- Of the statements that enclose the event, the one that ends first. Statements of one transaction on one type do
+    -- not overlap, but a statement on another type may lie inside the range of this one.
     select format('select %s from %s c where c.xid = %s and c.hi >= %s and c.lo <= %4$s and c.type_id = %s%s order by '
         'c.hi limit 1',
         statement_of.columns, statement_of.source, statement_of.xid, statement_of.event_id, statement_of.type_id,
         statement_of.also)
 $$;
 comment on function pgps_internal.statement_of(text, text, text, text, text, text) is
-'The text of a query for the statement (c) of an event, one row or none. columns: what it gives; type_id, event_id, xid:
-how the text says which event; source: the control queue, or pgps_internal.statement, which readers may see; also: a
-further condition, beginning with " and"';
+'The text of a query for the statement (c) of an event, which gives one row or none. columns: what it selects; type_id,
+event_id, xid: expressions for the event''s own; source: the control queue, or pgps_internal.statement, which readers
+may see; also: a further condition, beginning with " and"';
 
 revoke all on all functions in schema pgps_internal from public;

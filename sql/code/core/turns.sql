@@ -1,9 +1,10 @@
--- Taking turns: the one place that knows what to lock so that two sessions do not do the same thing at once. Never an
--- advisory lock, which every role could hold: rows and tables of this schema, which nobody else can lock (decision 12).
--- All are held until the transaction ends. A locked row takes a transaction id and is written to the log: who may find
--- nothing to do looks first, takes the turn when there is something, and looks again. Locks, in the order in which one
--- transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients, subscriptions in the order of their
--- ids, origins likewise; turn_of_routes, which who receives needs for what a neighbour says; and roles.
+-- Taking turns: the one place that knows what to lock so that two sessions do not do the same thing at once. These are
+-- rows and tables of this schema, which nobody else can lock; never advisory locks, which every role could hold
+-- (decision 12). All are held until the transaction ends. Locking a row assigns a transaction id and writes WAL:
+-- whoever may find nothing to do checks first, takes the turn when there is something, and checks again.
+-- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients,
+-- subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for what a
+-- neighbour says; and roles.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
@@ -12,14 +13,14 @@ as $$
 begin
     perform from pgps_internal.turn t where t.kind = hold.kind and t.id = hold.id for update;
     if not found then
-        -- The first time. Who is first at the same moment is waited for here, and then there is a row.
+        -- There is no row yet. If another session inserts it at the same moment, the insert waits for that session.
         insert into pgps_internal.turn (kind, id) values (hold.kind, hold.id) on conflict do nothing;
         perform from pgps_internal.turn t where t.kind = hold.kind and t.id = hold.id for update;
     end if;
 end
 $$;
 comment on function pgps_internal.hold("char", bigint) is
-'Takes the turn of one thing of a kind; waits for whoever has it';
+'Takes the turn of one thing of a kind; waits for the transaction that has it';
 
 create or replace function pgps_internal.hold_subscription(subscription_id bigint) returns void
 language plpgsql
@@ -49,8 +50,9 @@ begin
     if exists (select from pgps_internal.failure f where f.subscription_id = hold_unmoved.subscription_id) then
         return false;
     end if;
-    -- Positions of one subscription are numbered in its turn: a newer one has a higher number than the one that was
-    -- read. Most often there is none at all, or it is in the same segment: then there is one scan to set up, not four.
+    -- Positions of a subscription are numbered while its turn is held: a newer one has a higher number than the one
+    -- that was read. Common case: no subscription has a newer one, or the newest is in the same segment, so that only
+    -- one segment is scanned.
     v_newest := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
     if v_newest = hold_unmoved.position_id then
         return true;
@@ -64,14 +66,14 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_unmoved(bigint, bigint) is
-'As hold_subscription; true when the subscription is still at this position and has no failures, so that what was found
-there is what comes next';
+'As hold_subscription; true when the subscription is still at this position and has no failures, so that the events that
+were found there are still the next ones';
 
 create or replace function pgps_internal.hold_subscriptions(subscription_ids bigint[]) returns void
 language plpgsql
 as $$
 begin
-    -- In the order of their ids: two that want the same ones wait for each other, and do not lock each other out.
+    -- Locked in the order of their ids, so that two sessions that want the same ones cannot deadlock.
     perform from pgps_internal.subscription_turn t where t.subscription_id = any (hold_subscriptions.subscription_ids)
     order by t.subscription_id for update;
 end
@@ -111,7 +113,7 @@ begin
     perform pgps_internal.hold('c', hold_client.client_id);
 end
 $$;
-comment on function pgps_internal.hold_client(bigint) is 'Takes the turn of what moves a client';
+comment on function pgps_internal.hold_client(bigint) is 'Takes the turn of changing a client''s state';
 
 create or replace function pgps_internal.hold_origins(origin_ids integer[]) returns void
 language plpgsql
@@ -140,7 +142,7 @@ begin
     lock table only pgps_internal.turn_of_neighbours in exclusive mode;
 end
 $$;
-comment on function pgps_internal.hold_neighbours() is 'Takes the turn of meeting another broker';
+comment on function pgps_internal.hold_neighbours() is 'Takes the turn of recording another broker as a neighbour';
 
 create or replace function pgps_internal.share_receiving() returns void
 language plpgsql
@@ -150,7 +152,7 @@ begin
 end
 $$;
 comment on function pgps_internal.share_receiving() is
-'Receives beside others that receive, and not beside stop_receiving';
+'Takes a shared turn of receiving: others may receive at the same time, stop_receiving waits';
 
 create or replace function pgps_internal.stop_receiving() returns void
 language plpgsql
@@ -160,7 +162,7 @@ begin
 end
 $$;
 comment on function pgps_internal.stop_receiving() is
-'Waits for those who receive, and makes others wait until the transaction ends';
+'Waits for all that receive, and makes others wait until the transaction ends';
 
 create or replace function pgps_internal.note_turns() returns trigger
 language plpgsql security definer
@@ -171,8 +173,8 @@ begin
         insert into pgps_internal.subscription_turn (subscription_id) select a.subscription_id from added a
             on conflict do nothing;
     else
-        -- A consumer that has the turn does not hold up who drops its subscription; then the row stays, and nobody
-        -- looks for it again.
+        -- A consumer that has the turn must not block whoever drops its subscription: its row is skipped and stays,
+        -- unused.
         delete from pgps_internal.subscription_turn t using (
             select t.subscription_id from pgps_internal.subscription_turn t
             where t.subscription_id in (select r.subscription_id from removed r) for update skip locked) free
@@ -182,7 +184,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_turns() is
-'After subscriptions were made or dropped: so are their rows in the table of turns';
+'Trigger: after subscriptions were made or dropped, adds or deletes their rows in the table of turns';
 
 do $$
 begin

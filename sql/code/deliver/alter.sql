@@ -1,7 +1,7 @@
--- Changing a subscription where it stands: its filter, priority, tries, limits. What waits is matched anew, from the
--- position on.
--- Locks: the turn of the subscription and, for a filter, the owner's lane, and against reclaim; for one with competing
--- consumers the dispatcher's lock, too; until the transaction ends.
+-- Changing a subscription that keeps its position: filter, priority, attempts, limits, owner. Waiting events are
+-- matched anew, from the position on.
+-- Locks: until the transaction ends, the turn of the subscription and, for a new filter or owner, the owner's lane and
+-- a lock against reclaim; with competing consumers the dispatcher's lock, too.
 -- Writes: backlog_limit, joining, member, share, subscription.
 
 create or replace function pgps_internal.do_types_of(caller name, args jsonb) returns jsonb
@@ -17,7 +17,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_types_of(name, jsonb) is
-'The event types of a subscription of the caller''s, for a look at a new filter. Errors: 42704, 42501.';
+'The names of the event types of one of the caller''s subscriptions, against which a new filter is checked. Errors:
+42704, 42501.';
 
 create or replace function pgps_internal.rematch(
     subscription pgps_internal.subscription, member pgps_internal.member, last pgps_internal.batch
@@ -36,10 +37,10 @@ declare
     v_first bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
-    -- Up to here the old filter has been asked.
+    -- The last batch about which the old filter has been asked.
     select case when not c.is_active then c.suspended_batch
-            -- Whose role was dropped was not asked since. Behind its last delivery, or what is left of all deliveries,
-            -- nothing was shared out.
+            -- A class whose owner was dropped is no longer matched: it ends with its last delivery or, if that has been
+            -- reclaimed, before the oldest delivery that is left.
             when c.owner::text = c.owner::oid::text then greatest((rematch.member).from_batch,
                 (select max(d.batch_id) from pgps_internal.delivery d where d.class_id = c.class_id),
                 (select min(d.batch_id) - 1 from pgps_internal.delivery d))
@@ -48,7 +49,7 @@ begin
     into v_matched from pgps_internal.class c where c.class_id = (rematch.member).class_id;
     execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
         'share mode', v_type.log);
-    -- Signatures and classes are shared by the subscriptions of a role.
+    -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner((rematch.subscription).owner::oid);
     v_class := pgps_internal.find_class(v_type, (rematch.subscription).owner, (rematch.subscription).filter,
         (rematch.subscription).parameter_types,
@@ -64,7 +65,8 @@ begin
         select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id
             and s.type_id = v_type.type_id;
         perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched), v_upto);
-        -- Of what was matched before, what waits: the rest has been settled. Then what was not matched yet.
+        -- Of batches matched before, waiting events stay if they match the new filter (events without a row are
+        -- settled). Then events of batches that were not matched yet are added.
         delete from pgps_internal.share s
         where s.subscription_id = v_id and s.type_id = v_type.type_id and (s.batch_id, s.event_id) not in (
             select d.batch_id, e.event_id from pgps_internal.delivery d cross
@@ -88,8 +90,8 @@ begin
 end
 $$;
 comment on function pgps_internal.rematch(pgps_internal.subscription, pgps_internal.member, pgps_internal.batch) is
-'Gives a subscription, on one event type, the class of its new filter, and matches for it what waits up to the last
-batch, or to where its lane is';
+'Moves a subscription, on one event type, to the class of its new filter, and matches the waiting events for it, up to
+the last batch or the batch that its lane has reached';
 
 create or replace function pgps_internal.limit_backlog(subscription_id bigint, args jsonb) returns void
 language plpgsql
@@ -108,7 +110,7 @@ begin
     v_limit.on_backlog := coalesce(case args ->> 'on_backlog' when 'drop' then 'drop_oldest'
         else args ->> 'on_backlog' end, v_limit.on_backlog, 'suspend');
     if args ->> 'on_backlog' = 'keep' and args ->> 'max_backlog' is null then
-        -- Nothing is done beyond it any more: there is no limit.
+        -- on_backlog => 'keep' takes the limit away.
         v_limit.max_backlog := null;
         v_limit.on_backlog := 'suspend';
     end if;
@@ -130,7 +132,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    -- A filter runs with the owner's rights: whoever gives one has them.
+    -- A filter runs with the owner's rights, so only a role that has them may set one.
     v_subscription pgps_internal.subscription := case when args ->> 'filter' is null
         then pgps_internal.find_administered(caller, args ->> 'name')
         else pgps_internal.find_subscription(caller, args ->> 'name') end;
@@ -148,7 +150,8 @@ begin
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
-        -- What a dispatch shared out meanwhile could be taken before it is matched anew, and come twice.
+        -- Holds the dispatcher: events that it shared out meanwhile could be taken before they are matched anew, and
+        -- would come twice.
         lock table only pgps_internal.batch in share row exclusive mode;
     end if;
     perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
@@ -164,7 +167,8 @@ begin
         and l.on_backlog = 'suspend';
     perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
         from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
-    -- It is to join types that it could not with the old one; until then it waits.
+    -- Types that could not be joined with the old filter are tried with the new one, in the owner's lane; until then
+    -- the subscription stays suspended.
     update pgps_internal.joining j set failures = -1 where j.subscription_id = v_id and j.failures >= 3;
     if found then
         update pgps_internal.subscription s set state = 'suspended' where s.subscription_id = v_id;
@@ -203,7 +207,7 @@ begin
             hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
             v_subscription.owner);
     elsif not pg_has_role(caller, v_owner, 'member') then
-        -- Its filter and its callback are going to run with those rights.
+        -- Filter and callback will run with the new owner's rights, so the caller has to have them.
         raise exception 'role "%" is no member of role "%"', caller, args ->> 'owner'
         using errcode = '42501',
             hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', args ->> 'owner', caller);
@@ -219,7 +223,7 @@ begin
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then
-        -- As for another filter.
+        -- Holds the dispatcher, as do_alter_subscription does for a new filter.
         lock table only pgps_internal.batch in share row exclusive mode;
     end if;
     perform from pgps_internal.lane l where l.owner = v_subscription.owner for update;
@@ -301,23 +305,24 @@ begin
 end
 $$;
 comment on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) is
-'Changes a subscription where it stands; null leaves as it is. filter: any SQL predicate, as in pgps.subscribe, ''''
-takes it away: what waits is matched anew from the position on, and what was received but not acknowledged comes again
-if it matches; a suspended subscription is active again. It runs with the owner''s rights. priority: among the owner''s
-subscriptions. max_attempts: of what fails from now on. dead_after: when nobody has received or acknowledged anything
-(internal: it was not run) for so long although events waited, pgps.subscriptions and pgps doctor show it as dead; ''0''
-takes it away. max_backlog: how many events may wait for it, whether it is dead or not; more than that, and the next
-pgps.reclaim (a worker''s, every few seconds) does what on_backlog says. ''suspend'', the default: the subscription is
-suspended; it keeps its place and all that waits, so that nothing is lost, and the space with it, until it is resumed
-(then the limit counts again once no more than max_backlog wait), moved with pgps.seek, or ended. ''drop''
-(''drop_oldest''): the oldest events beyond the limit, received or not, are passed over, their space is free, and
-pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what they have
-in hand. ''keep'' takes max_backlog away: the log is the buffer. A filter raises what it raises on what waits; of a
-subscription with competing consumers it holds the dispatcher until the transaction ends. owner: gives it to that role,
-of which the caller is a member and which may subscribe to its types: its filter and callback run with that role''s
-rights from then on, what waits is matched anew with them, and it goes on where it was; who is pgps_admin, too, may give
-away what belonged to a role that was dropped. Needs to own the subscription; pgps_admin may change the rest of
-anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s own for the filter.';
+'Changes a subscription that keeps its position; null leaves a value as it is. filter: any SQL predicate, as in
+pgps.subscribe, '''' takes it away: what waits is matched anew from the position on, and what was received but not
+acknowledged comes again if it matches; a suspended subscription is active again. It runs with the owner''s rights.
+priority: among the owner''s subscriptions. max_attempts: of what fails from now on. dead_after: when nobody has
+received or acknowledged anything (internal: it was not run) for so long although events waited, pgps.subscriptions and
+pgps doctor show it as dead; ''0'' takes it away. max_backlog: how many events may wait for it, whether it is dead or
+not; more than that, and the next pgps.reclaim (a worker''s, every few seconds) does what on_backlog says. ''suspend'',
+the default: the subscription is suspended; it keeps its position and all that waits, so nothing is lost and no space is
+freed, until it is resumed (then the limit counts again once no more than max_backlog wait), moved with pgps.seek, or
+ended. ''drop'' (''drop_oldest''): the oldest events beyond the limit, received or not, are passed over, their space is
+free, and pgps.exceptions has a row of state gap that says how many, from which to which; competing consumers keep what
+they have in hand. ''keep'' takes max_backlog away: the log is the buffer. An error that a new filter raises on a
+waiting event is raised here; for a subscription with competing consumers a new filter holds the dispatcher until the
+transaction ends. owner: gives it to that role, of which the caller is a member and which may subscribe to its types:
+its filter and callback run with that role''s rights from then on, what waits is matched anew with them, and its
+position stays; a caller that is also pgps_admin may give away a subscription whose owner was dropped. Needs to own the
+subscription; pgps_admin may change the rest of anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s own for the
+filter.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) to public;

@@ -1,7 +1,6 @@
--- Limits of what waits for a subscription: who is beyond its own is suspended, or its oldest events are passed over and
--- noted as a gap. Looked after by pgps.reclaim, before it asks what is still needed. Writes: gap, backlog_limit,
--- subscription, position, share, failure.
--- Locks: the turn of a subscription whose events are passed over; what is in use is left for the next time.
+-- Limits of what waits for a subscription: a subscription beyond its limit is suspended, or its oldest events are
+-- passed over and noted as a gap. pgps.reclaim applies them before it determines what is still needed.
+-- Locks: the turn of a subscription whose events are passed over; one whose turn is taken is left for the next time.
 -- Writes: backlog_gap, backlog_limit, failure, share, subscription.
 
 create or replace function pgps_internal.backlog_of(subscription_id bigint) returns bigint
@@ -26,7 +25,7 @@ as $$
         and not e.event_id <@ rest_of.skip
 $$;
 comment on function pgps_internal.rest_of(pgps_internal.delivery, int8multirange, bigint, bigint) is
-'Of a delivery what lies behind one event up to another (null: all) and is not skipped: how many, the lowest, the
+'The events of a delivery after one event up to another (null: no limit) that are not skipped: how many, the lowest, the
 highest';
 
 create or replace function pgps_internal.window_end(
@@ -38,7 +37,8 @@ as $$
 declare
     v_within bigint;
 begin
-    -- By batches first, of which only the one at the position is unfolded; then one more, for the place inside it.
+    -- Counts whole batches first, unfolding only the one at the position and those with skipped events; then unfolds
+    -- the batch in which the limit lies, to find the event.
     with waiting as (
         select d.batch_id, sum(case when d.batch_id > (window_end.at).acked_batch and isempty(m.skip) then d.events
             else (pgps_internal.rest_of(d, m.skip, case when d.batch_id = (window_end.at).acked_batch
@@ -67,14 +67,14 @@ begin
 end
 $$;
 comment on function pgps_internal.window_end(bigint, pgps_internal.position, bigint) is
-'Up to where a subscription has to be passed over for "keep" events to be left; nulls when no more wait';
+'The last event that a subscription has to pass over for "keep" events to be left; nulls when no more than that wait';
 
 create or replace function pgps_internal.note_gap(gap pgps_internal.backlog_gap) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Where nobody took anything in between, the last gap goes on.
+    -- A gap that begins where the last one ended extends it: nothing was taken in between.
     update pgps_internal.backlog_gap g set events = g.events + (note_gap.gap).events,
         last_event = (note_gap.gap).last_event,
         upto_batch = (note_gap.gap).upto_batch, upto_event = (note_gap.gap).upto_event,
@@ -97,7 +97,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_gap(pgps_internal.backlog_gap) is
-'Writes down events that a subscription will not get, or adds them to its last gap of the type';
+'Records events that a subscription will not get: as a new gap, or added to its last gap of the type';
 
 create or replace function pgps_internal.drop_oldest(subscription_id bigint, keep bigint) returns void
 language plpgsql
@@ -122,7 +122,7 @@ begin
             (array_agg((d.rest).last_event order by d.batch_id desc, (d.rest).last_event desc))[1] as last_event
         from (
             select d.batch_id, d.type_id, pgps_internal.rest_of(d, m.skip + coalesce(
-                    -- What has failed is settled apart, in the exception queue.
+                    -- Failed events are left out: they are settled in the exception queue.
                     (select range_agg(int8range(f.event_id, f.event_id, '[]')) from pgps_internal.failure f
                         where f.subscription_id = v_id), '{}'),
                 case when d.batch_id = v_from.acked_batch then v_from.acked_event end, case
@@ -151,7 +151,7 @@ end
 $$;
 comment on function pgps_internal.drop_oldest(bigint, bigint) is
 'Passes over the oldest of what waits for a subscription, received or not, until "keep" events are left, and notes the
-gap. In its turn';
+gap. The caller holds the turn of the subscription';
 
 create or replace function pgps_internal.drop_oldest_shares(subscription_id bigint, keep bigint) returns void
 language plpgsql
@@ -161,7 +161,7 @@ declare
     v_id bigint := drop_oldest_shares.subscription_id;
 begin
     with old as materialized (
-        -- Not what a consumer has in hand.
+        -- Events under a running lease are kept: a consumer is processing them.
         select s.batch_id, s.event_id from pgps_internal.share s
         where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < pgps_internal.clock())
         order by s.batch_id, s.event_id limit greatest(pgps_internal.backlog_of(v_id) - drop_oldest_shares.keep, 0)
@@ -203,7 +203,7 @@ begin
         where l.max_backlog is not null
             and (l.on_backlog = 'drop_oldest' or l.on_backlog = 'suspend' and s.state <> 'suspended')
             and (b.depth > l.max_backlog) <> l.is_resting
-            -- What it is to have of the past is not all there yet.
+            -- A pending class has still to be matched with past batches: its backlog is not complete yet.
             and not exists (select from pgps_internal.member m join pgps_internal.class c using (class_id)
                 where m.subscription_id = l.subscription_id and c.is_pending)
         order by l.subscription_id
@@ -230,7 +230,7 @@ end
 $$;
 comment on function pgps_internal.apply_backlog_limits() is
 'Suspends subscriptions for which more waits than their max_backlog, or passes their oldest events over. Costs nothing
-without limits; else by batches';
+without limits; with them, the cost grows with the batches that wait';
 
 create or replace function pgps_internal.discard_gaps(caller name, args jsonb) returns bigint
 language plpgsql

@@ -1,6 +1,6 @@
--- Delivery to external subscriptions: receive, ack, nack. A subscription is a position in the deliveries of its
--- classes, kept as an append-only ledger, with failures (events to come again) and shares (competing consumers) beside
--- it.
+-- Delivery to external subscriptions: receive and take (ack and nack: acknowledge.sql). A subscription is a position in
+-- the deliveries of its classes, kept as an append-only ledger, with failures (events to come again) and shares
+-- (competing consumers) beside it.
 -- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
 -- Writes: failure, pgps._receive_calls, position, share.
 
@@ -9,7 +9,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start))
     from pg_stat_get_activity(pg_backend_pid()) a); end $$;
-comment on function pgps_internal.holder() is 'Who holds a lease: this session';
+comment on function pgps_internal.holder() is 'The holder of a lease: this session, as process id and start time';
 
 create or replace function pgps_internal.holder_for(consumer text) returns text
 language plpgsql stable
@@ -17,8 +17,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if holder_for.consumer is null then
-        -- Behind a transaction pooler a server process serves many clients. It tells them apart by what they say of
-        -- themselves, if they do.
+        -- Behind a transaction pooler a server process serves many clients: application_name tells them apart if they
+        -- set it.
         return pgps_internal.holder() || '/' || current_setting('application_name');
     end if;
     return 'consumer/' || pgps_internal.check_consumer(holder_for.consumer);
@@ -39,7 +39,8 @@ begin
     return check_consumer.consumer;
 end
 $$;
-comment on function pgps_internal.check_consumer(text) is 'The name of a consumer, null = none; 22023 when it is none';
+comment on function pgps_internal.check_consumer(text) is
+'Returns the name of a consumer, null = none; raises 22023 when it is invalid';
 
 create or replace function pgps_internal.require_consumer(
     subscription pgps_internal.subscription, at pgps_internal.position, consumer text
@@ -62,7 +63,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_consumer(pgps_internal.subscription, pgps_internal.position, text) is
-'True; raises 55000 when what a subscription with one consumer gave last was given to another one';
+'Returns true; raises 55000 when the events last received from a subscription with one consumer went to another
+consumer';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- receive
@@ -84,7 +86,7 @@ begin
         order by d.event_id limit take_due.max_events
     ),
     returned as (
-        -- What an earlier consumer was given and this one is not: its ack must not cover that.
+        -- Events that an earlier call handed out and this one does not: the next ack must not cover them.
         update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
         where f.subscription_id = take_due.subscription_id and f.state = 'leased'
             and f.event_id not in (select c.event_id from chosen c)
@@ -134,13 +136,14 @@ begin
     v_position := pgps_internal.position_of(v_id);
     v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
     v_next := pgps_internal.next_received(v_id, v_position, take.max_events, v_has_failures);
-    -- The turn is taken only when there is something: a look that finds nothing writes nothing.
+    -- The turn is taken only when there is something to hand out: taking it writes, and a call that finds nothing
+    -- writes nothing.
     if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
         return v_due;
     end if;
     if not pgps_internal.hold_unmoved(v_id, v_position.position_id) then
-        -- Another one had the turn meanwhile. Events put back come first; they are out of order by the consumer's own
-        -- wish.
+        -- The position has moved meanwhile, or there are failures. Events put back come first: by putting them back the
+        -- consumer has given up their order.
         v_position := pgps_internal.position_of(v_id);
         v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
         v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), true);
@@ -165,8 +168,7 @@ begin
         end if;
         return v_due || v_next;
     elsif v_next is null then
-        -- Only what was put back, or as much of it as was asked for: what was received before stays received, by the
-        -- same consumer.
+        -- Only events put back are handed out. What was received before stays received, unless by another consumer.
         if v_position.consumer is distinct from take.consumer then
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
                 v_position.acked_event,
@@ -175,7 +177,7 @@ begin
         return v_due;
     end if;
     v_last := v_next[cardinality(v_next)];
-    -- Also back: what an earlier consumer was given and did not acknowledge must not be covered by this one's ack.
+    -- Written also when this moves it back: the next ack must not cover events that only an earlier call handed out.
     if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
         v_position.received_event, v_position.outstanding)
             or v_position.consumer is distinct from take.consumer then
@@ -189,8 +191,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean, text) is
-'Hands out the next events of a subscription with one consumer, and notes how far; repeated until acknowledged. acks:
-they are at once';
+'Hands out the next events of a subscription with one consumer, and notes how far it has received; they come again until
+acknowledged. acks: acknowledges them at once';
 
 create or replace function pgps_internal.lease(
     subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
@@ -239,8 +241,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean, text) is
-'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: and acknowledges
-them';
+'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: acknowledges
+them at once';
 
 create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
 returns pgps_internal.message[]
@@ -256,7 +258,7 @@ declare
     v_ids bigint[];
 begin
     if not (unfold.subscription).is_pattern then
-        -- Of one type, whose name is in the catalogue as the subscription has it.
+        -- Without a pattern all events are of one type.
         select t.type_id, t.name, t.has_policy
             or not has_table_privilege(v_owner::oid, t.endpoint, 'select') as is_restricted,
             coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
@@ -304,7 +306,7 @@ set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 declare
-    -- As in find_subscription.
+    -- Folded as in find_subscription; a plain lower-case name needs no call.
     v_name text := case when new.subscription ~ '^[a-z_][a-z0-9_]*$' then new.subscription
         else pgps_internal.fold(new.subscription) end;
     v_subscription pgps_internal.subscription;
@@ -313,8 +315,8 @@ declare
     v_acks boolean := coalesce(new.acks, false);
     v_taken pgps_internal.received[];
 begin
-    -- In one statement what find_subscription and require_rights look for; they are asked when it is not as it should
-    -- be.
+    -- One statement checks what find_subscription and require_rights check; these are called only when it fails, and
+    -- raise the error.
     select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage')
         and s.owner::text <> s.owner::oid::text as is_theirs,
         s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
@@ -379,7 +381,7 @@ begin
 end
 $$;
 comment on function pgps_internal.require_rights(pgps_internal.subscription) is
-'Raises 42501 when the owner has lost SELECT on the type';
+'Raises 42501 when the owner has lost SELECT on the event type; not for a subscription to a prefix';
 
 do $$
 begin
@@ -392,7 +394,7 @@ begin
         for each row execute function pgps_internal.enter_receive();
         grant insert (subscription, max_events, acks), select (messages) on pgps._receive_calls to public;
     end if;
-    -- The column came later; a view takes one at its end.
+    -- The column consumer was added later; create or replace can append a column to a view.
     create or replace view pgps._receive_calls as
     select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
         null::pgps_internal.message[] as messages, null::text as consumer where false;
@@ -423,11 +425,11 @@ $$;
 comment on function pgps.receive(text, integer, text) is
 'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are
 acknowledged. On a handler => ''any'' subscription each session gets events of its own, for the time of the setting
-lease; with consumer, the name of who receives, they are that consumer''s, whatever session it comes in: behind a
-transaction pooler it has to name itself, here and to pgps.ack. Otherwise consumer makes sure that no other than who
-received acknowledges. Acknowledged in the same transaction as the application''s writes, consumption is exactly once:
-another session waits for that transaction. A paused subscription gives nothing. Needs to own the subscription. Errors:
-42704, 42501, 22023, 55000 internal or suspended.';
+lease. consumer: a name that the events are given to, whatever session it uses; behind a transaction pooler a consumer
+of such a subscription has to name itself, here and to pgps.ack. On other subscriptions it makes sure that only the
+consumer that received acknowledges. Acknowledged in the same transaction as the application''s writes, consumption is
+exactly once: another session waits for that transaction. A paused subscription gives nothing. Needs to own the
+subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
 create or replace function pgps.take(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
@@ -449,8 +451,8 @@ begin
 end
 $$;
 comment on function pgps.take(text, integer, text) is
-'Receives the next events of an external subscription and acknowledges them, in one step: pgps.receive and pgps.ack, for
-three quarters of what both cost. In the transaction of the application''s own writes consumption is exactly once: if it
+'Receives the next events of an external subscription and acknowledges them, in one step, for three quarters of the cost
+of pgps.receive and pgps.ack. In the transaction of the application''s own writes consumption is exactly once: if it
 rolls back, the events come again. What has been taken cannot be put back with pgps.nack. consumer: as for pgps.receive.
 Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 

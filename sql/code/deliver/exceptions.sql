@@ -1,6 +1,7 @@
--- Failures and the exception queue: one row per (subscription, event) that did not get through. retrying: comes again
--- when due; leased: handed out again, not settled; failed: given up after max_attempts, waits for a person. Locks: the
--- rows.
+-- Failures and the exception queue: one row for each (subscription, event) whose delivery failed. retrying: comes again
+-- when due; leased: handed out again, not settled; failed: given up after max_attempts, until it is retried or
+-- discarded; settled: over, but the position has not passed the event.
+-- Locks: the rows.
 -- Writes: asked_again, delivery, discarded, failure, share, subscription; by name: events kept aside, the log of a
 -- type.
 
@@ -42,7 +43,8 @@ begin
         and n.state = 'failed';
     update pgps_internal.subscription s
     set last_error = coalesce(note_failures.error, s.last_error),
-        -- A callback that is gone or may not be called fails for every event: stop, and keep the events.
+        -- A callback that does not exist any more fails for every event: the subscription is suspended and keeps its
+        -- events.
         state = case when note_failures.step = 'callback' and (note_failures.sqlstate = '42883'
             and not pgps_internal.callback_exists(note_failures.subscription, note_failures.failed[1].type_id))
                 then 'suspended' else s.state end
@@ -67,7 +69,7 @@ begin
         return pgps_internal.callback_takes((callback_exists.subscription).callback,
             (select t.endpoint from pgps_internal.event_type t where t.type_id = callback_exists.type_id)) is not null;
     end if;
-    -- Which of several functions of a name is called with arguments is PostgreSQL's choice: one has to be there.
+    -- With arguments PostgreSQL chooses among the functions of a name when it is called: one has to exist.
     return exists (select from pg_proc p where p.proname = v_name[cardinality(v_name)]
         and (cardinality(v_name) = 1
             or p.pronamespace = (select n.oid from pg_namespace n where n.nspname = v_name[1])));
@@ -109,8 +111,8 @@ begin
 end
 $$;
 comment on function pgps_internal.keep_events(integer, bigint[]) is
-'Copies events of one type aside, so that the log''s segment need not wait for one failure; returns those published as
-non-guaranteed: at most once';
+'Copies events of one type aside, so that a failure does not keep a segment of the log from being reclaimed; returns
+those published as non-guaranteed, which are not tried again';
 
 create or replace function pgps_internal.choose_failures(
     caller name, args jsonb
@@ -148,7 +150,7 @@ begin
 end
 $$;
 comment on function pgps_internal.choose_failures(name, jsonb) is
-'What a call of pgps.retry_exception or pgps.discard_exception is about, locked. Errors: 42704, 42501.';
+'The failures that a call of pgps.retry_exception or pgps.discard_exception is about, locked. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.still_wanted(subscription_id bigint, event_id bigint) returns boolean
 language plpgsql
@@ -175,7 +177,7 @@ begin
     select c.* into v_class from pgps_internal.member m join pgps_internal.class c using (class_id)
     where m.subscription_id = still_wanted.subscription_id and m.type_id = v_failure.type_id limit 1;
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
-    -- Asked again where filters are asked: in the log, as batch 0.
+    -- Filters are asked about the log, so an event kept aside is copied back into it, and matched as batch 0.
     v_columns := pgps_internal.column_list(v_type.endpoint);
     execute format('insert into %1$s (event_id, xid, pgps_origin_event, %2$s) select k.event_id, k.xid, '
         'k.pgps_origin_event, %2$s from pgps_internal.%3$I k
@@ -206,15 +208,16 @@ begin
 end
 $$;
 comment on function pgps_internal.still_wanted(bigint, bigint) is
-'Whether a failed event goes back to its subscription: one whose filter had raised is asked again, and forgotten when it
-does not match';
+'Whether a failed event goes back to its subscription: a filter that had raised is asked again, and the failure is
+forgotten when it does not match';
 
 create or replace function pgps_internal.do_retry(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    -- Into variables first: as a part of a join with an empty table, the check of rights in it need not run.
+    -- Into variables first: in a join with an empty table, choose_failures, and the check of rights in it, might not be
+    -- run.
     v_chosen bigint[];
     v_events bigint[];
     v_left bigint;
@@ -222,7 +225,8 @@ begin
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
         from pgps_internal.choose_failures(caller, args) c;
     v_left := pgps_internal.ask_in_lane(caller, v_chosen, v_events);
-    -- Into variables again: beside a join, the filter would be asked before it is known whose it is.
+    -- Into variables again: in one query, PostgreSQL might ask the filters before it has excluded those that are left
+    -- to lanes.
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
         from unnest(v_chosen, v_events) c(subscription_id, event_id)
     where not exists (select from pgps_internal.asked_again a where a.subscription_id = c.subscription_id
@@ -243,7 +247,8 @@ as $$
 declare
     v_count bigint;
 begin
-    -- A filter that may do more than look at the event is planned and run within no statement of anybody else.
+    -- A filter that reads more than the event may run any code, so it is never planned or run in a statement of another
+    -- role.
     insert into pgps_internal.asked_again (subscription_id, event_id, owner)
     select c.subscription_id, c.event_id, s.owner
     from unnest(ask_in_lane.subscriptions, ask_in_lane.events) c(subscription_id, event_id)
@@ -299,8 +304,8 @@ as $$
         and not (select r.rolsuper from pg_roles r where r.rolname = acts_for.caller)
 $$;
 comment on function pgps_internal.acts_for(name, regrole) is
-'True when caller has been given the rights of owner, so that code of owner''s may run in his statement; a superuser is
-anybody''s, and was not';
+'True when caller is owner or was made a member of it, so that owner''s code may run in caller''s statement; not for a
+superuser, who is a member of every role without having been made one';
 
 create or replace function pgps_internal.put_failed_back(subscriptions bigint[], events bigint[]) returns bigint
 language plpgsql
@@ -342,12 +347,12 @@ end;
 comment on function pgps.retry_exception(text, bigint, text) is
 'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns
 how many. event_id, subscription: null = all. An event whose filter had failed goes back if that matches now; where the
-filter reads more than the event and the caller is an administrator who is no member of its owner, the lane of the owner
-asks it, a moment later: then the event is counted, and stays failed if it fails again. What a link brought and this
+filter reads more than the event and the caller is an administrator who is no member of its owner, the owner''s lane
+asks it a moment later: the event is counted, and stays failed if the filter fails again. What a link brought and this
 broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its origin) is published here, as an
-event of its origin, behind what has come since and for every subscription there is now; the brokers behind this one do
-not get it. Still refused, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin. Errors:
-42704, 42501, 55000 a gap.';
+event of its origin, after what has come since and for every subscription there is now; brokers that take its events
+from this one do not get it. If it is refused again, it stays. A gap cannot be retried. Needs to own the subscriptions,
+or pgps_admin. Errors: 42704, 42501, 55000 a gap.';
 
 create or replace function pgps_internal.do_discard(caller name, args jsonb) returns bigint
 language plpgsql
@@ -385,8 +390,8 @@ end;
 comment on function pgps.discard_exception(text, bigint, text) is
 'Drops failed events from the exception queue, all of the type that match; returns how many. An auditable exception
 queue keeps a record. Of a gap (see pgps.exceptions) it drops the note; event_id is that of its first event. event_type:
-null = the gaps in what came over links, which are acknowledged so, all or (subscription ''link <neighbour>'') one
-link''s. event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
+null = acknowledges the gaps in what came over links: all, or (subscription ''link <neighbour>'') those of one link.
+event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.retry_exception(text, bigint, text),

@@ -1,4 +1,5 @@
--- Where a subscription is in the deliveries of its classes: an append-only ledger of positions. Locks: none.
+-- Where a subscription is in the deliveries of its classes: an append-only ledger of positions (decision 4).
+-- Locks: none.
 -- Writes: position, share.
 
 create or replace function pgps_internal.position_of(subscription_id bigint) returns pgps_internal.position
@@ -9,7 +10,7 @@ declare
     v_position pgps_internal.position;
     v_segment bigint := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass) / 262144;
 begin
-    -- Who moves now and then has its newest position in the newest segment: one scan to set up, not four.
+    -- The newest position is usually in the newest segment: one scan to set up, not four.
     select p.* into v_position from pgps_internal.position p
     where p.subscription_id = position_of.subscription_id and (p.position_id / 262144) % 4 = v_segment % 4
         and p.position_id >= v_segment * 262144
@@ -61,10 +62,10 @@ $$;
 comment on function pgps_internal.has_rest(bigint[], int8multirange, int8multirange, bigint) is
 'True when a delivery, as a list or as ranges, has an event after one (null: any event) that is not skipped';
 
--- What comes next after a position begins here, for all who ask. Without settings attached and of one statement, so
--- that it becomes a part of the statement that asks and costs nothing of its own. With ties: a batch may have several
--- deliveries of one class, where a filter was asked about it in parts (isolate.sql), and several of one subscription,
--- one for each type; who took some of a batch would lose the others.
+-- Shared by the queries for what comes next after a position. It is one statement without settings, so that PostgreSQL
+-- inlines it into the calling query. With ties: a batch may have several deliveries of one class, when its filter was
+-- asked in parts (isolate.sql), and several of one subscription, one for each type; a caller that took only some of a
+-- batch would lose the others.
 drop function if exists pgps_internal.deliveries_after(pgps_internal.member, bigint, bigint, bigint);
 create or replace function pgps_internal.deliveries_after(
     class_id bigint, from_batch bigint, skip int8multirange, after_batch bigint, after_event bigint, most bigint
@@ -82,9 +83,9 @@ begin atomic
     order by d.batch_id fetch first (deliveries_after.most) rows with ties;
 end;
 comment on function pgps_internal.deliveries_after(bigint, bigint, int8multirange, bigint, bigint, bigint) is
-'The next deliveries of a class that have an event of its member (from_batch, skip; null = none) after a position
-(batch, event), in order: at least so many (most), whole batches. The first may have events up to the position as well,
-each may have skipped ones: who unfolds a delivery leaves these out';
+'The next deliveries of a class, in order, that have an event after a position (batch, event). from_batch, skip (null =
+none): of the member; most: how many, completed to whole batches. The first may have events up to the position as well,
+and each may have skipped ones: the caller leaves these out';
 
 create or replace view pgps_internal.assigned as
 select m.subscription_id, m.takes_batch, d.batch_id, d.class_id, d.type_id, e.event_id
@@ -97,7 +98,8 @@ cross join lateral (
 ) e
 where not e.event_id <@ m.skip;
 comment on view pgps_internal.assigned is
-'All that is delivered to a subscription, wherever it is: a row for each event. Ask for a range of batches';
+'All events delivered to a subscription, before and after its position: a row for each. Restrict queries to a range of
+batches';
 
 create or replace function pgps_internal.next_events(
     subscription_id bigint, after_batch bigint, after_event bigint, max_events integer
@@ -109,7 +111,7 @@ as $$
 declare
     v_failed int8multirange := '{}';
     v_most bigint := next_events.max_events;
-    -- Known before: to look event by event whether it is skipped or has failed took a third of the time.
+    -- Decided once: checking event by event whether it is skipped or has failed took a third of the time.
     v_is_plain boolean := true;
 begin
     if exists (select from pgps_internal.failure f where f.subscription_id = next_events.subscription_id) then
@@ -121,8 +123,8 @@ begin
         v_is_plain := false;
     end if;
     if v_is_plain then
-        -- The usual case, without what the other needs: nothing is to be left out of a delivery but what lies before
-        -- the position in the first one.
+        -- Common case: nothing is skipped or failed, so all that has to be left out is what the position has passed in
+        -- the first batch.
         return query
         select d.batch_id, e.event_id, d.type_id
         from (
@@ -149,9 +151,10 @@ begin
     return query
     select d.batch_id, e.event_id, d.type_id
     from (
-        -- Only as many deliveries as it takes: a backlog must not make each call slower. A batch has a delivery for
-        -- each type, so what comes before is counted by whole batches (range, which takes less time than groups); how
-        -- many events of one are skipped is not known before it is unfolded.
+        -- Unfolds only as many deliveries as it needs, so that a backlog does not slow down each call. A batch has a
+        -- delivery for each type, so what comes before is counted by whole batches (range, which takes less time than
+        -- groups). A delivery with skipped events counts as none: how many are skipped is not known before it is
+        -- unfolded.
         select d.batch_id, d.type_id, d.event_ids, d.ids, m.skip,
             coalesce(sum(case when d.batch_id > next_events.after_batch and isempty(m.skip) then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
@@ -194,8 +197,9 @@ declare
     v_events bigint;
     v_is_plain boolean;
 begin
-    -- A consumer that is woken for one or two events: to set up what next_events does would take most of its time. Only
-    -- when this is all there is, so that nothing has to be cut.
+    -- Shortcut for a consumer that is woken for one or two events, for which setting up next_events would take most of
+    -- the time. Used only when fewer than three deliveries wait and nothing in them has to be left out but what the
+    -- position has passed.
     select array_agg(d.delivery), sum((d.delivery).events), bool_and(isempty(m.skip)) into v_deliveries, v_events,
         v_is_plain
     from pgps_internal.member m
@@ -233,8 +237,8 @@ begin
 end
 $$;
 comment on function pgps_internal.next_received(bigint, pgps_internal.position, integer, boolean) is
-'What next_events finds after a position, to be handed out: for the second time up to where it was received before; null
-when there is nothing';
+'What next_events finds after a position, to be handed out: as attempt 2 up to where it was received before, else 1;
+null when there is nothing';
 
 create or replace function pgps_internal.pass_over(
     subscription pgps_internal.subscription, taken pgps_internal.received[]
@@ -263,8 +267,8 @@ begin
 end
 $$;
 comment on function pgps_internal.pass_over(pgps_internal.subscription, pgps_internal.received[]) is
-'Goes on when nothing of what was taken can be shown: an unlogged log is empty after a crash, a policy may hide all of
-it since';
+'Moves on when none of the events taken can be shown: an unlogged log is empty after a crash, and a policy may hide
+events meanwhile';
 
 create or replace function pgps_internal.is_ahead(subscription_id bigint, event_id bigint) returns boolean
 language plpgsql stable
@@ -279,7 +283,7 @@ begin
 end
 $$;
 comment on function pgps_internal.is_ahead(bigint, bigint) is
-'True while the position of a subscription has not come to an event of its own';
+'True while the position of a subscription has not reached an event that was delivered to it';
 
 create or replace function pgps_internal.received_events(subscription_id bigint, at pgps_internal.position)
 returns table (batch_id bigint, event_id bigint, type_id integer)

@@ -1,5 +1,5 @@
--- What people look at: the three queue views of each event type. Each shows what the reader may see. Views, not
--- functions: a function in a view runs with the reader's rights, and nobody but the owner may execute internals.
+-- The views behind the three queues of each event type. Each shows what its reader may see. Views, not functions: a
+-- function in a view runs with the reader's rights, and only the owner may execute internal functions.
 -- Writes: nothing.
 
 create or replace view pgps_internal.progress with (security_barrier) as
@@ -8,7 +8,7 @@ select b.previous, b.snapshot, b.upto, coalesce(b.base_hi, 0) as base_hi,
     coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
         current_database()::text) as broker
 from (select) one left join lateral (select b.* from pgps_internal.batch b order by b.batch_id desc limit 1) b on true;
-comment on view pgps_internal.progress is 'How far dispatch is';
+comment on view pgps_internal.progress is 'How far dispatch has come: the snapshots of the last batch';
 
 create or replace view pgps_internal.undispatched as
 select c.type_id, c.xid, c.lo, c.hi, c.published_at
@@ -33,7 +33,8 @@ declare
     v_count bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = _count_waiting.event_type;
-    -- The reader is who reads the view; anybody may call this and say it is another.
+    -- reader is the role that reads the view, but anybody may call this with any name: the session has to be a member
+    -- of it.
     if not found or not pg_has_role(session_user, _count_waiting.reader, 'member')
         or not (has_table_privilege(_count_waiting.reader, v_type.endpoint, 'select')
             or pg_has_role(_count_waiting.reader, 'pgps_admin', 'usage')
@@ -42,7 +43,7 @@ begin
     end if;
     select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
     from pgps_internal.undispatched w where w.type_id = v_type.type_id;
-    -- A name alone would be an attribute's, if there is one of that name.
+    -- Columns are qualified: a name alone would mean an attribute, if there is one of that name.
     execute format('select count(*) from unnest($1) w(ids)
         cross join lateral (select l.xid from %s l where l.event_id >= lower(w.ids) and l.event_id < upper(w.ids) '
             'offset 0) l
@@ -51,7 +52,7 @@ begin
 end
 $$;
 comment on function pgps._count_waiting(text, name) is
-'How many events wait for dispatch, counted in the log: the id ranges of statements that ran side by side overlap. For
+'How many events wait for dispatch, counted in the log, since the id ranges of concurrent statements overlap. For
 pgps.queues and pgps.activity, not for applications; null unless the session may be reader and reader may use the event
 type.';
 grant execute on function pgps._count_waiting(text, name) to public;
@@ -59,7 +60,7 @@ grant execute on function pgps._count_waiting(text, name) to public;
 create or replace view pgps_internal.standing as
 select s.subscription_id, coalesce(p.acked_batch, -1) as acked_batch, coalesce(p.acked_event, 0) as acked_event,
     coalesce(p.received_batch, -1) as received_batch, coalesce(p.received_event, 0) as received_event,
-    -- Competing consumers do not wait for each other: each row has what one ack settled, and their sum counts.
+    -- Competing consumers do not wait for each other: each row holds what one ack settled, and the total is their sum.
     case when s.handler = 'any' and s.callback is null
         then coalesce((select sum(t.acked_total) from pgps_internal.position t
             where t.subscription_id = s.subscription_id), 0)::bigint
@@ -81,7 +82,7 @@ comment on view pgps_internal.unfolded is 'Deliveries, a row for each event; see
 
 create or replace view pgps_internal.backlog as
 select m.subscription_id, m.type_id, w.depth,
-    -- Batches are numbered in the order of their times: one look for each subscription, not one for each delivery.
+    -- Batch numbers follow the times of the batches: one look-up for each subscription, not one for each delivery.
     (select x.created_at from pgps_internal.batch x where x.batch_id = w.first_batch limit 1) as oldest
 from pgps_internal.member m
 left join lateral (select p.acked_batch, p.acked_event from pgps_internal.position p
@@ -112,7 +113,7 @@ create or replace view pgps_internal.statement with (security_barrier) as
 select c.type_id, c.xid, c.lo, c.hi, pg_get_userbyid(c.publisher) as publisher, c.published_at,
     case when c.origin_id is not null
         then (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end as origin,
-    -- An immediate event is written in a transaction of its own.
+    -- An immediate event is written in a transaction of its own; this is its publisher's.
     coalesce(nullif(c.raiser, '0'), c.xid) as publishers_xid
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
@@ -139,7 +140,8 @@ where has_table_privilege(current_user, t.endpoint, 'select')
         union all
         select from pgps_internal.lane_next n where n.type_id = b.type_id and n.batch_id <= b.batch_id);
 comment on view pgps_internal.pending is
-'Events in batches that some lane has not matched, or some subscription not acknowledged wholly; the in queues join it';
+'Events in batches that some lane has not matched, or some subscription has not acknowledged completely; the in queues
+join it';
 
 create or replace view pgps_internal.queue_audit with (security_barrier) as
 select q.type_id, q.kind, q.auditable, q.retention
@@ -171,7 +173,8 @@ join pgps_internal.member m on m.class_id = d.class_id and d.batch_id > m.from_b
 join pgps_internal.subscription s using (subscription_id)
 join pgps_internal.batch b using (batch_id)
 join pgps_internal.standing p using (subscription_id)
--- As pgps_internal.unfolded, but of this delivery: planned apart it looks costly enough for a second of JIT.
+-- The text of pgps_internal.unfolded, for this delivery: planned separately, its estimated cost sets off a second of
+-- JIT compilation.
 cross join lateral (
     select unnest(d.event_ids) as event_id
     union all
@@ -216,7 +219,7 @@ comment on view pgps_internal.outgoing is
 'Deliveries unfolded: one row for each event and subscription; the out queues join it';
 
 create or replace view pgps_internal.failed with (security_barrier) as
--- What a callback says may come from its owner's own tables: for the owner and administrators only.
+-- A callback's error may quote its owner's own tables: only the owner and administrators see it.
 select f.type_id, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate,
     case when pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage')
         then f.error end as error, f.state
@@ -232,7 +235,8 @@ select d.type_id, d.event_id, d.subscription, d.failed_at, d.attempts, d.sqlstat
             and pg_has_role(current_user, s.owner::oid, 'usage')) then d.error end, d.state
 from pgps_internal.discarded d join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select');
-comment on view pgps_internal.failed is 'Failed steps; the exception queues join it';
+comment on view pgps_internal.failed is
+'Failed filters, callbacks and nacks, as far as a reader may see them; the exception queues join it';
 
 grant select on pgps_internal.statement, pgps_internal.progress, pgps_internal.pending, pgps_internal.queue_audit,
     pgps_internal.outgoing, pgps_internal.failed to public;
@@ -250,7 +254,7 @@ as $$
     from pgps_internal.attributes_of(shown_attributes.endpoint) a
 $$;
 comment on function pgps_internal.shown_attributes(regclass, text[]) is
-'The attributes of a type as the first columns of a queue; one that is named as a column of the queue''s own is shown as
-attribute_<name>';
+'The attributes of a type as the first columns of a queue; one that is named like a column of the queue itself (own) is
+shown as attribute_<name>';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,15 +1,15 @@
--- Receiving as typed rows: pgps_queue.<type>_receive, made for each event type, gives the attributes as columns and not
--- as JSON, and takes several subscriptions at once: those that are at the same place of the same class share the rows.
--- What it cannot do plainly (events put back, competing consumers, policies, patterns, events that were kept aside) it
--- leaves to pgps.receive, and gives the same rows.
+-- Receiving as typed rows: pgps_queue.<type>_receive, generated for each event type, gives the attributes as columns
+-- and not as JSON, and takes several subscriptions at once: those at the same position of the same class share the
+-- rows. Special cases (events put back, competing consumers, policies, registrations of clients, events kept aside) are
+-- left to pgps.receive and give the same rows.
 -- Locks: the turns of the subscriptions, in the order of their ids, until the transaction ends.
 -- Writes: position.
 
 do $$
 begin
     if to_regtype('pgps_internal.run') is null then
-        -- Events that follow upon each other in one delivery and come from one statement; places: of the subscriptions
-        -- in the call.
+        -- A run: events of consecutive ids in one delivery, and the statement that published the first of them. places:
+        -- of the subscriptions in the call.
         create type pgps_internal.run as (
             batch_id bigint,
             lo bigint,
@@ -44,7 +44,7 @@ declare
     v_runs pgps_internal.run[];
 begin
     with d as (
-        -- Only as many deliveries as it takes: see next_events.
+        -- Reads only as many deliveries as it needs; see next_events.
         select d.batch_id, d.event_ids, d.ids,
             coalesce(sum(case when d.batch_id > next_runs.after_batch and v_skip is null then d.events else 0 end)
                 over (order by d.batch_id range between unbounded preceding and 1 preceding), 0) as before
@@ -69,7 +69,7 @@ begin
         select r.batch_id, r.lo, r.hi - greatest(r.upto - next_runs.max_events, 0)::bigint as hi from r
         where r.upto - (r.hi - r.lo + 1) < next_runs.max_events
     )
-    -- Not across segments of the log: a run is looked for in one of them.
+    -- Runs are split at the segments of the log: each is looked up in one segment.
     select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
         null, null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo,
             s.segment) into v_runs
@@ -85,7 +85,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off
 as $$
 begin
-    -- It ends at the first one that has something; a competing consumer's are looked for by pgps.receive.
+    -- Stops at the first subscription that may have something; for competing consumers pgps.receive finds out.
     return exists (
         select from unnest(have_news.subscription_ids) u(subscription_id)
         join pgps_internal.subscription s using (subscription_id)
@@ -114,8 +114,8 @@ begin
 end
 $$;
 comment on function pgps_internal.is_behind(bigint) is
-'True when a subscription has deliveries of a later batch than it has acknowledged: have_news would say so, too, for
-four times the cost';
+'True when a subscription has deliveries of a later batch than it has acknowledged: a first test, at a quarter of the
+cost of have_news';
 
 create or replace function pgps_internal.take_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
@@ -137,7 +137,7 @@ begin
             p.outstanding,
             p.consumer, s.handler = 'all' and not (take_runs.event_type).has_policy
                 and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
-                -- The handler clause is looked at for registrations of clients.
+                -- pgps.receive evaluates the handler clause for registrations of clients.
                 and not exists (select from pgps_internal.registration r
                     where r.subscription_id = s.subscription_id) as is_plain,
             array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals,
@@ -181,7 +181,7 @@ end
 $$;
 comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer, text) is
 'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same
-place of the same class. others: places of those for which pgps.receive has to do it';
+position of the same class. others: places in the call of those that are left to pgps.receive';
 
 create or replace function pgps_internal.enter_receive_rows() returns trigger
 language plpgsql security definer
@@ -220,7 +220,7 @@ begin
     perform pgps_internal.require_rights(s) from unnest(v_subscriptions) s;
     if not pgps_internal.is_behind((v_subscriptions[1]).subscription_id) then
         if not pgps_internal.have_news(array(select s.subscription_id from unnest(v_subscriptions) s)) then
-            -- A look that finds nothing takes no turn, which would be written.
+            -- A call that finds nothing takes no turn: taking it writes.
             new.runs := '{}';
             new.others := '{}';
             return new;

@@ -1,4 +1,5 @@
--- What subscriptions need kept, and reclaim of their positions. Locks: see log/reclaim.sql.
+-- What subscriptions still need of the log, and reclaim of their positions.
+-- Locks: see log/reclaim.sql.
 -- Writes: position.
 
 create or replace function pgps_internal.low_of_subscriptions(type_id integer) returns bigint
@@ -20,14 +21,14 @@ begin
 end
 $$;
 comment on function pgps_internal.low_of_subscriptions(integer) is
-'Up to here every subscription (of a type) has acknowledged all batches; null when nothing waits';
+'The batch up to which every subscription (of a type) has acknowledged everything; null when nothing waits';
 
 create or replace function pgps_internal.low_of_shares(type_id integer) returns bigint
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The first of each of them, from the index: there is a row for each event that waits.
+    -- Reads only the first row of each subscription, from the index: share has a row for each event that waits.
     return (
         select min(s.batch_id) - 1 from pgps_internal.member m
         cross join lateral (select s.batch_id from pgps_internal.share s
@@ -37,7 +38,7 @@ begin
 end
 $$;
 comment on function pgps_internal.low_of_shares(integer) is
-'The same of subscriptions whose consumers share what comes';
+'As low_of_subscriptions, for subscriptions with competing consumers';
 
 create or replace function pgps_internal.reclaim_positions() returns bigint
 language plpgsql

@@ -1,6 +1,7 @@
--- CALL pgps.run_subscribers(): internal subscriptions in the session of whoever calls, owners in turn, each batch in
--- its own transaction. A worker does the same with pgps.run_subscriber. Callbacks leave nothing in the session: see
--- left_behind.sql. Locks: those of pgps_internal.run.
+-- CALL pgps.run_subscribers() runs internal subscriptions in the caller's session, owners in turn, each batch in its
+-- own transaction. A worker does the same with pgps.run_subscriber. Callbacks leave nothing in the session: see
+-- left_behind.sql.
+-- Locks: those of pgps_internal.run.
 -- Writes: nothing.
 
 create or replace procedure pgps.run_subscribers()
@@ -12,13 +13,13 @@ declare
     v_begun text[] := '{}';
     v_locks text[];
 begin
-    -- What this session has deferred runs with its own rights, and is not seen by callbacks.
+    -- What this session has deferred runs now, with its own rights, and is not seen by callbacks.
     commit;
     v_names := pgps._runnable();
     commit;
     v_locks := pgps._session_locks();
-    -- Each subscription in its own transaction, as often as it has events; a failed event is tried again once a call.
-    -- After each batch it is the next owner's turn.
+    -- Each batch runs in its own transaction; then it is the next owner's turn. A subscription is run as long as it has
+    -- events; its failed events are tried again once a call.
     while pg_catalog.cardinality(v_names) operator(pg_catalog.>) 0 loop
         v_name := v_names[1];
         if pgps._run(v_name, v_name operator(pg_catalog.<>) all (v_begun)) operator(pg_catalog.>) 0 then
@@ -32,7 +33,7 @@ begin
         commit;
     end loop;
     if v_begun operator(pg_catalog.<>) '{}' then
-        -- Better no number than one of a callback's: currval and lastval are the session's.
+        -- currval and lastval belong to the session: forgetting them is better than showing a number of a callback's.
         discard sequences;
     end if;
 end
@@ -41,8 +42,8 @@ comment on procedure pgps.run_subscribers() is
 'Runs all internal subscriptions (paper, section 5.2), each in its own transaction, until nothing waits: owners in turn,
 batch by batch, those of one owner by priority; tries failed events again without waiting for their time. Callbacks run
 in this session and leave nothing in it: settings are compared, temporary objects, LISTENs and advisory locks taken
-back, prepared statements and currval forgotten. Only settings like my.own that no role or database has are not known: a
-worker, which resets its sessions, does not have that gap. Not inside a transaction block. Needs pgps_worker or
+back, prepared statements and currval forgotten. Custom settings, like my.own, that no role or database sets are not
+noticed; a worker resets its sessions and does not have that gap. Not inside a transaction block. Needs pgps_worker or
 pgps_admin. Errors: 2D000 in a transaction, 55000 a cursor with hold is open, or a callback gave one of your locks
 away.';
 
@@ -77,7 +78,7 @@ as $$
     left join pgps_internal.subscription f on f.name = _behind.names[1]
 $$;
 comment on function pgps._behind(text[]) is
-'Names of subscriptions with those of the first one''s owner behind the others; see pgps.run_subscribers';
+'Names of subscriptions with those of the first one''s owner moved to the end; see pgps.run_subscribers';
 
 create or replace function pgps._run(subscription text, hurry boolean) returns bigint
 language plpgsql security definer
@@ -91,7 +92,7 @@ declare
 begin
     select s.* into v_subscription from pgps_internal.subscription s where s.name = _run.subscription
         and s.callback is not null;
-    -- Not where nothing waits: to take the turn is to write.
+    -- Nothing waits, so the turn is not taken: taking it writes.
     if not found or (pgps_internal.next_delivery(v_subscription.subscription_id)).event_id is null
         and not (_run.hurry and exists (
             select from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
@@ -100,8 +101,8 @@ begin
     end if;
     v_events := pgps_internal.run(v_subscription, pgps_internal.setting('run_batch_events')::integer, _run.hurry,
         false);
-    -- LISTEN and UNLISTEN take effect at the commit, in their order, and cannot be seen before: these are the last
-    -- ones.
+    -- A callback's LISTEN and UNLISTEN take effect at the commit, in their order, and cannot be seen before. These come
+    -- last, so they restore what the session had.
     unlisten *;
     foreach v_channel in array v_channels loop
         execute format('listen %I', v_channel);
@@ -154,8 +155,8 @@ begin
 end
 $$;
 comment on function pgps._restore_locks(text[]) is
-'Outside of a transaction''s work: gives back the session''s advisory locks that callbacks took, and takes those again
-that they released. Errors: 55000.';
+'Between transactions: releases the session''s advisory locks that callbacks took, and takes those again that they
+released. Errors: 55000.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(),

@@ -1,6 +1,6 @@
 -- Streams: a subscription read by many sessions at once, between positions that the reader keeps. A position is (batch,
--- event), as in positions.sql: what lies between two of them is the same whenever it is asked for, until the broker is
--- told that it was read.
+-- event), as in positions.sql: the events between two positions are the same at each reading, until they are
+-- acknowledged.
 -- Locks: the turn of the subscription when its position moves, until the transaction ends.
 -- Writes: failure, stream.
 
@@ -12,9 +12,9 @@ select t.name as event_type, c.xid, c.lo as first_event, c.hi as last_event, c.p
 from pgps_internal.control c join pgps_internal.event_type t using (type_id)
 where has_table_privilege(current_user, t.endpoint, 'select') and not t.has_policy;
 comment on view pgps.publications is
-'What the events of one publishing statement have in common, while the broker holds them: those with this xid from
-first_event to last_event. For readers of many events, who look it up once for each statement; not of event types with
-policies, of which a reader may not see all';
+'Publishing statements whose events the broker holds, with what these have in common: the events with this xid from
+first_event to last_event. For readers of many events, who look it up once for each statement. Event types with policies
+are left out: a reader may not see all of their events';
 
 create or replace function pgps_internal.find_stream(caller name, name text) returns pgps_internal.subscription
 language plpgsql stable
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_stream(name, text) is
-'The subscription of that name, when it can be read as a stream; 42704, 42501, 55000';
+'The subscription of that name, when it can be read as a stream. Errors: 42704, 42501, 55000';
 
 create or replace function pgps_internal.do_open_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -99,7 +99,7 @@ begin
     from pgps_internal.member m
     cross join lateral pgps_internal.deliveries_after(m.class_id, m.from_batch, m.skip, stream_parts.after_batch,
         stream_parts.after_event, stream_parts.most) d
-    -- Null: the whole delivery, the usual case, which need not be unfolded.
+    -- Null: the whole delivery. This is the common case, and need not be unfolded.
     cross join lateral (select case when d.batch_id > stream_parts.after_batch and isempty(m.skip) then null
         else coalesce(d.ids, (select range_agg(int8range(i, i, '[]')) from unnest(d.event_ids) i)) - m.skip
             - case when d.batch_id = stream_parts.after_batch
@@ -110,8 +110,8 @@ begin
 end
 $$;
 comment on function pgps_internal.stream_parts(bigint, bigint, bigint, bigint) is
-'What is delivered to a subscription after a position, at most so many deliveries of each class; ids: null = all of the
-delivery';
+'What is delivered to a subscription after a position: of each class as many deliveries as most says, completed to whole
+batches; ids: null = all of the delivery';
 
 create or replace function pgps_internal.require_position(
     subscription pgps_internal.subscription, batch bigint, event bigint
@@ -142,8 +142,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_position(pgps_internal.subscription, bigint, bigint) is
-'Raises 55000 when a reader cannot go on from a position: what lies behind it has been acknowledged, or it is not there
-yet';
+'Raises 55000 when a reader cannot go on from a position: events after it have been acknowledged, or its batch does not
+exist yet; 22023 when it is null';
 
 create or replace function pgps_internal.do_end_of_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -180,8 +180,8 @@ begin
             v_event := v_after_event;
             v_events := 0;
         elsif v_events > v_max then
-            -- The first batch alone is more than that: a part of it, or all when the rest of it has been put back or
-            -- has failed.
+            -- The first batch alone has more than max_events: a part of it is taken, or all when fewer are left without
+            -- those put back or failed.
             select max(e.event_id), count(*) into v_part, v_events
                 from pgps_internal.next_events(v_id, v_after_batch, v_after_event, v_max::integer) e
             where e.batch_id = v_batch;
@@ -207,10 +207,10 @@ begin atomic
 end;
 comment on function pgps.end_of_stream(text, bigint, bigint, bigint) is
 'How far a reader that stands at (batch, event) can go: batch, event, events (how many in between) and retried (ids of
-events that were put back from the exception queue and come again with this step). max_events: at about most that many,
-whole batches where they fit; null = all that is dispatched. A paused subscription stays where it is. Needs to own the
-subscription. Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or as
-pgps.open_stream.';
+events that were put back from the exception queue and come again with this step). max_events: about that many at most,
+in whole batches where they fit; null = all that is dispatched. A paused subscription stays where it is. Needs to own
+the subscription. Errors: 42704, 42501, 22023, 55000 acknowledged beyond the position, a position of another broker, or
+as pgps.open_stream.';
 
 create or replace function pgps_internal.do_slice_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -263,10 +263,10 @@ begin atomic
         'retried', array(select unnest(slice_stream.retried))))) s;
 end;
 comment on function pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) is
-'The ids of a subscription''s events behind one position up to another, as pgps.end_of_stream gave it, by batch and
-event type; to be read from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged,
-so reading may be repeated. retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors:
-as pgps.end_of_stream.';
+'The ids of a subscription''s events after one position up to another, as pgps.end_of_stream gave it, by batch and event
+type; to be read from pgps_queue.<type>_log. What lies between two positions stays there until it is acknowledged, so
+reading may be repeated. retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as
+pgps.end_of_stream.';
 
 create or replace function pgps_internal.do_ack_stream(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -393,12 +393,10 @@ begin atomic
 end;
 comment on function pgps.reject_events(text, bigint[], text[]) is
 'For the reader of a stream: puts events that it cannot represent into the exception queue at once, each with its
-reason, SQLSTATE 22000;
-returns how many are new there. They stay there when the stream is acknowledged; pgps.retry_exception lets them come '
-    'again. Ids that the
-subscription was not given, or has acknowledged, are passed over; repeated, it changes nothing. Needs to own the '
-    'subscription.
-Errors: 42704, 42501, 22023 null or arrays of different length, 55000 as pgps.open_stream.';
+reason, SQLSTATE 22000; returns how many are new there. They stay there when the stream is acknowledged;
+pgps.retry_exception lets them come again. Ids that the subscription was not given, or has acknowledged, are passed
+over; repeated, it changes nothing. Needs to own the subscription. Errors: 42704, 42501, 22023 null or arrays of
+different length, 55000 as pgps.open_stream.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant select on pgps.publications to public;

@@ -1,6 +1,7 @@
 -- Subscriptions: check the filter with the subscriber's rights, find or make its class, join it from now, from the
--- beginning or from an event. Locks: catalogue rows; with a start other than now the owner's lane, and against reclaim,
--- until the transaction ends.
+-- beginning or from an event.
+-- Locks: catalogue rows; with a start other than now the owner's lane, and a lock against reclaim, until the
+-- transaction ends.
 -- Writes: delivery, member, share, subscription.
 
 create or replace function pgps_internal.do_types_for(caller name, args jsonb) returns jsonb
@@ -179,7 +180,7 @@ begin
         raise exception '% is not a function', check_call.parsed ->> 'function' using errcode = '42809',
             hint = 'Give a function, not an aggregate.';
     end if;
-    -- By the schema in which it is found now, unless functions of that name in several schemas could be meant.
+    -- Stored with the schema in which it is found now, unless functions of that name in several schemas could be meant.
     select pg_catalog.array_agg(distinct n.nspname) into v_schemas from pg_catalog.pg_proc p
         join pg_catalog.pg_namespace n on n.oid = p.pronamespace
     where p.proname = check_call.parsed ->> 'name' and pg_catalog.pg_function_is_visible(p.oid);
@@ -258,14 +259,14 @@ declare
     v_callback jsonb := nullif(args -> 'callback', 'null');
 begin
     if v_callback is null and args ->> 'execute' is not null then
-        -- A prefix of which there are no types yet.
+        -- A prefix without event types yet: the callback has not been checked against one.
         v_callback := pgps.parse_callback(args ->> 'execute');
         v_callback := v_callback || case when v_callback -> 'types' = '["record"]'
             then '{"arguments": null, "takes": "record"}'
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
     if v_callback ->> 'function' is not null then
-        -- Whoever made it, it is a name and one pair of parentheses.
+        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses.
         perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'));
     end if;
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types,
@@ -325,7 +326,7 @@ begin
 end
 $$;
 comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
-'What has been committed of a type and is in no batch up to last';
+'The ids of events of a type that have been committed and are in no batch up to last';
 
 create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription) returns void
 language plpgsql
@@ -337,8 +338,8 @@ declare
     v_error text;
     v_context text;
 begin
-    -- Nothing tells when a right comes by GRANT. So a subscription to a prefix is about all types of it, as those that
-    -- are created later are: rights are looked at when an event is matched, and when it is handed out.
+    -- A later GRANT cannot be noticed. So a subscription to a prefix joins all types of it, also those that its owner
+    -- may not see yet: rights are checked when an event is matched, and when it is handed out.
     for v_type in
         select t.* from pgps_internal.event_type t
         where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1))
@@ -348,7 +349,7 @@ begin
         begin
             perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
         exception when others or assert_failure or query_canceled then
-            -- The filter does not fit the type: nobody has been told of it, and nothing of it comes.
+            -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
             v_context = pg_exception_context;
             if pgps_internal.is_cancelled(v_state, v_context) then
@@ -371,13 +372,13 @@ declare
     v_from bigint := 0;
     v_class bigint;
 begin
-    -- Signatures and classes are shared by the subscriptions of a role.
+    -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
     perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
     if (join_type.subscription).is_pattern then
         perform pgps_internal.open_lane((join_type.subscription).owner);
     end if;
     if join_type.start = 'now' then
-        -- Assigned, not performed: then it is no statement, with an executor to be set up.
+        -- An assignment, not PERFORM: PL/pgSQL evaluates it without setting up an executor.
         v_class := pgps_internal.join_now(join_type.subscription, join_type.event_type);
         return;
     elsif join_type.start <> 'earliest' then
@@ -419,15 +420,15 @@ begin
     if v_is_archived then
         return 0;
     end if;
-    -- Nobody knows its place: it is reclaimed, was rolled back, or is still to be committed. From where an event of a
-    -- higher id is.
+    -- The event is in no batch: it is reclaimed, was rolled back, or is still to be committed. The start is the first
+    -- batch with a higher id.
     return coalesce((select min(b.batch_id) from pgps_internal.batch_type b where upper(b.ids) > start_batch.event_id),
         v_next);
 end
 $$;
 comment on function pgps_internal.start_batch(pgps_internal.event_type, bigint, pgps_internal.batch) is
-'The batch in which a subscription to a type begins that is to begin with an event (of any type): its own, 0 = among the
-archived ones, or the next';
+'The batch with which a subscription to a type begins when it is to begin with an event (of any type): that event''s
+own, 0 = among the archived ones, or the next';
 
 create or replace function pgps_internal.join_now(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type
@@ -444,7 +445,7 @@ begin
         (join_now.subscription).filter,
         (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
         case when (join_now.subscription).is_pattern and (join_now.subscription).filter is not null then true end);
-    -- What has been committed but is not in a batch yet was published before.
+    -- Events that are committed but not in a batch yet were published before: they are skipped.
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id,
         coalesce(v_last.batch_id, 0),
@@ -459,7 +460,7 @@ begin
 end
 $$;
 comment on function pgps_internal.join_now(pgps_internal.subscription, pgps_internal.event_type) is
-'Makes a subscription a member of the class of its filter on one event type, from now on; nothing of the filter is run';
+'Makes a subscription a member of the class of its filter on one event type, from now on; the filter is not run';
 
 create or replace function pgps_internal.join_past(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type, from_event bigint
@@ -477,7 +478,8 @@ declare
     v_upto bigint;
 begin
     perform pgps_internal.require_read_committed();
-    -- The dispatcher goes on meanwhile; only reclaim has to leave everything where it is until this is committed.
+    -- The dispatcher goes on meanwhile; the locks only keep reclaim from truncating what is read here, until the
+    -- commit.
     execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
         'share mode',
         (join_past.event_type).log);
@@ -488,13 +490,13 @@ begin
         case when (join_past.subscription).is_pattern and (join_past.subscription).filter is not null then true end);
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
-    -- All classes of a subscription up to the same batch, or the reader of one would pass what another has still to
-    -- catch up with.
+    -- All classes of a subscription are filled up to the same batch: otherwise its position would pass events that
+    -- another class has still to catch up with.
     select min(c.suspended_batch) into v_upto from pgps_internal.member m join pgps_internal.class c using (class_id)
     where m.subscription_id = (join_past.subscription).subscription_id and c.is_pending;
     v_upto := coalesce(v_upto, pgps_internal.matched_upto((join_past.subscription).owner, v_signature, v_last));
-    -- By its place among the batches: what lies before an event by its id may have been committed, and delivered, after
-    -- it.
+    -- The start is a place in delivery order, batch first: an event of a lower id may have been committed, and
+    -- delivered, later.
     if join_past.from_event > 0 then
         v_batch := pgps_internal.start_batch(join_past.event_type, join_past.from_event, v_last);
         v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b,
@@ -532,14 +534,14 @@ begin
         -- The next dispatch catches up from here.
         return coalesce((matched_upto.last).batch_id, 0);
     end if;
-    -- Until the transaction ends the lane, which is its owner's alone, stands still.
+    -- Holds the lane until the transaction ends, which delays only its owner.
     select l.* into v_lane from pgps_internal.lane l where l.owner = matched_upto.owner for update;
     return greatest(pgps_internal.lane_position(v_lane.lane_id), (matched_upto.signature).from_batch);
 end
 $$;
 comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature, pgps_internal.batch) is
-'Up to which batch a class that is filled now has to be filled: in a lane up to where that is, which is held there until
-the transaction ends';
+'The batch up to which a class that is filled now has to be filled: the last one or, in a lane, the one that the lane
+has reached; the lane is held there until the transaction ends';
 
 create or replace function pgps_internal.replay(
     class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
@@ -571,8 +573,8 @@ begin
             perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids,
                 int8range(v_class.class_id, v_class.class_id, '[]'));
         else
-            -- Only what is still there: a delivery of nothing would stand in the way for ever. As ranges, like those of
-            -- dispatch.
+            -- Only events that are still in the log: a delivery without events would hold up its subscriptions and
+            -- reclaim for ever. As ranges, like those of dispatch.
             execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
                 select $1, $2, $3, sum(i.upto - i.since + 1), range_agg(int8range(i.since, i.upto, ''[]'')) from (
                     select min(e.event_id) as since, max(e.event_id) as upto from (
@@ -594,8 +596,8 @@ begin
 end
 $$;
 comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
-'Matches what is still there after a batch and up to another, of the first one from an event id on, for a class that was
-not there or suspended';
+'Matches, for a class that is new or was suspended, what is still there after a batch and up to another; of the first of
+these batches only from an event id on';
 
 create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
 language plpgsql
@@ -613,8 +615,8 @@ begin
                 and m.type_id = v_type.type_id)
             and exists (select from pg_roles r where r.oid = s.owner)
     loop
-        -- Filters are asked, and planned, in their owner's lane alone; and who is dropping a subscription in an open
-        -- transaction is not waited for. Nobody else knows the type yet: no lock on the owner's definitions.
+        -- A filter is planned and asked only in its owner's lane. A subscription that an open transaction is dropping
+        -- is skipped and not waited for. The owner's definitions need no lock, since nobody else knows the type yet.
         perform from pgps_internal.subscription s
             where s.subscription_id = v_subscription.subscription_id for key share skip locked;
         if found and v_subscription.filter is null then

@@ -1,6 +1,7 @@
 -- Internal subscriptions: a callback in any procedural language, each subscription in its own transaction, by priority.
--- Optimistic: a whole batch and the position in one go; when it raises, event by event with savepoints, and the
--- failures to the exception queue. Locks: the turn of the subscription, until the transaction ends.
+-- A whole batch and the position are tried in one go; when the callback raises, the events are tried one by one in
+-- subtransactions, and failures go to the exception queue.
+-- Locks: the turn of the subscription, until the transaction ends.
 -- Writes: subscription, suspect.
 
 create or replace function pgps_internal.build_callback(subscription_id bigint, type_id integer) returns void
@@ -51,7 +52,8 @@ begin
                 order by u.place))', v_function, call_back.type_id)
         using v_ids;
     end if;
-    -- From here on written so that a search_path the callback has left behind means nothing; the error takes it back.
+    -- From here on nothing depends on search_path, which the callback may have changed: check_settings raises then, and
+    -- the rollback restores it.
     if is_last then
         perform pgps_internal.run_deferred(pg_catalog.concat('select ', v_function, '(null)'), 'the callback');
     end if;
@@ -61,7 +63,7 @@ end
 $$;
 comment on function pgps_internal.call_back(pgps_internal.subscription, integer, bigint[], pgps_internal.session_state,
     boolean) is
-'Runs the callback over events in their order; what it raises, raises. before: the session as it was; is_last: nothing
+'Runs the callback over events in their order; its errors are passed on. before: the session as it was; is_last: nothing
 follows in its subtransaction, so what is deferred runs now';
 
 create or replace function pgps_internal.try_events(
@@ -79,7 +81,7 @@ declare
     v_context text;
 begin
     begin
-        -- Runs of one type, in order.
+        -- One call for consecutive events of the same type.
         for v_run in
             select r.type_id, array_agg(r.event_id order by r.place) as ids,
                 row_number() over (order by min(r.place)) as place,
@@ -126,7 +128,7 @@ begin
         begin
             perform pgps_internal.call_back(try_each.subscription, v_one.type_id, array[v_one.event_id],
                 try_each.before, true);
-            -- The next event finds its constraints as the first one did.
+            -- Constraints are deferred again for the next event as they were for the first.
             execute v_defer;
         exception when others or assert_failure or query_canceled then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
@@ -156,7 +158,7 @@ as $$
             and not has_table_privilege((has_rights.subscription).owner::oid, t.endpoint, 'select'))
 $$;
 comment on function pgps_internal.has_rights(pgps_internal.subscription) is
-'False when the owner has lost SELECT on the event type';
+'False when the owner has lost SELECT on the event type; always true for a subscription to a prefix';
 
 create or replace function pgps_internal.run(
     subscription pgps_internal.subscription, max_events integer, hurry boolean, washed boolean
@@ -241,8 +243,8 @@ set enable_seqscan = off set max_parallel_workers_per_gather = 0
 as $$
 #variable_conflict use_column
 begin
-    -- A few index entries for each subscription; next_events only where these leave a doubt. Offset 0: joined
-    -- otherwise, all deliveries there are would be read.
+    -- Reads a few index entries for each subscription, and calls next_events only where these do not decide. Offset 0
+    -- keeps the planner from a join that reads all deliveries.
     return query
     select s.name, s.priority, pg_get_userbyid(s.owner)
     from pgps_internal.subscription s
@@ -266,7 +268,7 @@ begin
                     and greatest(upper(d.ids) - 1, (select max(u) from unnest(d.event_ids) u)) > p.acked_event)
         ) and exists (select from pgps_internal.next_events(s.subscription_id, coalesce(p.acked_batch, -1),
             coalesce(p.acked_event, 0), 1)))
-    -- The first of each owner, then the second of each: whoever takes some of them has something of everybody.
+    -- The first of each owner, then the second of each: a worker that takes only some of them serves all owners.
     order by row_number() over (partition by s.owner order by s.priority desc, s.subscription_id), s.priority desc,
         s.subscription_id;
 end
@@ -286,10 +288,11 @@ as $$
 $$;
 comment on function pgps.run_subscriber(text, integer, boolean) is
 'Runs the next events of one internal subscription in this transaction; returns how many, 0 when there are none or
-another session is at it. A callback that raises fails for its event only. max_events: null = the setting
-run_batch_events. washed: you reset the session afterwards, as a worker does; only what counts in this transaction is
-compared then. LISTENs, advisory locks and numbers of sequences of callbacks stay, see pgps.run_subscribers, which takes
-them back. Needs pgps_worker or pgps_admin. Errors: 42704, 25001 something was written in this transaction before.';
+another session is running it. A callback that raises fails for its event only. max_events: null = the setting
+run_batch_events. washed: the caller resets the session afterwards, as a worker does; then only what matters in this
+transaction is compared. LISTENs, advisory locks and numbers of sequences of callbacks stay, see pgps.run_subscribers,
+which takes them back. Needs pgps_worker or pgps_admin. Errors: 42704, 25001 something was written in this transaction
+before.';
 
 create or replace function pgps_internal.next_delivery(subscription_id bigint) returns pgps_internal.received
 language plpgsql stable
@@ -367,7 +370,7 @@ declare
     v_pid integer;
 begin
     if v_id is null then
-        -- Dropped meanwhile: whoever runs it finds out.
+        -- Dropped meanwhile: running it will raise.
         return true;
     end if;
     insert into pgps_internal.suspect (subscription_id, pid, started_at)
@@ -380,8 +383,8 @@ begin
 end
 $$;
 comment on function pgps.try_suspect(text) is
-'Before a subscription is run event by event, to find the one that hangs or kills its callback: true when no other
-session that lives does so. Committed before the callback runs, which may take the session down. Needs pgps_worker or
+'Before a subscription is run event by event, to find the one that hangs or kills its callback: true when no other live
+session does so. To be committed before the callback runs, which may take the session down. Needs pgps_worker or
 pgps_admin.';
 
 create or replace function pgps.release_suspects() returns void
@@ -391,7 +394,7 @@ as $$
     delete from pgps_internal.suspect s where s.pid = pg_backend_pid()
 $$;
 comment on function pgps.release_suspects() is
-'Gives back what pgps.try_suspect gave this session. Needs pgps_worker or pgps_admin.';
+'Removes the marks that pgps.try_suspect made for this session. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean),

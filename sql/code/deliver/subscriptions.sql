@@ -1,5 +1,6 @@
--- Changing subscriptions: pause, resume, seek, unsubscribe. Locks: catalogue rows; seek, and resume of a suspended
--- filter, hold the owner's lane, and keep reclaim away, until the transaction ends.
+-- Changing subscriptions: pause, resume, seek, unsubscribe.
+-- Locks: catalogue rows; seek, and resume of a suspended filter, hold the owner's lane, and keep reclaim away, until
+-- the transaction ends.
 -- Writes: backlog_gap, backlog_limit, class, failure, joining, member, share, subscription.
 
 create or replace function pgps_internal.drop_unused_class(class_id bigint) returns void
@@ -18,7 +19,7 @@ begin
         and not exists (select from pgps_internal.class c where c.signature_id = v_class.signature_id) then
         perform pgps_internal.drop_signature(v_class.signature_id);
     end if;
-    -- What a role owns would keep it from being dropped.
+    -- A role that owns the function could not be dropped.
     if not exists (select from pgps_internal.class c where c.type_id = v_class.type_id and c.owner = v_class.owner) then
         perform pgps_internal.drop_piece('function', f::text)
             from pgps_internal.visible_function(v_class.type_id, v_class.owner) f where f is not null;
@@ -54,7 +55,7 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_subscription(bigint) is
-'Drops a subscription, and its classes when nobody else is in them';
+'Drops a subscription, and its classes when no other subscription is in them';
 
 create or replace function pgps_internal.do_unsubscribe(caller name, args jsonb) returns void
 language plpgsql
@@ -90,12 +91,12 @@ begin
             where s.subscription_id = v_subscription.subscription_id;
         return;
     end if;
-    -- Its consumer has to catch up before a limit of what waits counts again.
+    -- The limit of what waits rests until the consumer has caught up.
     update pgps_internal.backlog_limit l set is_resting = true
     where l.subscription_id = v_subscription.subscription_id and v_subscription.state = 'suspended'
         and l.on_backlog = 'suspend';
-    -- The filter of a member of the caller is asked now, and an error is the caller's; anybody else's in its own lane,
-    -- in a moment.
+    -- If the caller acts for the owner, the filter is asked now and its error is raised here; otherwise the owner's
+    -- lane asks it later.
     select coalesce(bool_or(not pgps_internal.resume_class(c, t, pgps_internal.acts_for(caller, v_subscription.owner))),
         false) into v_waits
     from pgps_internal.member m join pgps_internal.class c using (class_id)
@@ -132,7 +133,8 @@ begin
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = (resume_class.class).signature_id;
     if exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
             where m.class_id = (resume_class.class).class_id) then
-        -- What a link has packed lies behind it: no batch may be cut between looking at the past and going on.
+        -- A link does not go back to batches that it has packed: no batch may be cut between matching the past and
+        -- activating the class.
         lock table only pgps_internal.batch in share row exclusive mode;
         v_is_link := true;
     end if;
@@ -144,7 +146,8 @@ begin
         and exists (select from pgps_internal.member m
             join pgps_internal.subscription s using (subscription_id) where m.class_id = v_class.class_id
                 and s.is_pattern)) then
-        -- Of several classes none may fall behind the others while the subscription is read.
+        -- Left to the dispatcher or the lane: a filter that is not the caller's to run, and a subscription to a prefix,
+        -- of whose classes none may fall behind the others while it is read.
         perform pgps_internal.make_pending(v_class.class_id, coalesce(v_class.suspended_batch, v_upto));
         return false;
     end if;
@@ -162,8 +165,7 @@ end
 $$;
 comment on function pgps_internal.resume_class(pgps_internal.class, pgps_internal.event_type, boolean) is
 'Takes a suspended class into matching again. is_own: matches what came meanwhile now and raises when its filter still
-does; otherwise who matches it, the dispatcher or its lane, does so later. Returns false when its subscriptions have to
-wait for that.';
+does; otherwise the dispatcher or its lane does so later. Returns false when its subscriptions have to wait for that.';
 
 create or replace function pgps.pause(name text) returns void
 language sql
@@ -200,7 +202,7 @@ begin
         raise exception 'the start is null' using errcode = '22023', hint = 'Use now, earliest, or an event id.';
     end if;
     perform pgps_internal.hold_subscription(v_subscription.subscription_id);
-    -- Also read so that reclaim leaves the positions alone until this is committed.
+    -- Reading the position also keeps reclaim from the positions until this is committed.
     v_position := pgps_internal.position_of(v_subscription.subscription_id);
     perform pgps_internal.retire(v_subscription, false);
     with gone as (delete from pgps_internal.member m where m.subscription_id = v_subscription.subscription_id
@@ -209,7 +211,7 @@ begin
     delete from pgps_internal.share s where s.subscription_id = v_subscription.subscription_id;
     delete from pgps_internal.failure f where f.subscription_id = v_subscription.subscription_id
         and f.state <> 'failed';
-    -- What was passed over comes again, as far as the broker has it.
+    -- Gaps are forgotten: events that were passed over come again, as far as the broker has them.
     delete from pgps_internal.backlog_gap g where g.subscription_id = v_subscription.subscription_id
         and args ->> 'start' <> 'now';
     perform pgps_internal.move(v_subscription.subscription_id, -1, 0, -1, 0,

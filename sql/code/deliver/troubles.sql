@@ -1,5 +1,5 @@
--- What went wrong for subscriptions, for a worker's log and metrics: event ids, errors, and what to type; never an
--- attribute of an event.
+-- What went wrong for subscriptions, for a worker's log and metrics: event ids, errors, and the commands that help;
+-- never an attribute of an event.
 -- Locks: none.
 -- Writes: nothing.
 
@@ -44,8 +44,8 @@ $$;
 comment on function pgps.troubles(timestamptz, integer) is
 'For a worker''s log: events that failed, or were passed over, since a time, the oldest first, at most max_rows: kind
 (filter, callback, nack; gap: event_id is the first that was passed over), subscription, event, how often it was tried,
-the error, and a hint what to type. Shows no event: a worker''s log is read by others than the events are. Needs
-pgps_worker or pgps_admin. Errors: 42501, 22023 max_rows.';
+the error, and a hint with the command to type. Shows no attribute of an event: a worker''s log may be read by those who
+may not read the events. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 max_rows.';
 
 create or replace function pgps.trouble_counts()
 returns table (
@@ -74,7 +74,7 @@ begin
     left join (select g.subscription_id, sum(g.events)::bigint as events from pgps_internal.backlog_gap g
         group by g.subscription_id) g
         using (subscription_id)
-    -- Only those that say when they are dead: to know it is dearer than all the rest.
+    -- Only subscriptions with dead_after: finding out whether one is dead costs more than all the rest.
     left join pgps_internal.backlog_limit l on l.subscription_id = s.subscription_id and l.dead_after is not null
     left join lateral (select v.state, v.depth from pgps.subscriptions v
         where v.subscription_id = l.subscription_id and v.state = 'dead') v on true

@@ -13,14 +13,14 @@ as $write$
             then format(E'perform %s(%s\n) from rows from (pg_catalog.unnest(pgps_events)) as %I(%s)',
             s.callback, s.arguments, (write_call.event_type).name,
             pgps_internal.column_list((write_call.event_type).endpoint))
-        -- Where there is a function of the event of the same name, too, only a variable of type record finds the other
-        -- one.
+        -- If there is also a function of that name that takes the event's type, only a variable of type record finds
+        -- the one that takes a record.
         when s.takes = 'record' and pgps_internal.callback_takes(s.callback, (write_call.event_type).endpoint) = 'event'
             then format('for pgps_e in select pgps_row.* from pg_catalog.unnest(pgps_events) pgps_row loop perform '
                 '%s(pgps_e); end loop', s.callback)
         when coalesce(s.takes, pgps_internal.callback_takes(s.callback, (write_call.event_type).endpoint)) = 'batch'
             then format('perform %s(pgps_events)', s.callback)
-        -- An attribute may have any name, but none that begins like this one.
+        -- pgps_row cannot be mistaken for an attribute: no attribute's name begins with pgps_.
         else format('perform %s(pgps_row) from pg_catalog.unnest(pgps_events) pgps_row', s.callback) end
     from (select (write_call.subscription).*) s
 $write$;
@@ -34,7 +34,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Called with null it runs, with the same rights, what the callback has left for the commit: see run_deferred.
+    -- Called with null, the function runs what the callback has deferred to the commit, with the same rights: see
+    -- run_deferred.
     select pgps_internal.write_function('pgps_internal.callback_{subscription_id}_{type_id}',
         $head$(pgps_events pgps_event.{name}[]) returns void
         language plpgsql volatile security definer set enable_seqscan = on {settings}$head$, $body$

@@ -6,7 +6,7 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Scalar subqueries: what a reader does not name costs nothing.
+    -- Scalar subqueries: columns that a query does not name cost nothing.
     select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
         select {shown} l.event_id, l.xid, (select c.published_at {statement}) as published_at,
             (select c.publisher {statement}) as publisher,

@@ -1,12 +1,13 @@
--- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. What they stand on is in
--- queue_views.sql.
+-- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. The views that they read
+-- are in queue_views.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_all_events(names jsonb) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- An event is in the log, or was kept aside for a failure or archived for an audit when its segment went, or both.
+    -- An event is in the log, or was kept aside for a failure or archived for an audit when its segment was reclaimed,
+    -- or both.
     select pgps_internal.render($query$select event_id, {own_attributes} 1 as pgps_one from {log}
         union all select event_id, {own_attributes} 1 from {kept} k
             where not exists (select from {log} x where x.event_id = k.event_id)
@@ -22,9 +23,9 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Each of the queues ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL
-    -- refuses who has no SELECT on it, whatever of the view is planned. A function that raises would not be called
-    -- where policies leave nothing to read.
+    -- Each queue ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL refuses
+    -- readers without SELECT on it, whatever else of the view is planned. A function that raises would not do: it is
+    -- not called where policies leave nothing to read.
     select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
         select {shown} l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher,
             coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
@@ -60,7 +61,8 @@ as $write$
                 '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}')))
 $write$;
 comment on function pgps_internal.write_queue_in(pgps_internal.event_type, jsonb) is
-'Writes pgps_queue.<type>_in: what is published and not dispatched, not done with, or kept for an audit';
+'Writes pgps_queue.<type>_in: published events that are not dispatched, not acknowledged by all subscriptions, or kept
+for an audit';
 
 create or replace function pgps_internal.write_queue_out(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece

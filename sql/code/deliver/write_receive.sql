@@ -1,12 +1,12 @@
--- Generated: pgps_queue.<type>_receive, and what it stands on: pgps._log_<type>, the log as its readers may see it. See
--- receive_rows.sql.
+-- Generated: pgps_queue.<type>_receive, and the view that it reads: pgps._log_<type>, the log as its readers may see
+-- it. See receive_rows.sql.
 -- Writes: pgps._receive_rows_calls.
 
 create or replace function pgps_internal.write_log_rows(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- With what a run is looked for by. For the function below, which runs with the reader's rights.
+    -- Has the columns by which a run is looked up. Read by the function below, with the reader's rights.
     select pgps_internal.write_view('pgps._log_{type_id}', $view$with (security_invoker = true) as
         select l.event_id as pgps_event_id, (l.event_id / 65536) % 4 as pgps_slot, l.xid as pgps_xid,
             (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id
@@ -32,7 +32,7 @@ as $write$
                         else coalesce((l.pgps_statement).origin, r.broker) end,
                     case when (r.batch_id, l.pgps_event_id) <= (r.received_batch, r.received_event) then 2 else 1 end,
                         r.places_text{more_attributes}
-                -- What a run's events have in common is written as text once, not for each of them.
+                -- Values that a run's events have in common are written as text once, not for each event.
                 from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
                 join pgps._log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
@@ -74,7 +74,7 @@ as $write$
             end if;
             get diagnostics pgps_rows = row_count;
             if pgps_rows = 0 and cardinality(pgps_taken.runs) > 0 then
-                -- Gone in a crash: pgps.receive goes on behind them.
+                -- The events were lost in a crash: pgps.receive moves the position past them.
                 pgps_taken.others := array(select p from unnest(pgps_taken.runs) r, unnest(r.places) m,
                     generate_series(lower(m), upper(m) - 1) p
                     group by p) || pgps_taken.others;
@@ -114,8 +114,8 @@ as $write$
         declare
             v_told pgps_internal.run[];
         begin
-            -- By its first event; where statements were published side by side, the others are looked up one by one
-            -- when they are read.
+            -- A run has the statement of its first event; where concurrent statements interleave, those of the others
+            -- are looked up one by one when the rows are read.
             select array_agg((r.batch_id, r.lo, r.hi, l.xid, c.published_at, pg_get_userbyid(c.publisher),
                 case when c.origin_id is null then pgps_broker
                     else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end,
@@ -128,8 +128,8 @@ as $write$
                 from pgps_internal.control c
                 where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = {type_id} order by c.hi limit 1) c
                     on true
-            -- What is not in the log, or not known of any more, was kept aside, or is lost: pgps.receive knows what to
-            -- do.
+            -- Null when an event is kept aside or lost, or its statement is no longer known: pgps.receive handles these
+            -- cases.
             having bool_and(c.hi is not null) and not exists (
                 select from unnest(pgps_runs) r join {kept} k on k.event_id between r.lo and r.hi);
             return v_told;

@@ -1,4 +1,4 @@
--- Generated: pgps_internal.unfold_<type>, received events with what is said of them. Called by deliver.sql and
+-- Generated: pgps_internal.unfold_<type>, received events with payload and publication. Called by deliver.sql and
 -- direct.sql.
 -- Writes: nothing.
 
@@ -6,8 +6,7 @@ create or replace function pgps_internal.write_unfold(names jsonb) returns pgps_
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Static, so that its plan is kept. The segment stands in the join, so that one is looked into for each event, not
-    -- four.
+    -- Static, so that its plan is kept. The join names the segment, so that one is searched for each event, not four.
     select pgps_internal.write_function('pgps_internal.unfold_{type_id}',
         $head$(pgps_taken pgps_internal.received[], pgps_ids bigint[], pgps_type text, pgps_broker text)
         returns pgps_internal.message[]
@@ -18,8 +17,9 @@ as $write$
             v_first bigint := pgps_taken[1].event_id / 65536 % 4;
             v_last bigint := pgps_taken[cardinality(pgps_taken)].event_id / 65536 % 4;
         begin
-            -- Mostly all are in one segment of the log, and their statements in the same one of the control queue. To
-            -- set up the scans of the others took more than finding the events.
+            -- Common case: all events are in the segments of the first and the last one, and their statements in the
+            -- same segments of the control queue. Setting up the scans of the others took longer than finding the
+            -- events.
             select array_agg((r.place, l.event_id, pgps_type,
                 (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
                 pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null

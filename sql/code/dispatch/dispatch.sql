@@ -1,9 +1,9 @@
--- Dispatch: cut a batch of whole transactions out of the control queue, match it, note the deliveries; one transaction
--- a call.
--- Order: batches are numbered densely in commit order (what one snapshot sees and the previous did not), events by id
--- inside.
--- Locks: share row exclusive on the parent of the batches, one dispatcher at a time, until the transaction ends; no row
--- locks.
+-- Dispatch: cuts a batch of whole transactions out of the control queue, matches it and records the deliveries, in one
+-- transaction for each call.
+-- Order: batches are numbered without gaps in commit order (a batch has what its snapshot sees and the previous one did
+-- not); inside a batch, events are in the order of their ids.
+-- Locks: share row exclusive on the parent of the batches until the transaction ends, so that one dispatcher runs at a
+-- time; no row locks.
 -- Writes: batch, control, pg_temp.pgps_rebaseline, producer.
 
 create or replace function pgps_internal.incarnation() returns text
@@ -11,7 +11,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Asked each time: kept in a setting, anybody's callback or filter could make dispatch begin anew.
+    -- Not cached in a setting: any callback or filter could change that, and make dispatch begin a new epoch.
     return format('%s/%s', (select c.system_identifier from pg_control_system() c),
         (select d.oid from pg_database d where d.datname = current_database()));
 end
@@ -23,8 +23,8 @@ create or replace function pgps_internal.is_same_life(last pgps_internal.batch) 
 language plpgsql stable
 as $$
 begin
-    -- While the server runs it is the same one: only after a restart its identity is read from disk again. The
-    -- database's number stands in the path of its tables; to look it up took eight times as long.
+    -- The identity cannot change while the server runs: it is read from disk again only after a restart. The database's
+    -- OID is taken from the path of a table; looking it up took eight times as long.
     return (is_same_life.last).started_at = pg_postmaster_start_time()
             and split_part((is_same_life.last).incarnation, '/',
                 2) = split_part(pg_relation_filepath('pgps_internal.installation'), '/', -2)
@@ -40,7 +40,7 @@ as $$
 declare
     v_batch pgps_internal.batch;
 begin
-    -- Not in SQL: a function in SQL is planned anew at each call.
+    -- Not in SQL: a SQL function is planned again at each call.
     select b.* into v_batch from pgps_internal.batch b order by b.batch_id desc limit 1;
     return v_batch;
 end
@@ -92,9 +92,9 @@ begin
 end
 $$;
 comment on function pgps_internal.waiting(pgps_internal.batch, pg_snapshot) is
-'Control rows of transactions that current sees and that no batch up to last has: an index range above the last
-snapshot, and the transactions that were in progress then, by id. Sequence numbers are not commit order; a cursor on
-them would lose late commits.';
+'Control rows of transactions that current sees and that no batch up to last has: an index range above the last snapshot
+and, by id, the transactions that were in progress then. Sequence numbers are not in commit order: a cursor on them
+would lose late commits.';
 
 create or replace function pgps_internal.rebaseline(last pgps_internal.batch) returns pgps_internal.batch
 language plpgsql
@@ -105,16 +105,16 @@ declare
     v_base bigint;
     v_new pgps_internal.batch := rebaseline.last;
 begin
-    -- A restored or cloned database: its transaction ids start elsewhere. Everything committed here that no batch has
-    -- is waiting: what the last snapshot of the old life does not see, and what was published since (above its highest
-    -- id).
+    -- A restored or cloned database, whose transaction ids start elsewhere. All that was committed here and is in no
+    -- batch waits: what the last snapshot of the old epoch does not see, and what was published since (above its
+    -- highest event id).
     v_now := pg_current_snapshot();
     select max(c.hi) into v_base from pgps_internal.control c where c.xid >= pg_snapshot_xmax(v_now);
     create temp table if not exists pgps_rebaseline (like pgps_internal.control) on commit drop;
     insert into pg_temp.pgps_rebaseline
     select c.* from pgps_internal.control c
     where c.hi > (rebaseline.last).max_hi or not pgps_internal.is_dispatched(c.xid, c.hi, rebaseline.last);
-    -- Nobody knows any more what became of those that raised events at once.
+    -- Whether the transactions that raised immediate events committed is not known any more.
     update pgps_internal.control c set raiser = '0' where c.raiser is not null;
     perform pgps_internal.begin_life();
     v_new.batch_id := (rebaseline.last).batch_id + 1;
@@ -140,7 +140,7 @@ as $$
 declare
     v_cut pgps_internal.cut;
 begin
-    -- Makes the table that the next statement reads.
+    -- Creates the temporary table that the next statement reads.
     v_cut.batch := pgps_internal.rebaseline(begin_epoch.last);
     v_cut.parts := array(select (r.type_id, array_agg(distinct r.xid),
         range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
@@ -162,14 +162,15 @@ begin
 end
 $$;
 comment on function pgps_internal.cut_window(integer) is
-'The next batch and what it consists of; nulls when nothing waits. Nothing is noted but the beginning of a new epoch.';
+'The next batch and what it consists of; nulls when nothing waits. Records nothing, except the beginning of a new
+epoch.';
 
 create or replace function pgps_internal.cut_batch(max_events integer) returns bigint
 language plpgsql
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
-    -- As cut_window does; a call of it would hand over all arrays once more.
+    -- The body of cut_window: calling it would copy all arrays once more.
     v_window pgps_internal.cut := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
         then pgps_internal.next_window(v_last, cut_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
     v_part pgps_internal.part;
@@ -179,7 +180,7 @@ begin
         return -1;
     end if;
     foreach v_part in array v_window.parts loop
-        -- How far the ids reach is known at once, and is more than there are.
+        -- The span of the ids is known without reading the log, and is never less than the number of events.
         if upper(v_part.ranges) - lower(v_part.ranges) > cut_batch.max_events
                 and pgps_internal.size_if_large(v_window, cut_batch.max_events) > 0 then
             perform pgps_internal.open_parts(v_window);
@@ -204,20 +205,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The one exception to "a ledger's row is never updated": a row for each call that took longer than a blink, dead
-    -- until its segment goes.
+    -- The one exception to "rows of a ledger are never updated": a call that took long leaves a dead row for each of
+    -- its batches until the segment is truncated.
     update pgps_internal.batch b set created_at = pgps_internal.clock() where b.batch_id > note_matched.after;
 end
 $$;
 comment on function pgps_internal.note_matched(bigint) is
-'The last step of a transaction that dispatched for long: its batches, those behind one, are of now, when they can soon
-be received, not of when they were begun. Only the dispatcher calls this, of batches that nobody else sees yet';
+'The last step of a transaction that dispatched for long: gives its batches, those above a number, the present time,
+when they are about to be visible, instead of the time when they were begun. Only the dispatcher calls this, for batches
+that nobody else sees yet';
 
 create or replace function pgps_internal.last_batch_before(at timestamptz) returns bigint
 language plpgsql stable
 as $$
 begin
-    -- Batches are numbered in the order of their times: read backwards, no more than there are since.
+    -- Batches are numbered in the order of their times: reading backwards visits only those that are newer.
     return coalesce((select b.batch_id from pgps_internal.batch b where b.created_at < last_batch_before.at
         order by b.batch_id desc limit 1), 0);
 end
@@ -239,8 +241,8 @@ declare
     v_parts pgps_internal.part[];
 begin
     if (next_window.last).upto is null and pg_snapshot_xmax(v_before) = pg_snapshot_xmin(v_before) then
-        -- Nobody was in progress at the last cut, as with one event now and then: a range of the index, and most often
-        -- less than a batch.
+        -- No transaction was in progress at the last cut, as when single events come at intervals. What waits is one
+        -- range of the index then, and in the common case less than a batch.
         select array_agg((t.type_id, t.xids, t.ranges)::pgps_internal.part), sum(t.events), max(t.hi) into v_parts,
             v_events, v_max
         from (
@@ -260,7 +262,7 @@ begin
     end if;
     if v_parts is null then
         if (next_window.last).upto is not null then
-            -- The window is used up; go on with a fresh one.
+            -- The window is used up; go on with a new snapshot.
             next_window.last.previous := (next_window.last).snapshot;
             next_window.last.upto := null;
             return pgps_internal.next_window(next_window.last, next_window.max_events);
@@ -318,11 +320,12 @@ declare
     v_all bigint;
     v_woken bigint;
 begin
-    -- In one statement. Most types need none of the optional steps below, which the roster has.
+    -- One statement for all, to save executor start-up. Features are the optional steps below, which stand in the
+    -- roster; most types need none of them.
     select t as event_type,
         array(select g from pgps_internal.signature g
             where g.type_id = t.type_id and not g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
-                -- The number of a role that has been dropped is shown as a number.
+                -- regrole prints the bare OID of a role that was dropped.
                 and g.owner::text <> g.owner::oid::text
             order by g.owner, g.signature_id) as signatures,
         exists (select from pgps_internal.class c where c.type_id = t.type_id
@@ -331,7 +334,7 @@ begin
     into v_known
     from pgps_internal.event_type t where t.type_id = (dispatch_part.part).type_id;
     if not found then
-        -- Dropped with events waiting; its rows in the control queue go with their segment.
+        -- The type was dropped while events waited; its rows in the control queue are truncated with their segment.
         return 0;
     end if;
     v_type := v_known.event_type;
@@ -346,7 +349,7 @@ begin
     if v_all = 0 then
         return 0;
     end if;
-    -- Assigned, not performed: then it is no statement, with an executor to be set up.
+    -- An assignment instead of PERFORM: it is evaluated as a simple expression, without executor start-up.
     v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events,
         v_all - v_cut.events);
     if v_cut.events > 0 then
@@ -380,7 +383,8 @@ begin
             select l.event_id, p.publisher, l._producer as producer, l._producer_seq as number,
                 row_number() over (partition by p.publisher, l._producer, l._producer_seq order by l.event_id) as place
             from %s l
-            -- Mostly all are one role's; to look the statement of each event up would be half as dear again.
+            -- Common case: all events have one publisher. Looking up the statement of each event would cost half as
+            -- much again.
             cross join lateral (select coalesce($4, (%s)) as publisher) p
             where l.event_id between lower($1) and upper($1) - 1 and l.event_id <@ $1
                 and l._producer is not null and l._producer_seq is not null
@@ -410,9 +414,9 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_repeats(bigint, integer, int8multirange, xid8[]) is
-'Drops events whose (producer, number) their publisher has taken before, as a set, and notes the new numbers: one
-multirange a producer, so that contiguous numbers cost nothing and gaps and any order are right (a high-water mark would
-lose good events)';
+'Drops events whose (producer, number) their publisher has used before, and records the new numbers as one multirange a
+producer: contiguous numbers cost nothing, and gaps and any order are handled correctly (a high-water mark would lose
+good events)';
 
 create or replace function pgps.dispatch(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -420,8 +424,8 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
-    -- What it calls and what is its own has no settings attached: they are those of this function, and to set them
-    -- again took as long as some of it does.
+    -- The functions that run for each batch have no SET clauses: they run with the settings of this function, since
+    -- setting them again took as long as some of the work.
     v_cap integer := coalesce(dispatch.max_events,
         (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events'));
     v_events bigint;
@@ -447,7 +451,7 @@ begin
         exit when v_events < 0;
         v_total := v_total + v_events;
         exit when dispatch.max_events is not null and v_total > 0;
-        -- Not for as long as events keep coming: what had been committed when the call began.
+        -- Ends with what had been committed when the call began, even if more events keep coming.
         v_last := pgps_internal.last_batch();
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
@@ -462,10 +466,10 @@ end
 $$;
 comment on function pgps.dispatch(integer) is
 'Matches what has been committed and fills the out queues (paper, section 4.8); returns how many events. max_events:
-about how many at most, never splitting a transaction; of transactions that published side by side it takes fewer, since
-what counts is how far their event ids reach; null = all that wait. Then asks the filters that read more than the event
-(pgps.lanes), unless another session is at it or they are slow. Waits for another dispatcher''s transaction; committed
-as a whole, so a crash re-does it exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
+about how many at most, never splitting a transaction; null = all that wait. Of transactions that published at the same
+time fewer are taken, since what counts is the span of their event ids. Then evaluates the filters that read more than
+the event (pgps.lanes), unless another session does so or they are slow. Waits for another dispatcher''s transaction.
+Committed as a whole, so after a crash it is repeated exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch(integer) from public;

@@ -1,5 +1,5 @@
--- Of the ledgers of dispatch, what outlives its segment: numbers of producers, and totals of event types. Locks: see
--- log/reclaim.sql.
+-- What outlives its segment in the ledgers of dispatch: the numbers of producers, and the totals of event types.
+-- Locks: see log/reclaim.sql.
 -- Writes: batch_type, producer.
 
 create or replace function pgps_internal.carry_over_producers(segment regclass, newest bigint) returns void
@@ -21,8 +21,8 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_producers(regclass, bigint) is
-'Before a segment of the numbers of producers is truncated: writes the newest of each producer anew, as of the newest
-batch';
+'Before a segment of producers'' numbers is truncated: writes the newest row of each producer again, under the number of
+the newest batch';
 
 create or replace function pgps_internal.carry_over_totals(segment regclass, newest bigint) returns void
 language plpgsql
@@ -39,7 +39,7 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_totals(regclass, bigint) is
-'Before a segment of what batches have of event types is truncated: writes the totals of each type anew, as of the
-newest batch';
+'Before a segment of what batches have of event types is truncated: writes the totals of each type again, under the
+number of the newest batch';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,6 +1,7 @@
--- Who dispatches, and how it and the waiting clients are woken. The leader is named in a row; whether it sleeps, a
--- sequence tells, which is read and set outside of transactions, and which no other role can set. Locks: share row
--- exclusive on the leader's table while it changes.
+-- Who dispatches, and how the dispatcher and the waiting clients are woken (decision 23). The leader is named in a row.
+-- Whether it sleeps is stored in a sequence, which is read and set outside of transactions, and which no other role can
+-- set.
+-- Locks: share row exclusive on the leader's table while it changes.
 -- Writes: leader.
 
 create or replace function pgps_internal.wake_members(classes bigint[]) returns bigint
@@ -10,8 +11,8 @@ declare
     v_woken bigint;
     v_sum text;
 begin
-    -- The same channel twice is sent once by the server. Of many subscriptions only those that have no channel of their
-    -- own, or are not active, are looked up.
+    -- The server sends the same channel once for a transaction. Of many subscriptions only those are looked up that
+    -- have no channel of their own or are not active.
     perform pg_notify(case when s.subscription_id is null then 'pgps_' || m.subscription_id else 'pgps_internal' end,
         '')
     from unnest(wake_members.classes) c
@@ -20,14 +21,16 @@ begin
         and (s.callback is not null or s.state <> 'active')
     where s.subscription_id is null or s.state = 'active';
     get diagnostics v_woken = row_count;
-    -- A text that is only added to: what somebody else has put there is nothing to stumble over.
+    -- The setting is a text that is only appended to, so that a value which somebody else has put there causes no
+    -- error.
     v_sum := set_config('pgps.woken', concat_ws('+', nullif(current_setting('pgps.woken', true), ''), v_woken), true);
     return v_woken;
 end
 $$;
 comment on function pgps_internal.wake_members(bigint[]) is
-'One NOTIFY for each subscription whose class has something in a batch, one for all internal ones; the setting
-pgps.woken tells the worker, until the transaction ends, how many there are of both, a sum for each event type';
+'Sends one NOTIFY for each subscription whose class has something in a batch, and one for all internal ones. Until the
+transaction ends, the setting pgps.woken tells the worker how many subscriptions of both kinds there are, as a sum with
+a term for each event type';
 
 create or replace function pgps_internal.say_asleep() returns void
 language plpgsql
@@ -38,7 +41,7 @@ begin
 end
 $$;
 comment on function pgps_internal.say_asleep() is
-'Tells publishers, at once, to wake the dispatcher: true for some seconds';
+'Tells publishers, effective at once, to wake the dispatcher; they believe it for some seconds';
 
 create or replace function pgps_internal.leads() returns boolean
 language plpgsql stable
@@ -63,7 +66,8 @@ declare
     v_is_me boolean;
     v_lives boolean;
 begin
-    -- At first without the lock. With it the first word on who lives may be out of date.
+    -- The first round looks without the lock. The second looks again with it, since the leader may have changed in
+    -- between.
     for v_round in 1..2 loop
         select l.* into v_leader from pgps_internal.leader l;
         select coalesce(bool_or(a.pid = pg_backend_pid()), false), count(*) > 0 into v_is_me, v_lives
@@ -92,9 +96,9 @@ begin
 end
 $$;
 comment on function pgps.try_lead(integer) is
-'Makes this session the leader if there is none that lives; true while it is, until it ends. To be called again every
-second while the leader sleeps, so that publishers go on waking it. bell: the process of another session of the
-leader''s, which calls pgps.await_ring.';
+'Makes this session the leader unless another one is alive; true while it is the leader, until it ends. To be called
+again every second while the leader sleeps, so that publishers go on waking it. bell: the process of another session of
+the leader''s, which calls pgps.await_ring.';
 
 create or replace function pgps.stay_awake() returns boolean
 language plpgsql security definer
@@ -109,7 +113,7 @@ begin
 end
 $$;
 comment on function pgps.stay_awake() is
-'Tells publishers, at once, that they need not wake the leader; false in a session that does not lead';
+'Tells publishers, effective at once, that they need not wake the leader; false in a session that does not lead';
 
 create or replace function pgps.fall_asleep() returns pg_snapshot
 language plpgsql security definer
@@ -123,30 +127,31 @@ begin
 end
 $$;
 comment on function pgps.fall_asleep() is
-'Tells publishers to wake the leader again and returns who was still running then: until these have ended, a commit may
-come unannounced';
+'Tells publishers to wake the leader again, and returns a snapshot of the transactions that were still running then:
+until they have ended, a commit may come without waking anybody';
 
 create or replace function pgps.is_told_awake() returns boolean
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$ select coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass) = 0, false) $$;
 comment on function pgps.is_told_awake() is
-'True when publishers take the leader to be awake: it said so, or was rung. One that sleeps nevertheless has missed
-it.';
+'True when publishers take the leader to be awake: it said so, or was rung. A leader that sleeps nevertheless has missed
+the ring.';
 
 create or replace function pgps._ring() returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Anybody can call it: only where publishers ring, and while the leader sleeps, may it say that nobody need wake
-    -- it.
+    -- Everybody can call this, and it tells publishers that nobody need wake the leader: it does so only where
+    -- publishers ring, and while the leader sleeps.
     if current_setting('max_prepared_transactions') = '0'
         or coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then
         return false;
     end if;
-    -- Outside of this transaction, which may be prepared and then must not NOTIFY. Others need not ring as well;
-    -- counted first: who is just about to wait sees it.
+    -- Sequences are set outside of this transaction, which may be prepared and therefore must not NOTIFY. wake_seq
+    -- keeps others from ringing as well. The ring is counted before the signal, so that a session that is about to wait
+    -- sees it.
     perform setval('pgps_internal.wake_seq', 0), nextval('pgps_internal.ring_seq');
     perform pg_cancel_backend(l.bell_pid)
     from pgps_internal.leader l join pg_stat_get_activity(l.bell_pid) a on a.pid = l.bell_pid
@@ -155,7 +160,7 @@ begin
 end
 $$;
 comment on function pgps._ring() is
-'Wakes the dispatcher now, before the caller commits: it looks until all that run now have ended';
+'Wakes the dispatcher now, before the caller commits: it looks until all transactions that run now have ended';
 
 create or replace function pgps.await_ring(heard bigint) returns bigint
 language plpgsql security definer
@@ -164,7 +169,7 @@ as $$
 begin
     begin
         if coalesce(pg_sequence_last_value('pgps_internal.ring_seq'::regclass), 0) <= await_ring.heard then
-            -- Not longer: the oldest snapshot of the database is that of whoever waits.
+            -- No longer than that, since whoever waits holds back the oldest snapshot of the database.
             perform pg_sleep(1);
         end if;
     exception when query_canceled then
@@ -182,7 +187,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- As the rule of an endpoint does, see pgps_internal.publication.
+    -- The same condition as in the rule of an endpoint, see pgps_internal.publication.
     if pg_sequence_last_value('pgps_internal.wake_seq'::regclass) > date_part('epoch', clock_timestamp()) - 5 then
         if current_setting('max_prepared_transactions') = '0' then
             perform pg_notify('pgps_dispatch', '');
@@ -193,13 +198,14 @@ begin
 end
 $$;
 comment on function pgps_internal.wake_dispatcher() is
-'Wakes the dispatcher, if it sleeps, for what this transaction publishes other than by an endpoint';
+'Wakes the dispatcher, if it sleeps, for what this transaction publishes by other ways than an endpoint';
 
 create or replace function pgps.all_ended(since pg_snapshot) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_ended.since) $$;
-comment on function pgps.all_ended(pg_snapshot) is 'True when every transaction that ran at that snapshot has ended';
+comment on function pgps.all_ended(pg_snapshot) is
+'True when every transaction that ran when the snapshot was taken has ended';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(),

@@ -1,4 +1,4 @@
--- Generated: pgps_internal.cut_<type>, which events of some transactions are in some ranges of a log. Called by
+-- Generated: pgps_internal.cut_<type>, which finds the events of given transactions in given ranges of a log. Called by
 -- dispatch.sql.
 -- Writes: nothing.
 
@@ -6,7 +6,7 @@ create or replace function pgps_internal.write_cut(names jsonb) returns pgps_int
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- With the settings of who calls it.
+    -- No SET clauses: it runs with the caller's settings.
     select pgps_internal.write_function('pgps_internal.cut_{type_id}',
         $head$(pgps_xids xid8[], pgps_ranges int8multirange) returns pgps_internal.taken
         language plpgsql stable$head$, $body$
@@ -24,7 +24,7 @@ as $write$
                     and (l.event_id / 65536) % 4 in ((v_lower / 65536) % 4, (v_upper / 65536) % 4);
                 return v_cut;
             end if;
-            -- Mostly all numbers there are theirs.
+            -- Common case: every id in the ranges belongs to these transactions.
             select count(*), coalesce(bool_or(l.numbered), false) into v_cut.events, v_cut.numbered
             from (select lower(r) as lo, upper(r) as hi from unnest(pgps_ranges) r) r
             cross join lateral (select x.xid, x._producer is not null as numbered from {log} x
@@ -51,6 +51,6 @@ as $write$
         end$body$, write_cut.names)
 $write$;
 comment on function pgps_internal.write_cut(jsonb) is
-'Writes pgps_internal.cut_<type>: the events of transactions in ranges of the log';
+'Writes pgps_internal.cut_<type>, which finds the events of transactions in ranges of the log';
 
 revoke all on all functions in schema pgps_internal from public;

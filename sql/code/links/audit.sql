@@ -1,29 +1,30 @@
--- The audit: what an origin has published, and a neighbour has sent, is compared with what came. See
--- docs/decisions/0026-the-audit.md. Each item says how many events it has, and is counted when it is taken. Now and
--- then an origin says how many events of each type it has published in all, and up to which of its batches; that goes
--- from broker to broker behind the events it is about, and whoever wants every event of the type compares it with what
--- came. Locks: none beside those of who sends, who has the turn of routes, and of who receives.
+-- The audit: compares what an origin published, and what a neighbour sent, with what arrived (decision 26). Each item
+-- states how many events it has, and they are counted when it is taken. At most every link_report_interval an origin
+-- states its totals: how many events of each type it has published in all, and up to which of its batches. Totals
+-- travel from broker to broker behind the events they cover, and every broker that wants all events of the type
+-- compares them with what arrived.
+-- Locks: none beside those of sessions that send, which have the turn of routes, and of sessions that receive.
 -- Writes: audit_finding, audit_point, audit_told, audited, shipment.
 
 create or replace function pgps_internal.place_hash(batch_id bigint) returns numeric
 language sql immutable
 as $$ select (hashint8extended(place_hash.batch_id, 0) & 1152921504606846975)::numeric $$;
 comment on function pgps_internal.place_hash(bigint) is
-'A number of 60 bits for a batch. Summed up over events, modulo 2^60, it is a digest of how many events each batch has,
-in whatever parts they came';
+'A 60-bit hash of a batch number. Its sum over events, modulo 2^60, is a digest of how many events each batch has, in
+whatever parts they came';
 
 create or replace function pgps_internal.is_sampled(batch_id bigint, events bigint) returns boolean
 language sql immutable
 as $$ select is_sampled.events <= 32 or hashint8extended(is_sampled.batch_id, 1) % 16 = 0 $$;
 comment on function pgps_internal.is_sampled(bigint, bigint) is
-'True for batches whose contents are compared: the small ones, and one in sixteen of the others, the same ones at every
+'True for batches whose contents are compared: small ones, and one in sixteen of the others; the same batches at every
 broker';
 
 create or replace function pgps_internal.audits(event_type pgps_internal.event_type) returns boolean
 language sql immutable
 as $$ select (audits.event_type).reliability = 'guaranteed' and (audits.event_type).persistent $$;
 comment on function pgps_internal.audits(pgps_internal.event_type) is
-'True for types of which no event may be lost: of the others a crash may take some';
+'True for event types of which no event may be lost (guaranteed and persistent); a crash may lose events of the others';
 
 create or replace function pgps_internal.shape_of(event_type pgps_internal.event_type) returns text
 language sql stable
@@ -34,7 +35,8 @@ as $$
     from pg_attribute a where a.attrelid = (shape_of.event_type).endpoint and a.attnum > 0 and not a.attisdropped
 $$;
 comment on function pgps_internal.shape_of(pgps_internal.event_type) is
-'The attributes of a type, for comparison; null when the text of its events means nothing elsewhere';
+'A digest of an event type''s attributes, for comparison; null when the text of its events may not mean the same at
+another broker';
 
 create or replace function pgps_internal.contents(
     event_type pgps_internal.event_type, ids int8multirange, out events bigint, out digest bigint
@@ -45,7 +47,7 @@ set search_path = pg_catalog, pg_temp set datestyle = 'ISO, '
 set bytea_output = hex set lc_monetary = 'C' set xmloption = content
 as $$
 begin
-    -- As they travel in small batches: the same text at every broker.
+    -- The text of a row as it travels in small batches, because that is the same at every broker.
     execute format('select count(*), coalesce(bit_xor(hashtextextended(l.pgps_row collate "C", 0)), 0)
         from unnest($1) w(pgps_ids) cross join lateral (select row(coalesce(x.pgps_origin_event, x.event_id)%s)::text '
             'as pgps_row from %s x
@@ -57,8 +59,8 @@ begin
 end
 $$;
 comment on function pgps_internal.contents(pgps_internal.event_type, int8multirange) is
-'How many of these events are in a log, and a digest of their numbers at the origin and their attributes, in whatever
-order';
+'How many of these events are in a log, and a digest of their ids at the origin and their attributes, in whatever order
+they are';
 
 create or replace function pgps_internal.is_truncated(type_id integer, ids int8multirange) returns boolean
 language sql stable
@@ -68,7 +70,7 @@ as $$
         and t.event_id >= lower(is_truncated.ids))
 $$;
 comment on function pgps_internal.is_truncated(integer, int8multirange) is
-'True when some of these events may have gone with their segment';
+'True when some of these events may have been truncated with their segment';
 
 create or replace function pgps_internal.note_difference(
     kind text, what text, neighbour text, origin_id integer, type_id integer, after_batch bigint, upto bigint,
@@ -92,7 +94,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_difference(text, text, text, integer, integer, bigint, bigint, bigint, bigint) is
-'Notes that what was said and what is here differ, for the alarm; nothing is held up by it';
+'Records, and warns, that what was stated differs from what is here; nothing is held up by it';
 
 create or replace function pgps_internal.tally_item(
     neighbour pgps_internal.neighbour, origin_id integer, item jsonb, slices jsonb, type_id integer, came bigint
@@ -105,7 +107,8 @@ declare
     v_type integer := tally_item.type_id;
 begin
     if v_said <> coalesce(tally_item.came, 0) then
-        -- When nothing came at all, nobody knows of which type: the first that the neighbour is asked for.
+        -- If no event came, or events of several types: the finding is for a type of the item's events, else for some
+        -- type that the neighbour is asked for.
         v_type := coalesce(v_type,
             (select (s.value ->> 'type_id')::integer from jsonb_array_elements(tally_item.slices) s
                 where s.value -> 'lseq' = tally_item.item -> 'lseq' limit 1),
@@ -128,8 +131,8 @@ begin
 end
 $$;
 comment on function pgps_internal.tally_item(pgps_internal.neighbour, integer, jsonb, jsonb, integer, bigint) is
-'How many events of each type came with an item, compared with how many the neighbour says it sent. type_id: null when
-of several types';
+'How many events of each type came with an item; records a finding when the neighbour states another number. type_id:
+null unless all events are of one type';
 
 create or replace function pgps_internal.excuse(origin_id integer, batch_id bigint, type_id integer = null) returns void
 language plpgsql
@@ -142,8 +145,8 @@ begin
 end
 $$;
 comment on function pgps_internal.excuse(integer, bigint, integer) is
-'What was said of an origin''s events before a batch is compared no more, here and at brokers behind this one: some went
-with notice. type_id: null = all';
+'Excludes an origin''s events up to a batch from the comparison, here and at brokers behind this one, because some are
+missing for a known reason. type_id: null = all';
 
 create or replace function pgps_internal.own_events(after bigint, upto bigint)
 returns table (type_id integer, first_batch bigint, events bigint, places numeric, sampled bigint, ids int8multirange)
@@ -151,7 +154,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with own as materialized (
-        -- A batch has, besides its own events, those that came from elsewhere.
+        -- A batch also contains events received from other origins, which are not counted here.
         select b.batch_id, b.type_id,
             b.ids - coalesce((select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
             where a.hi >= lower(b.ids) and a.lo < upper(b.ids) and a.ids && b.ids), '{}') as ids
@@ -170,8 +173,8 @@ as $$
     from counted c group by c.type_id
 $$;
 comment on function pgps_internal.own_events(bigint, bigint) is
-'What of some batches was published here, by event type: how many events, the sum over their batches, and of those whose
-contents are compared how many and which';
+'The events of some batches that were published here, by event type: how many, the sum of place_hash over them, and how
+many and which of them are in batches whose contents are compared';
 
 create or replace function pgps_internal.count_own(packed bigint) returns void
 language plpgsql
@@ -192,7 +195,7 @@ begin
             or v_last.audited_at > pgps_internal.clock() - pgps_internal.setting('link_report_interval')::interval then
         return;
     elsif (select min(b.batch_id) from pgps_internal.batch b) > v_last.batch_id + 1 then
-        -- Nobody counted them before they were reclaimed.
+        -- Batches were reclaimed before they were counted.
         perform pgps_internal.excuse(v_origin, count_own.packed);
     else
         for v_own in
@@ -207,7 +210,8 @@ begin
                     v_last.batch_id,
                     count_own.packed, v_own.sampled, v_found.events);
             end if;
-            -- Of a type made anew nothing goes on from before: not even from the batch that is compared from.
+            -- A type without a row may have been dropped and created again, so it is compared from its first batch on,
+            -- not from where the last count ended.
             insert into pgps_internal.audit_point as p (origin_id, type_id, events, places, contents, shape, since,
                 contents_since)
             values (v_origin, v_own.type_id, v_own.events, mod(v_own.places, 1152921504606846976),
@@ -227,7 +231,7 @@ begin
 end
 $$;
 comment on function pgps_internal.count_own(bigint) is
-'Adds what was published here up to a batch to what this broker says of itself; at most every link_report_interval';
+'Adds what was published here up to a batch to this broker''s totals; at most every link_report_interval';
 
 create or replace function pgps_internal.points_for(neighbour pgps_internal.neighbour, packed bigint)
 returns table (origin_id integer, type_id integer, attachment integer, batch_id bigint, name text, value jsonb,
@@ -239,7 +243,7 @@ as $$
 begin
     return query
     with live as materialized (
-        -- Origins of which the neighbour has been sent all that is spoken of.
+        -- Origins of which the neighbour has been sent everything that the totals cover.
         select a.origin_id, a.attachment, s.batch_id
         from pgps_internal.attached a join pgps_internal.origin o using (origin_id) join pgps_internal.audited s
             using (origin_id)
@@ -248,8 +252,8 @@ begin
             else pgps_internal.sent((points_for.neighbour).neighbour_id, a.origin_id, a.attachment) >= s.batch_id end
     ),
     wanted as materialized (
-        -- What hides events from a neighbour makes what it gets less than what was published; a grant or revoke shows
-        -- in the catalogue.
+        -- A policy or a missing privilege hides events from the neighbour, so it is told no total. A grant or revoke
+        -- changes xmin.
         select distinct t.type_id, t.name, case
             when has_table_privilege((points_for.neighbour).role::oid, t.endpoint, 'select') and not t.has_policy
             then (select c.xmin::text from pg_class c where c.oid = t.endpoint) end as rights
@@ -283,8 +287,8 @@ begin
 end
 $$;
 comment on function pgps_internal.points_for(pgps_internal.neighbour, bigint) is
-'What a neighbour that wants every event of a type is to be told of how many an origin has published; null: nothing can
-be said any more';
+'The totals of origins that a neighbour is to be told, for event types of which it wants every event; value null: the
+total cannot be stated any more';
 
 create or replace function pgps_internal.tell_audit(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
@@ -320,7 +324,6 @@ begin
 end
 $$;
 comment on function pgps_internal.tell_audit(pgps_internal.neighbour, bigint) is
-'Tells a neighbour how many events origins have published, behind the events themselves; at most every
-link_report_interval';
+'Tells a neighbour the totals of origins, behind the events they cover; at most every link_report_interval';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- The audit, where it is heard: what came is compared with what its origin says that it has published. See audit.sql.
--- Locks: the turns of the origins it is about; what is said is kept in rows that only they who hear it change.
+-- The audit at the receiver: compares what came with the totals that its origin states. See audit.sql.
+-- Locks: the turns of the origins it is about; totals are in rows that only sessions which receive them change.
 -- Writes: audit_hop, audit_point, audited.
 
 create or replace function pgps_internal.came(origin_id integer, after bigint, upto bigint, behind bigint)
@@ -8,7 +8,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with item as materialized (
-        -- An item may have come in two parts: what this broker wanted, and what it fetched for others.
+        -- An item may have come in two parts: what this broker wanted, and what it fetched again for its children.
         select y.type_id, a.upto, sum(y.events)::bigint as events,
             pgps_internal.is_sampled(a.upto, sum(y.events)::bigint) as is_sampled
         from pgps_internal.arrival a cross join unnest(a.tallies) y
@@ -25,8 +25,8 @@ as $$
     from item i group by i.type_id
 $$;
 comment on function pgps_internal.came(integer, bigint, bigint, bigint) is
-'What came of an origin''s batches behind a row of the ledger, by event type, as pgps_internal.own_events says it of
-this broker''s own';
+'What came of some batches of an origin, in rows of the ledger of arrivals behind a given one, by event type; the
+columns mean what they mean in pgps_internal.own_events';
 
 create or replace function pgps_internal.hear_audit(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -48,7 +48,7 @@ begin
     if v_origin is null or v_upto < v_last.batch_id or not pgps_internal.setting('audit')::boolean then
         return;
     end if;
-    -- What came before this broker counted is not compared, nor what is known to be gone.
+    -- Not compared: items that came before this broker counted, and batches in a known gap.
     v_is_known := v_last.origin_id is not null and not exists (select from pgps_internal.arrival a
             where a.origin_id = v_origin and a.arrival_id > v_last.arrival_id and a.upto > v_last.batch_id
                 and a.upto <= v_upto
@@ -86,8 +86,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_audit(pgps_internal.neighbour, jsonb) is
-'The parent for an origin says how many events that has published: compared with what came, where every event of a type
-is wanted';
+'Handles the totals of an origin, sent by the parent for it: compares them with what came, for event types of which
+every event is wanted';
 
 create or replace function pgps_internal.point_said(point pgps_internal.audit_point) returns jsonb
 language sql immutable
@@ -99,7 +99,7 @@ as $$
             (point_said.point).since)
 $$;
 comment on function pgps_internal.point_said(pgps_internal.audit_point) is
-'What an origin said last, as it travels: it is not said again while it stays so';
+'The total that an origin stated last, as it travels: a total that has not changed is not sent again';
 
 create or replace function pgps_internal.compare_point(
     neighbour text, event_type pgps_internal.event_type, origin_id integer, point pgps_internal.audit_point, said jsonb,
@@ -118,7 +118,7 @@ declare
     v_known bigint := compare_point.upto;
 begin
     if compare_point.said is null then
-        -- Somewhere on the way nobody can say it any more.
+        -- A broker on the path cannot state the total any more.
         delete from pgps_internal.audit_point p where p.origin_id = compare_point.origin_id and p.type_id = v_type;
         return;
     elsif compare_point.is_compared then
@@ -164,8 +164,8 @@ $$;
 comment on function pgps_internal.compare_point(text, pgps_internal.event_type, integer, pgps_internal.audit_point,
     jsonb, bigint, bigint, bigint, numeric, bigint,
     int8multirange, boolean) is
-'Compares what came of a type between two batches of an origin with what the origin says, and keeps what it says. said:
-null when that is known no more';
+'Compares what came of a type between two batches of an origin with the total that the origin states, and keeps that
+total. said: null when it is not known any more';
 
 create or replace function pgps_internal.carry_over_audit(segment regclass) returns void
 language plpgsql
@@ -179,7 +179,7 @@ begin
         group by a.neighbour_id, a.origin_id, y.type_id
         on conflict on constraint audit_hop_pkey do update set events = h.events + excluded.events',
             carry_over_audit.segment);
-    -- What goes before it was compared, because nothing was said of it for long, cannot be compared any more.
+    -- Rows that go before they were compared, because no total came for long, cannot be compared any more.
     execute format('update pgps_internal.audit_point p set here_since = greatest(p.here_since, x.upto)
         from (select a.origin_id, y.type_id, max(a.upto) as upto from %s a cross join unnest(a.tallies) y group by '
             'a.origin_id, y.type_id) x
@@ -188,6 +188,6 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_audit(regclass) is
-'Before a segment of the ledger of arrivals is truncated: adds what it has up';
+'Before a segment of the ledger of arrivals is truncated: adds its counts to audit_hop';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -9,11 +9,11 @@ from pgps_internal.audit_finding f join pgps_internal.origin o using (origin_id)
     using (type_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.audit_findings is
-'Where events were lost, repeated or altered in silence, for pgps_admin and pgps_worker, until pgps.dismiss_findings.
-kind: hop (a neighbour says that it sent more or fewer than came), end (the origin says that it has published others
-than came here), here (events in the ledgers of this broker are not in its log); what: count, places (as many, but of
-other batches) or contents; batches: those of the origin; there, here: events of the windows that differed, last from
-found_at to last_found_at';
+'Where events were lost, repeated or altered without notice, for pgps_admin and pgps_worker, until
+pgps.dismiss_findings. kind: hop (a neighbour states that it sent more or fewer than came), end (the origin states that
+it has published others than came here), here (events in the ledgers of this broker are not in its log). what: count,
+places (the same number, but of other batches) or contents. after_batch, upto_batch: batches of the origin.
+events_there, events_here: events of the windows that differed. windows: how many did, from found_at to last_found_at';
 grant select on pgps.audit_findings to public;
 
 create or replace function pgps_internal.audit_rows() returns table (
@@ -60,7 +60,8 @@ as $$
     join pgps_internal.origin o on o.origin_id = coalesce(r.origin_id, f.origin_id)
     join pgps_internal.event_type t on t.type_id = coalesce(r.type_id, f.type_id)
 $$;
-comment on function pgps_internal.audit_rows() is 'See pgps.audit; finding: in what they differ';
+comment on function pgps_internal.audit_rows() is
+'The rows of pgps.audit; finding: in what the two sides differ, null if they do not';
 
 create or replace function pgps_internal.do_audit(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -103,15 +104,15 @@ begin atomic
         events_here bigint, digest_equal boolean, verdict text, hint text);
 end;
 comment on function pgps.audit() is
-'Compares what was sent with what arrived, what differs first. kind: hop = what the neighbour says that it sent of an
-origin''s events, under the filters that it was sent, and what came; end = what the origin says that it has published of
-a type, and what came here, by whichever way, where every event is wanted; here = what this broker says of its own.
-events_there, events_here: counted since the audit began, of end what has been compared. digest_equal: also of the
-batches they were in, and of the contents of small batches and of one in sixteen of the others; null = not yet compared.
-verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin says it every
-link_report_interval, and the setting audit turns it off. Types that are not guaranteed, or not persistent, and events
-that a policy hides, are not compared end to end; explicit gaps and refused events are no difference. Needs pgps_worker
-or pgps_admin. Errors: 42501.';
+'Compares what was sent with what arrived; rows that differ come first. kind: hop = what the neighbour states that it
+sent of an origin''s events, under the filters that it was sent, and what came; end = what the origin states that it has
+published of a type, and what came here, by whichever path, where every event is wanted; here = what the ledgers of this
+broker have, and what its log has. events_there, events_here: counted since the audit began; for end, only what has been
+compared. digest_equal: whether numbers, batches, and the contents of small batches and of one in sixteen of the others
+agree; null = not yet compared. verdict: complete, not yet compared, differs (until pgps.dismiss_findings). An origin
+states its totals every link_report_interval; the setting audit turns the audit off. Types that are not guaranteed, or
+not persistent, and events that a policy hides, are not compared end to end; explicit gaps and refused events are no
+difference. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.do_dismiss_findings(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -139,8 +140,8 @@ begin atomic
     select pgps._call('dismiss_findings', jsonb_build_object('finding_id', dismiss_findings.finding_id))::bigint;
 end;
 comment on function pgps.dismiss_findings(bigint) is
-'Ends the alarm of a finding in pgps.audit_findings, null = of all; returns how many. What is found from then on is a
-new one. Needs pgps_admin. Errors: 42501, 42704.';
+'Deletes a finding from pgps.audit_findings, which ends its alarm; null = all. Returns how many. What is found from then
+on is a new finding. Needs pgps_admin. Errors: 42501, 42704.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.audit(), pgps.dismiss_findings(bigint) to public;

@@ -1,5 +1,6 @@
--- What links COPY: out of a view of what a session has to send, and into a segment of the log, or, the long way, a
--- staging table. See docs/decisions/0014-link-speed.md. Locks: row exclusive on the segment.
+-- COPY in links: out of a view of what a session has to send, and into a segment of the log or, when that cannot be,
+-- into a staging table (decision 14).
+-- Locks: row exclusive on the segment.
 -- Writes: by name: the log of a type (COPY).
 
 create or replace function pgps._sender() returns integer
@@ -17,7 +18,8 @@ declare
     v_neighbour pgps_internal.neighbour := pgps_internal.linked('receive');
     v_type pgps_internal.event_type;
 begin
-    -- Once a COPY that names the segment; what is published comes through the log, and not here.
+    -- Runs once for each COPY that names the segment. Publishers insert into the log as a whole, which does not fire
+    -- this trigger.
     select t.* into v_type from pgps_internal.event_type t where t.type_id = tg_argv[0]::integer;
     if coalesce(current_setting('pgps.link_base', true), '') = '' then
         raise exception 'no batch has begun that would go straight into event type "%"', v_type.name
@@ -28,7 +30,7 @@ begin
 end
 $$;
 comment on function pgps_internal.only_received() is
-'Lets nobody insert into a segment of a log but a session that receives from a neighbour who may publish the type';
+'Trigger on a segment of a log: raises unless the session receives from a neighbour who may publish the type';
 
 create or replace function pgps_internal.received_type(neighbour pgps_internal.neighbour, wire jsonb)
 returns pgps_internal.event_type
@@ -40,7 +42,7 @@ declare
     v_difference text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = received_type.wire ->> 'name';
-    -- Mostly they are the same to the letter, which is found out sooner.
+    -- Common case: the attributes are equal, and comparing these texts is faster.
     v_difference := case when v_type.type_id is null then 'there is none here'
         when pgps_internal.wire_columns(v_type.endpoint) = received_type.wire -> 'attributes' then null
         else pgps_internal.difference(v_type, received_type.wire, (received_type.neighbour).name) end;
@@ -55,16 +57,16 @@ begin
 end
 $$;
 comment on function pgps_internal.received_type(pgps_internal.neighbour, jsonb) is
-'The event type here of what travels; 55000 when it is another one, 42501 when the neighbour''s role may not publish
-it';
+'The event type here that a neighbour describes; 55000 when the two differ, 42501 when the neighbour''s role may not
+publish it';
 
 create or replace function pgps_internal.is_plain(neighbour pgps_internal.neighbour, batch jsonb) returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- One type, in binary, and nothing that take_item could refuse: the locks of its origins are held, so nothing moves
-    -- meanwhile.
+    -- One event type, all in binary, and no item that take_item could refuse. The locks of the origins are held, so the
+    -- answer stays true.
     if jsonb_array_length(is_plain.batch -> 'types') <> 1
         or is_plain.batch @? '$.types[0].attributes[*] ? (@.as_text == true)'
             or pgps_internal.count_runs(is_plain.batch #> '{types,0,runs}') > 40000 then
@@ -98,7 +100,7 @@ begin
 end
 $$;
 comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is
-'True when items are data, and counts, alone, and nothing of them that take_item could refuse';
+'True when a batch has only items (data, silence) and totals of the audit, and none that take_item could refuse';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text
 language plpgsql
@@ -110,8 +112,9 @@ declare
     v_last bigint := coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0);
     v_left bigint := 65536 - (v_last + 1) % 65536;
 begin
-    -- All into one segment, with room for what others publish meanwhile; should they publish more, the segment refuses
-    -- and the long way is taken. Numbers are given up by drawing them: nothing else is safe beside those who publish.
+    -- All events go into one segment, with room for the ids that others draw meanwhile. If they draw more, the segment
+    -- refuses the events, and the batch is received again by way of the staging table. Ids are skipped by drawing them:
+    -- nothing else is safe beside concurrent publishers.
     if v_left < v_events + v_events / 8 + 64 then
         perform count(nextval('pgps_internal.event_id_seq')) from generate_series(1, v_left);
         v_last := pg_sequence_last_value('pgps_internal.event_id_seq');
@@ -124,8 +127,8 @@ begin
 end
 $$;
 comment on function pgps_internal.open_segment(pgps_internal.neighbour, jsonb) is
-'The COPY by which events of a type come straight into the log, where they get their ids in order. Errors: 55000 another
-schema, 42501.';
+'The COPY statement that puts events of a type straight into the log, where they get their ids in order. Errors: 55000
+another schema, 42501.';
 
 create or replace function pgps_internal.copied(event_type pgps_internal.event_type, base bigint) returns text
 language sql stable
@@ -138,7 +141,8 @@ as $$
                 pg_sequence_last_value('pgps_internal.event_id_seq')) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is
-'Where what came by COPY in this transaction has its ids: the staging table, or the log behind base';
+'The relation that has the ids of the events that came by COPY in this transaction: the staging table, or, with base,
+the log behind that id';
 
 create or replace function pgps.link_rows(event_type text, after bigint, upto bigint, ordered boolean)
 returns setof record
@@ -159,9 +163,9 @@ end
 $$;
 comment on function pgps.link_rows(text, bigint, bigint, boolean) is
 'The events of one type in the items behind after up to upto, for COPY (…) TO STDOUT (FORMAT BINARY): number of the item
-(only if ordered), event id at the origin, attributes as pgps.link_next lists them; in the order of their origin, also
-where they came here in another. What was not rewound is in order in the view in schema pgps_link, and is read from
-there without being gathered. Needs pgps.link_open. Errors: 55000.';
+(only if ordered), event id at the origin, attributes as pgps.link_next lists them. They come in the order of their
+origin, also where they arrived here in another. What was not rewound is in that order in the view in schema pgps_link
+already, and is read from there without being collected first. Needs pgps.link_open. Errors: 55000.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) from public;

@@ -1,7 +1,8 @@
--- Links that are being dropped. Both sides say "drain" when they have another way for what has one, then, when they
--- have packed what was dispatched until they heard it, "drained"; who has sent and heard both, and is confirmed, may
--- forget the other. The side that connects forgets last: it finds out by connecting again when the other has gone
--- before it. Locks: the turn of routes, until the transaction ends.
+-- Links that are being dropped. Each side sends "drain" when every origin that has another path uses it, and "drained"
+-- when it has packed what was dispatched before it heard "drain". A side that has sent and heard both, and whose items
+-- are confirmed, may forget the other. The side that connects forgets last: if the other has gone before it, it learns
+-- so by connecting again.
+-- Locks: the turn of routes, until the transaction ends.
 -- Writes: link, neighbour, wanted.
 
 create or replace function pgps_internal.was_told(neighbour_id integer, kind text) returns boolean
@@ -21,7 +22,7 @@ create or replace function pgps_internal.last_words(
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Not before the new parents have answered: the old one is needed should one of them fail.
+    -- Not before the new parents have answered: the old one is still needed if one of them fails.
     select 'drain', '', '{}'::jsonb
     where not exists (select from pgps_internal.told t join pgps_internal.origin o on o.origin_id::text = t.key
         where t.neighbour_id = last_words.neighbour_id and t.kind = 'attach' and o.parent <> last_words.neighbour_id)
@@ -30,13 +31,13 @@ as $$
     where pgps_internal.was_told(last_words.neighbour_id, 'drain')
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = last_words.neighbour_id)
     union all
-    -- What has no other way still comes on this one.
+    -- Origins without another path still come by this link.
     select 'attach', o.origin_id::text,
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o join pgps_internal.told t on t.kind = 'attach' and t.key = o.origin_id::text
     where t.neighbour_id = last_words.neighbour_id and o.parent = last_words.neighbour_id
 $$;
-comment on function pgps_internal.last_words(integer) is 'What a neighbour should know whose link is being dropped';
+comment on function pgps_internal.last_words(integer) is 'What a neighbour whose link is being dropped should know';
 
 create or replace function pgps_internal.hear_drain(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -46,7 +47,7 @@ declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
 begin
     update pgps_internal.neighbour n set is_draining = true where n.neighbour_id = (hear_drain.neighbour).neighbour_id;
-    -- All filters at once, so that up to one batch all is sent, and nothing is said of what comes behind it.
+    -- All filters end at the same batch: everything up to it is sent, and nothing is said of what comes behind it.
     update pgps_internal.wanted w
     set gone_batch = coalesce(v_last.batch_id, 0) + case
         when exists (select from pgps_internal.waiting(v_last, pg_current_snapshot())) then 1 else 0 end
@@ -54,7 +55,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_drain(pgps_internal.neighbour) is
-'A neighbour drops the link: what has been published until now is sent, and this side, too, takes other ways';
+'Handles "drain": the neighbour drops the link. What has been published until now is sent, and this side, too, takes
+other paths';
 
 create or replace function pgps_internal.is_drained(neighbour pgps_internal.neighbour) returns boolean
 language plpgsql stable
@@ -67,15 +69,15 @@ begin
         and pgps_internal.was_told(v_id, 'drained')
         and (pgps_internal.position_of((is_drained.neighbour).subscription_id)).received_event
             >= pgps_internal.last_sent(v_id)
-        -- Dispatched, so that it is packed for others before they hear that the way is gone.
+        -- All that came from it is dispatched, and so packed for other neighbours before they hear that this path is
+        -- gone.
         and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
             join pgps_internal.arrival a on a.hi >= w.lo and a.lo <= w.hi
             where w.origin_id is not null and a.neighbour_id = v_id);
 end
 $$;
 comment on function pgps_internal.is_drained(pgps_internal.neighbour) is
-'True when all is sent to a neighbour whose link is being dropped, and confirmed, and all that came from it is
-dispatched';
+'True when, for a link that is being dropped, everything is sent and confirmed, and everything that came is dispatched';
 
 create or replace function pgps_internal.do_link_close(caller name, args jsonb) returns void
 language plpgsql
@@ -115,8 +117,8 @@ begin atomic
 end;
 comment on function pgps.link_close(boolean) is
 'Removes a drained link, in the session that sends: what is known of the neighbour, and the definition if it was dropped
-here. First at the other broker, last at the one that connects. gone: the other broker knows nothing of the link any
-more; needs pgps_worker. Needs pgps.link_open. Errors: 55000 not open, not drained; 42501.';
+here. To be called first at the other broker, and last at the one that connects. gone: the other broker knows nothing of
+the link any more; needs pgps_worker. Needs pgps.link_open. Errors: 55000 not open, not drained; 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_close(boolean) from public;

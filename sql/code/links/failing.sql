@@ -1,5 +1,5 @@
--- Filters that neighbours have sent, and that raise here: a neighbour asks its whole filter itself, so it gets what
--- this broker cannot decide.
+-- Filters of neighbours that raise here: a neighbour asks its whole filter itself, so it is sent what this broker
+-- cannot decide.
 -- Locks: none.
 -- Writes: delivery, member, wanted.
 
@@ -9,7 +9,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A weaker filter is always right: the neighbour asks its whole filter itself, and has the exception if that
+    -- Sending too much is always correct: the neighbour asks its whole filter itself, and has the exception if that
     -- raises there, too.
     if not exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
             where m.class_id = (forward_unmatched.class).class_id) then
@@ -18,7 +18,7 @@ begin
     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, event_ids)
     values (forward_unmatched.batch_id, (forward_unmatched.class).class_id, (forward_unmatched.class).type_id, 1,
         array[forward_unmatched.event_id]);
-    -- Who shares the class here has its exception.
+    -- Local subscriptions of the class have an exception for the event instead.
     update pgps_internal.member m set skip = m.skip + int8multirange(int8range(forward_unmatched.event_id,
         forward_unmatched.event_id, '[]'))
     from pgps_internal.subscription s
@@ -51,7 +51,7 @@ begin
     on conflict do nothing;
     update pgps_internal.wanted w set class_id = v_class where w.neighbour_id = any (v_neighbours)
         and w.class_id = (widen.class).class_id;
-    -- The batch that is being matched, if any: other classes without a filter have theirs already.
+    -- Deliveries for the batch that is being matched, if any: its classes without a filter have been matched already.
     insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
     select b.batch_id, v_class, b.type_id, pgps_internal.count_ids(v.ids), v.ids
     from pgps_internal.batch_type b cross join lateral pgps_internal.visible(v_type, (widen.class).owner, b.ids) v(ids)

@@ -1,5 +1,6 @@
--- The horizon when paths change: what a new child lacks comes from the log, or, when it is not there, from further up.
--- Rules 2 to 4 in docs/internals/links.md. Locks: those of routes.
+-- The horizon when paths change: what a new child lacks is sent from the log here or, when it is not there, fetched
+-- from the parent first. Rules 2 to 4 in docs/internals/links.md.
+-- Locks: those of routes.
 -- Writes: activation, arrival, attached, delivery, member, origin, shipment.
 
 create or replace function pgps_internal.trimmed_upto(origin pgps_internal.origin, types integer[]) returns bigint
@@ -7,12 +8,12 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Of what comes from elsewhere a filter that is in force says from when on all is here; see
+    -- For other origins the activation of a filter says from which batch on everything is here; see
     -- pgps_internal.note_trimmed.
     if not (trimmed_upto.origin).is_self then
         return 0;
     end if;
-    -- Of another epoch nothing is missing from this one.
+    -- Batches of another epoch do not belong to this origin, so nothing of it is missing with them.
     return (select case when x.upto > (trimmed_upto.origin).from_batch
         then least(x.upto, coalesce((trimmed_upto.origin).to_batch, x.upto)) else 0 end
         from (select greatest(coalesce((select min(b.batch_id) from pgps_internal.batch b), 1) - 1,
@@ -43,7 +44,7 @@ begin
     loop
         select o.* into v_origin from pgps_internal.origin o where o.origin_id = v_attached.origin_id;
         if cardinality(v_attached.keep) = 0 then
-            -- With nothing in force at the child there is nothing that could be missing: from now on.
+            -- The child has no filter in force, so it can miss nothing: it is served from now on.
             update pgps_internal.attached a set is_live = true
             where a.neighbour_id = v_attached.neighbour_id and a.origin_id = v_attached.origin_id
                 and a.attachment = v_attached.attachment;
@@ -59,7 +60,8 @@ begin
 end
 $$;
 comment on function pgps_internal.go_live(pgps_internal.neighbour) is
-'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now, and fetches what others need';
+'Rule 4 of the horizon: answers attachments of a neighbour that can be answered now, and begins a rewind for the
+others';
 
 create or replace function pgps_internal.rewind(origin pgps_internal.origin) returns void
 language plpgsql
@@ -67,7 +69,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (rewind.origin).origin_id;
-    -- Of children whose filters the parent has been told: for the others it would not come.
+    -- Only of children whose filters the parent has been told: what the others want would not come.
     v_start bigint := (select min(a.horizon) from pgps_internal.attached a
         where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0
             and a.neighbour_id <> (rewind.origin).parent
@@ -76,9 +78,9 @@ begin
     if v_start is null then
         return;
     end if;
-    -- A new attachment: the parent answers, or rewinds in turn; the origin has it all. From where the children are, but
-    -- never from ahead of this broker's own horizon: what lies between is not here yet, and a child that is ahead of it
-    -- waits for nothing but the answer.
+    -- A new attachment: the parent answers it, or rewinds in turn, up to the origin, which has everything. It starts
+    -- where the children are, but never ahead of this broker's own horizon: what lies between is not here yet, and a
+    -- child that is ahead waits only for the answer.
     v_start := least(v_start, pgps_internal.horizon(v_id));
     update pgps_internal.origin o
     set rewind_keep = array(select distinct k from pgps_internal.attached a, unnest(a.keep) k
@@ -89,8 +91,8 @@ begin
 end
 $$;
 comment on function pgps_internal.rewind(pgps_internal.origin) is
-'Asks the parent again from where the children are, or from the own horizon if that is lower; the horizon itself stays
-as it is';
+'Attaches to the parent again, from where the waiting children are, or from this broker''s own horizon if that is lower;
+the horizon itself stays as it is';
 
 create or replace function pgps_internal.end_rewind(origin pgps_internal.origin) returns void
 language plpgsql
@@ -110,7 +112,7 @@ begin
 end
 $$;
 comment on function pgps_internal.end_rewind(pgps_internal.origin) is
-'All that was asked for again has come: the children''s filters are in force here from there on';
+'Ends a rewind when all that was asked for again has come: the children''s filters are in force here from its start on';
 
 create or replace function pgps_internal.wanted_ids(
     neighbour pgps_internal.neighbour, type_id integer, ids int8multirange
@@ -139,7 +141,7 @@ begin
         if v_class.signature_id is null then
             return v_visible;
         end if;
-        -- Asked where filters are asked: in the log, as batch 0.
+        -- Asked by the matcher's own code, over the log. Batch 0 marks the deliveries, which are taken out again below.
         select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
         begin
             perform pgps_internal.match_signature(0, v_signature, v_visible,
@@ -149,7 +151,7 @@ begin
             if pgps_internal.is_cancelled(v_state, v_context) then
                 raise;
             end if;
-            -- More than is wanted does no harm; the neighbour asks again.
+            -- The filter raised: everything visible is sent, since the neighbour asks its whole filter itself.
             return v_visible;
         end;
         with found as (
@@ -187,8 +189,9 @@ begin
     v_reached := case when (catch_up.origin).is_self and (catch_up.origin).to_batch is null then v_packed
         else pgps_internal.reached((catch_up.origin).origin_id) end;
     if not (catch_up.origin).is_self then
-        -- What is still to be packed must come behind what is sent now. Nothing else is: what was refused here, or was
-        -- a repeat of its producer, is in no batch, and must not be waited for.
+        -- Arrivals whose events are still to be packed must be sent behind the answer, so it ends before the first of
+        -- them. Nothing else is waited for: events that were refused here, or repeat a producer number, are in no
+        -- batch.
         with open as materialized (
             select b.ids from pgps_internal.batch_type b where b.batch_id > v_packed
             union all
@@ -227,7 +230,7 @@ begin
         where not (catch_up.origin).is_self and a.origin_id = (catch_up.origin).origin_id and a.upto > v_from
             and a.ids is not null
     ),
-    -- An own batch has, besides, what came from elsewhere.
+    -- A batch of this broker also contains events received from other origins, which are taken out.
     own as materialized (
         select h.upto, h.batch_id, h.type_id, case when (catch_up.origin).is_self then h.ids - coalesce((
             select range_agg(r) from pgps_internal.arrival a, unnest(a.ids) r
@@ -263,7 +266,7 @@ begin
         from pgps_internal.gap g where g.origin_id = (catch_up.origin).origin_id and g.upto > v_from
             and g.after_batch < v_reached
     ) x;
-    -- Also when nothing matched: the child waits for an answer.
+    -- Also when nothing matched, because the child waits for an answer.
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto)
     select v_id, pgps_internal.last_sent(v_id) + 1, 'silence', (catch_up.origin).origin_id,
         (catch_up.attached).attachment,
@@ -272,7 +275,8 @@ begin
 end
 $$;
 comment on function pgps_internal.catch_up(pgps_internal.neighbour, pgps_internal.attached, pgps_internal.origin) is
-'Answers an attachment: a gap if history was trimmed, the log behind the child''s horizon, then what comes';
+'Answers an attachment: sends a gap if history was trimmed, then the log behind the child''s horizon; from then on the
+child gets what is dispatched';
 
 create or replace function pgps_internal.take_rewound(
     neighbour pgps_internal.neighbour, origin pgps_internal.origin, item jsonb, slices jsonb, mark text
@@ -298,7 +302,7 @@ begin
         where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s
             where s.value -> 'lseq' = take_rewound.item -> 'lseq')
     loop
-        -- What is here already, by origin and event id; and what was counted already, which may be more.
+        -- Which events are here already, by origin and event id; and which were counted already, which may be more.
         execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
             'k.is_held), ''{}''),
                 coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')), ''{}'')
@@ -321,10 +325,10 @@ begin
         if exists (select from pgps_internal.arrival a where a.origin_id = (take_rewound.origin).origin_id
             and a.upto = v_upto
                 and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
-            -- What was counted and has gone from the log since cannot be told from what is new.
+            -- Events that were counted and truncated since cannot be told from new ones.
             perform pgps_internal.excuse((take_rewound.origin).origin_id, v_upto, v_type.type_id);
         end if;
-        -- Fetched for children: everybody here has had what was for them.
+        -- Fetched for children only: local subscriptions have had what was for them, and skip these.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
         where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id,
             m.class_id for no key update of m;
@@ -346,6 +350,7 @@ begin
 end
 $$;
 comment on function pgps_internal.take_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
-'An item behind the horizon, asked for again: what is new of it is kept for children; returns the ids of what was here';
+'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. Returns the ids of what was here
+already';
 
 revoke all on all functions in schema pgps_internal from public;

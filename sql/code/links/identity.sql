@@ -8,7 +8,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$ select format('%s/%s', pgps_internal.incarnation(), (select c.timeline_id from pg_control_checkpoint() c)) $$;
 comment on function pgps_internal.link_incarnation() is
-'Which life of which database this is: system identifier, database oid, timeline; a restored or cloned one has another';
+'The incarnation of this database: system identifier, database oid, timeline; a restored or cloned one has another';
 
 create or replace function pgps_internal.me() returns pgps_internal.broker
 language plpgsql
@@ -34,8 +34,8 @@ begin
 end
 $$;
 comment on function pgps_internal.me() is
-'This broker; made when first asked for. state: restored when the database is not the one that it was when links were
-last started or resumed';
+'This broker, entered when first asked for. state: restored when its incarnation is not the one in which links were last
+started or resumed';
 
 create or replace function pgps_internal.self_origin() returns integer
 language plpgsql stable
@@ -63,8 +63,8 @@ begin
         on conflict do nothing;
         select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
             and o.epoch = find_origin.epoch;
-        -- A new epoch of a broker known before: what was in force for it is so from the start, and nothing of it is
-        -- missed.
+        -- A new epoch of a known broker: filters in force for the former epoch are in force for this one from its
+        -- start, so that none of its events is missed.
         insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
         select v_origin, a.key, 0, false from pgps_internal.activation a
         where a.origin_id = (select o.origin_id from pgps_internal.origin o
@@ -75,7 +75,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_origin(uuid, integer, text) is
-'The number of an origin here, given when it is first heard of';
+'The id of an origin at this broker, assigned when it is first heard of';
 
 create or replace function pgps_internal.require_link_role(caller name, action text) returns void
 language plpgsql stable
@@ -125,8 +125,8 @@ create or replace function pgps_internal.last_of_former_life() returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A restored database is another one, or its server was started since. What was sent since then was sent in the old
-    -- epoch.
+    -- Batches of the former life have another incarnation, or were cut before the server was last started. Batches sent
+    -- to a neighbour also belong to it: they were sent in the old epoch.
     select coalesce(greatest(
         (select max(b.batch_id) from pgps_internal.batch b
             where b.incarnation <> pgps_internal.incarnation() or b.started_at <> pg_postmaster_start_time()),
@@ -134,8 +134,8 @@ as $$
         (select min(b.batch_id) - 1 from pgps_internal.batch b), 0)
 $$;
 comment on function pgps_internal.last_of_former_life() is
-'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: the neighbours may
-know others of the numbers behind it';
+'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: under higher numbers
+the neighbours may know other batches';
 
 create or replace function pgps_internal.do_resume_links(caller name, args jsonb) returns void
 language plpgsql
@@ -153,7 +153,7 @@ begin
     end if;
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
-    -- As it was when it was first noticed, if it was.
+    -- As noted when the restore was first noticed, if it was; see pgps_internal.do_link_refused.
     v_last := least(pgps_internal.last_of_former_life(), (select min(n.former_batch) from pgps_internal.neighbour n));
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self
         and o.to_batch is null;
@@ -161,8 +161,8 @@ begin
         update pgps_internal.origin o set is_self = false where o.is_self;
         v_me.broker_id := gen_random_uuid();
     end if;
-    -- By the clock: restored once more from the same backup, it is not the one that the neighbours know from the first
-    -- time.
+    -- From the clock: after a second restore from the same backup the epoch must not be the one that the neighbours
+    -- know from the first.
     v_me.epoch := greatest(v_me.epoch + 1,
         extract(epoch from pgps_internal.clock() - timestamptz '2025-01-01 00:00+00')::integer);
     update pgps_internal.broker b
@@ -185,9 +185,10 @@ begin atomic
     select pgps._call('resume_links', jsonb_build_object('as', resume_links."as"));
 end;
 comment on function pgps.resume_links(text) is
-'Lets the links of a broker go on that was restored or cloned. as: restored = it takes the place of the original, which
-is gone, in a new epoch; clone = the original lives on, and this becomes a broker of its own. Neighbours are told anew
-what is wanted; what is behind their horizon and still here is sent again. Needs pgps_admin. Errors: 22023, 42501.';
+'Resumes the links of a broker that was restored or cloned. as: restored = it takes the place of the original, which is
+gone, in a new epoch; clone = the original is still in use, and this becomes a broker of its own. Neighbours are told
+again what is wanted; events behind their horizon that are still here are sent again. Needs pgps_admin. Errors: 22023,
+42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_identity(), pgps.resume_links(text) from public;

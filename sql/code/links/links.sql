@@ -1,4 +1,5 @@
--- Links to other brokers: their definitions, and how they are. Locks: catalogue rows.
+-- Links to other brokers: their definitions and their state.
+-- Locks: catalogue rows.
 -- Writes: link, neighbour.
 
 create or replace function pgps_internal.warn_of_password(link text, conninfo text) returns void
@@ -25,7 +26,7 @@ declare
     v_options text[];
     v_unknown text;
 begin
-    -- Never the text itself: it may hold a password.
+    -- Messages never quote the text itself, because it may hold a password.
     if check_conninfo.conninfo ~ '^postgres(ql)?://[^[:space:]]*$' then
         v_options := array(select split_part(p, '=', 1)
             from regexp_split_to_table(split_part(check_conninfo.conninfo, '?', 2), '&') p where p <> '');
@@ -58,7 +59,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_conninfo(text, text) is
-'Raises 22023 unless conninfo is a connection string of libpq: options that it knows, values that end. Null is none.';
+'Raises 22023 unless conninfo is a connection string of libpq, with options that it knows and quotes that are closed;
+also for null';
 
 create or replace function pgps_internal.do_create_link(caller name, args jsonb) returns void
 language plpgsql
@@ -104,16 +106,12 @@ begin atomic
 end;
 comment on function pgps.create_link(text, text, text, name) is
 'Defines a link to another broker (paper, section 4.6); a worker of this broker connects it and carries both ways.
-conninfo: a libpq string;
-a password belongs into a passfile or a service file where the worker runs, not here: whoever may call '
-    'pgps.serve_links, members of pgps_worker and
-pgps_admin, sees the string, and a dump has it; a warning says so. The role in it needs pgps_link there. direction: '
-    'both,
-in (events come here) or out. role: with whose rights the neighbour receives and publishes here; its SELECT, INSERT '
-    'and policies decide what may cross. null = pgps_neighbour,
-which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no '
-    'right of the caller''s is
-lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
+conninfo: a libpq string; a password belongs into a passfile or a service file where the worker runs, not here: whoever
+may call pgps.serve_links, members of pgps_worker and pgps_admin, sees the string, and a dump has it; a warning says so.
+The role in it needs pgps_link there. direction: both, in (events come here) or out. role: with whose rights the
+neighbour receives and publishes here; its SELECT, INSERT and policies decide what may cross. null = pgps_neighbour,
+which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right
+of the caller''s is lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
 
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
 language plpgsql
@@ -183,12 +181,13 @@ begin atomic
     select pgps._call('drop_link', jsonb_build_object('name', drop_link.name, 'cascade', drop_link.cascade));
 end;
 comment on function pgps.drop_link(text, boolean) is
-'Drops a link, or that of a neighbour which connects to here, by its name, on both sides, drained: from now on the two
-attach and ask for nothing there, what has another way takes it, what is under way is delivered; then the workers remove
-the link and what each side knows of the other. Until then it is in pgps.links, draining; a NOTICE says so, a further
-call does no harm, a paused one is resumed for it. A definition of the other side''s own stays there, paused. cascade:
-at once, on this side alone, with what waits. One that was never up goes at once. Locks: changes of routes wait until
-the transaction ends. Needs pgps_admin. Errors: 42704, 42501.';
+'Drops a link by its name, also that of a neighbour which connects to here, on both sides, after it is drained: the two
+brokers attach and ask for nothing over it from now on, origins with another path change to that, what is under way is
+delivered. Then the workers remove the link and what each side knows of the other. Until then it is in pgps.links,
+draining; a NOTICE says so. A further call does no harm; a paused link is resumed to drain. A definition that the other
+side made stays there, paused. cascade: at once, on this side alone, and what waits is discarded. A link that was never
+up is dropped at once. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704,
+42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -209,9 +208,9 @@ begin atomic
     select pgps._call('serve_links', '{}');
 end;
 comment on function pgps.serve_links() is
-'The links that a worker of this broker has to serve: name, conninfo, state, draining. Whoever may call it sees the
-connection strings whole, with passwords that somebody has put there: use passfile or service instead, see
-pgps.create_link. Needs pgps_worker or pgps_admin. Errors: 42501.';
+'The links that a worker of this broker has to serve: name, conninfo, state, draining. Callers see the connection
+strings whole, with any password in them: use passfile or service instead, see pgps.create_link. Needs pgps_worker or
+pgps_admin. Errors: 42501.';
 
 create or replace function pgps_internal.do_note_link(caller name, args jsonb) returns void
 language plpgsql
@@ -239,7 +238,8 @@ begin atomic
         note_link.hint));
 end;
 comment on function pgps.note_link(text, text, text, text) is
-'How a worker gets on with a link, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501, 22023 null state.';
+'Records the state of a link that a worker serves, for pgps.links. Needs pgps_worker or pgps_admin. Errors: 42501, 22023
+null state.';
 
 create or replace function pgps._link_sessions(
     reader name
@@ -247,14 +247,15 @@ create or replace function pgps._link_sessions(
 language sql security definer stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- The reader is who reads the view; anybody may call this and say it is another.
+    -- The view passes its reader as reader. Anybody may call this and pass another role, so the session must be a
+    -- member of it.
     select s.neighbour_id, s.duty, s.since from pgps_internal.link_session s
     where pg_has_role(session_user, _link_sessions.reader, 'member') and pgps_internal.is_alive(s.holder)
         and (pg_has_role(_link_sessions.reader, 'pgps_admin', 'usage')
             or pg_has_role(_link_sessions.reader, 'pgps_worker', 'usage'))
 $$;
 comment on function pgps._link_sessions(name) is
-'The sessions that carry for neighbours and live, which only their owners and superusers could tell. For pgps.links and
+'The live sessions that serve neighbours, which otherwise only their owners and superusers could see. For pgps.links and
 pgps.link_details, not for applications; no rows unless the session may be reader and reader is in pgps_admin or
 pgps_worker.';
 grant execute on function pgps._link_sessions(name) to public;
@@ -298,7 +299,7 @@ cross join lateral (select count(*) filter (where x.type_id is not null) as refu
     from pgps_internal.rejected x where x.neighbour_id = n.neighbour_id) x
 cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.difference), '; '
     order by f.name) as differences,
-        -- A type that is not to be created here is not missed.
+        -- A missing type that the setting link_create_types does not allow here is not counted as lacking.
         bool_or(t.type_id is not null
             or (select s.value::boolean from pgps_internal.setting s where s.name = 'link_create_types')) as is_lacking
     from pgps_internal.foreign_type f left join pgps_internal.event_type t on t.name = f.name

@@ -9,7 +9,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- What a message says is read and written in several statements, here and by those who answer it: one at a time.
+    -- One message at a time: it is read and written in several statements, here and by the sessions that answer it.
     perform pgps_internal.hold_routes();
     case hear.kind
         when 'type' then perform pgps_internal.hear_type(hear.neighbour, hear.body);
@@ -56,7 +56,7 @@ as $$
     where h.type is distinct from t.type
 $$;
 comment on function pgps_internal.difference(pgps_internal.event_type, jsonb, text) is
-'In what an event type here and the one a neighbour describes differ; null when they have the same attributes of the
+'How an event type here differs from the one that a neighbour describes; null when they have the same attributes of the
 same types';
 
 create or replace function pgps_internal.hear_type(neighbour pgps_internal.neighbour, body jsonb) returns void
@@ -75,12 +75,12 @@ begin
         begin
             v_type := pgps_internal.adopt_type(hear_type.neighbour, hear_type.body);
         exception when others then
-            -- What mends itself is tried again, by the link that then begins anew.
+            -- Transient errors are raised, so that the link opens again and retries.
             if sqlstate ~ '^(40|53|57|58|XX)' or sqlstate = '55P03' then
                 raise;
             end if;
             v_difference := format('it cannot be created here: %s', sqlerrm);
-            -- Somebody may have created it in the meantime: then it is there.
+            -- Another session may have created the type in the meantime.
             select t.* into v_type from pgps_internal.event_type t where t.name = v_name;
         end;
     end if;
@@ -99,8 +99,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_type(pgps_internal.neighbour, jsonb) is
-'A neighbour''s schema of an event type: created here if missing and the setting link_create_types allows; a difference
-is noted, and no events of it are asked for';
+'Handles a neighbour''s schema of an event type: creates the type if it is missing and the setting link_create_types
+allows. A difference is noted, and no events of the type are asked for';
 
 create or replace function pgps_internal.tell_again(neighbour pgps_internal.neighbour, type_id integer) returns void
 language plpgsql
@@ -109,8 +109,8 @@ as $$
 declare
     v_id integer := (tell_again.neighbour).neighbour_id;
 begin
-    -- As pgps.resync_link does: told once more, and attached anew with the horizon, so that what came of the new one
-    -- until now comes, too.
+    -- As pgps.resync_link does: filters are told again, and origins attached again with the horizon, so that what the
+    -- new type has had until now is sent, too.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
     from pgps_internal.filter f
     where t.neighbour_id = v_id and t.kind = 'sub' and f.key = t.key and f.type_id = tell_again.type_id;
@@ -122,7 +122,8 @@ begin
 end
 $$;
 comment on function pgps_internal.tell_again(pgps_internal.neighbour, integer) is
-'A neighbour has dropped an event type and made it anew: the filters that it was told went with the old one';
+'Tells a neighbour filters again when it has dropped an event type and created it anew: those that it was told went with
+the old type';
 
 create or replace function pgps_internal.adopt_type(neighbour pgps_internal.neighbour, body jsonb)
 returns pgps_internal.event_type
@@ -134,8 +135,9 @@ declare
     v_columns text;
     v_type pgps_internal.event_type;
 begin
-    -- Names and types only: a default or check of another broker would run with this one's rights. What names a type is
-    -- one, with its length or precision, and nothing else, unless a comment goes on behind it.
+    -- Names and types only: a default or check of another broker would run with this one's rights. A text that
+    -- to_regtype accepts is a type, with its length or precision, and nothing else, unless a comment in it hides more:
+    -- then only the type's own name is used.
     select coalesce(string_agg(format('%I %s, ', a.name, case when a.type ~ '--|/[*]|[[:cntrl:]]'
         then to_regtype(a.type)::text else a.type end), '' order by n), '')
     into v_columns
@@ -159,7 +161,7 @@ begin
 end
 $$;
 comment on function pgps_internal.adopt_type(pgps_internal.neighbour, jsonb) is
-'Creates an event type as a neighbour describes it; its role may publish and receive it';
+'Creates an event type as a neighbour describes it; the neighbour''s role may publish and receive it';
 
 create or replace function pgps_internal.hear_ad(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -173,7 +175,7 @@ begin
     if (hear_ad.neighbour).direction = 'out' then
         return;
     end if;
-    -- A neighbour speaks for itself: from it to the origin, and each hop costs one.
+    -- The path must lead from this neighbour to the origin, without repeats, and each hop costs one.
     if v_path[1] is distinct from (hear_ad.neighbour).broker_id
         or v_path[cardinality(v_path)] is distinct from (hear_ad.body ->> 'broker')::uuid
             or (hear_ad.body ->> 'cost')::integer is distinct from cardinality(v_path) - 1
@@ -189,7 +191,7 @@ begin
             and f.origin_id = v_origin;
         return;
     end if;
-    -- With a new offer filters may have to come into force that had no way to this origin.
+    -- A new offer may give filters a path to this origin that they lacked, and they have to come into force.
     update pgps_internal.origin o set name = hear_ad.body ->> 'name', is_settled = false where o.origin_id = v_origin;
     insert into pgps_internal.offer as f (neighbour_id, origin_id, path, cost, types, is_draining)
     values ((hear_ad.neighbour).neighbour_id, v_origin, v_path, (hear_ad.body ->> 'cost')::integer + 1,
@@ -200,8 +202,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_ad(pgps_internal.neighbour, jsonb) is
-'An advertisement: which event types an origin publishes, and the path to it. One that comes over this broker itself is
-none.';
+'Handles an advertisement: which event types an origin publishes, and the path to it. A path through this broker itself
+is no offer.';
 
 create or replace function pgps_internal.hear_sub(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -229,8 +231,8 @@ begin
         hear_sub.body -> 'environment');
     select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
     perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
-    -- Not beside a dispatcher: the batch that it cuts now would not be matched with this filter, and nobody could tell
-    -- which one that was.
+    -- Waits for the dispatcher: a batch that it is cutting now would not be matched with this filter, and it would be
+    -- unknown from which batch on the filter holds.
     lock table only pgps_internal.batch in row exclusive mode;
     v_class := pgps_internal.find_class(v_type, (hear_sub.neighbour).role, v_filter.filter, v_filter.constant_types,
         v_filter.environment, false, false);
@@ -248,8 +250,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_sub(pgps_internal.neighbour, jsonb) is
-'A neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills
-deliveries for it. What is not safe, or would order text otherwise, is taken as no filter.';
+'Handles a neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills
+deliveries for it. A filter that is not safe, or would order text otherwise here, is taken as no filter.';
 
 create or replace function pgps_internal.hear_unsub(neighbour pgps_internal.neighbour, key text) returns void
 language plpgsql
@@ -258,7 +260,7 @@ as $$
 begin
     update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
     where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.known_as = hear_unsub.key;
-    -- Nor is it waited for: nobody else may want it, and then it never comes into force.
+    -- Attachments do not wait for it any more: if nobody else wants it, it never comes into force.
     update pgps_internal.attached a set missing = array_remove(a.missing, hear_unsub.key),
         keep = array(select k from unnest(a.keep) k join pgps_internal.wanted w on w.key = k
             where w.neighbour_id = a.neighbour_id and w.gone_batch is null)
@@ -266,8 +268,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_unsub(pgps_internal.neighbour, text) is
-'A neighbour takes a filter back: it is dropped when what was dispatched until now is packed; another filter may have
-been late for it';
+'Handles a filter that a neighbour withdraws: it is dropped only when what was dispatched until now is packed, since the
+filter that replaces it may have come too late for that';
 
 create or replace function pgps_internal.drop_gone(neighbour pgps_internal.neighbour, packed bigint) returns void
 language plpgsql
@@ -290,7 +292,7 @@ begin
         v_dropped := true;
     end loop;
     if v_dropped then
-        -- Classes that pgps_internal.widen has replaced: what they matched is packed, too.
+        -- Also classes that pgps_internal.widen has replaced: what they matched is packed by now.
         for v_class in
             delete from pgps_internal.member m using pgps_internal.class c
             where m.subscription_id = (drop_gone.neighbour).subscription_id and c.class_id = m.class_id
@@ -305,15 +307,15 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_gone(pgps_internal.neighbour, bigint) is
-'Drops filters that a neighbour has taken back, behind the batch up to which everything is packed';
+'Drops filters that a neighbour has withdrawn, when all that was dispatched before is packed';
 
 create or replace function pgps_internal.hear_attach(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A filter to be kept that is not known here, or is being taken back, is waited for: without it what comes next
-    -- would look complete.
+    -- A filter to keep that is not known here, or is being withdrawn, is waited for: without it the answer would look
+    -- complete.
     insert into pgps_internal.attached as a (neighbour_id, origin_id, attachment, horizon, keep, missing, low)
     values ((hear_attach.neighbour).neighbour_id,
         pgps_internal.find_origin((hear_attach.body ->> 'broker')::uuid, (hear_attach.body ->> 'epoch')::integer, '?'),
@@ -332,7 +334,7 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_attach(pgps_internal.neighbour, jsonb) is
-'A neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
+'Handles an attachment: a neighbour makes this broker its parent for an origin; see rule 2 of the horizon';
 
 create or replace function pgps_internal.hear_active(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -347,7 +349,7 @@ begin
         and o.parent = (hear_active.neighbour).neighbour_id
             and o.attachment = (hear_active.body ->> 'attachment')::integer
         and f.key = hear_active.body ->> 'key'
-        -- Of the filter as it was told last, and not of one that was taken back in between.
+        -- Only for the filter as it was told last, not for one that was withdrawn in between.
         and exists (select from pgps_internal.told t
             where t.neighbour_id = (hear_active.neighbour).neighbour_id and t.kind = 'sub' and t.key = f.key
                 and coalesce(hear_active.body -> 'told', t.value -> 'told') is not distinct from t.value -> 'told')
@@ -355,8 +357,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_active(pgps_internal.neighbour, jsonb) is
-'The parent for an origin says that a filter is in force from a batch on; of another neighbour, or an older attachment,
-it means nothing';
+'The parent for an origin says that a filter is in force from a batch on; ignored from another neighbour, or for an
+older attachment';
 
 create or replace function pgps_internal.hear_gap(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -376,7 +378,7 @@ begin
     if v_origin.origin_id is null or v_upto <= v_after then
         return;
     elsif (hear_gap.body ->> 'previous')::bigint > coalesce(v_origin.rewind_from, v_horizon) then
-        -- What lies before it did not come: once more from here, as with an item.
+        -- What lies before the gap did not come: attach again from the horizon, as with an item.
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         return;
     end if;
@@ -389,7 +391,7 @@ begin
         perform pgps_internal.end_rewind(v_origin);
     end if;
     if v_upto <= v_horizon then
-        -- Missing to those for whom it was asked for again, and not here.
+        -- The events are missing for the children that a rewind was begun for, and not here.
         return;
     end if;
     insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, origin_id, origin_batch, sqlstate, error)
@@ -407,6 +409,6 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is
-'History that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
+'Handles history that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,4 +1,4 @@
--- Filters as they travel over links: the part of a subscription's filter that a broker elsewhere can ask, and which
+-- Filters as they travel over links: the part of a subscription's filter that another broker can ask, and which filter
 -- implies which.
 -- Locks: catalogue rows.
 -- Writes: cover, filter, pushed.
@@ -9,7 +9,8 @@ create or replace function pgps_internal.travels(
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Brokers of other collations order and fold text otherwise: such a condition would leave out what is wanted there.
+    -- A broker with another collation orders and folds text differently, so such a condition could leave out events
+    -- that are wanted.
     select pgps_internal.is_safe(travels.parsed, travels.event_type, travels.search_path)
         and (travels.collation_name = (pgps_internal.do_link_identity(current_user, '{}') ->> 'collation')
             or not (travels.parsed -> 'operators' ?| array['<', '<=', '>', '>=', '~~*', '!~~*']
@@ -60,7 +61,8 @@ begin
             v_environment - 'search_path')),
         (intern_filter.event_type).type_id, v_parsed ->> 'text', v_types, v_environment,
         case when v_constants is not null then v_parsed ->> 'shape' end, v_constants,
-        -- Conditions whose constant alone decides which implies which; text has an order of its own in each database.
+        -- The operator of each constant, from which follows which filter implies which. For text only equality counts,
+        -- because each database may order text differently.
         array(select case when t.typcollation = 0 then k.value ->> 'operator' else '=' end
             from unnest(v_types) with ordinality c(name, n) join pg_type t on t.oid = to_regtype(c.name)
             left join jsonb_array_elements(v_parsed -> 'keys') k(value) on (k.value ->> 'parameter')::integer = c.n
@@ -73,7 +75,7 @@ begin
 end
 $$;
 comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, text[], jsonb) is
-'The key of a filter, the same for the same filter on each broker; enters it, and what it implies, when it is new. Null:
+'The key of a filter, equal for equal filters at all brokers; enters a new filter and what it implies. filter: null =
 every event.';
 
 create or replace function pgps_internal.note_covers(filter pgps_internal.filter) returns void
@@ -85,7 +87,7 @@ declare
     v_narrower text;
     v_wider text;
 begin
-    -- No filter at all covers all of the type.
+    -- The filter for every event covers all others of the type.
     insert into pgps_internal.cover (key, by_key)
     select case when (note_covers.filter).filter is null then f.key else (note_covers.filter).key end,
         case when (note_covers.filter).filter is null then (note_covers.filter).key else f.key end
@@ -94,7 +96,7 @@ begin
         and (f.filter is null) <> ((note_covers.filter).filter is null);
     if cardinality((note_covers.filter).constants) > 0 then
         v_types := (note_covers.filter).constant_types;
-        -- Same shape: each constant is the same, or a bound that is as wide.
+        -- Within a shape a filter covers another when each of its constants is the same, or a bound that is as wide.
         select string_agg(case
                 when b in ('>', '>=')
                     then format('(g.constants[%1$s])::%2$s <= (f.constants[%1$s])::%2$s', n, v_types[n])
@@ -110,29 +112,30 @@ begin
             'f, pgps_internal.filter g
             where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower)
                 using note_covers.filter;
-        -- Two that cover each other (1 and 1.0): one of them does.
+        -- Of two that cover each other (1 and 1.0) only one direction is kept.
         delete from pgps_internal.cover c using pgps_internal.cover d where c.key = d.by_key and c.by_key = d.key
             and c.key < c.by_key;
     end if;
 end
 $$;
 comment on function pgps_internal.note_covers(pgps_internal.filter) is
-'Notes which filters a new one implies, and which imply it: within a shape by their constants, and all by none';
+'Notes which filters a new one implies, and which imply it: within a shape by their constants; all imply the filter for
+every event';
 
 create or replace function pgps_internal.constant_types(event_type text, filter text, environment jsonb) returns text[]
 language plpgsql
 set search_path = pg_catalog, pg_temp set datestyle = 'ISO, MDY' set intervalstyle = postgres set timezone = 'UTC'
 as $$
 begin
-    -- These settings end with the function.
+    -- The function restores these settings when it ends, since its own set clauses name them.
     perform set_config(e.key, e.value, true) from jsonb_each_text(constant_types.environment) e
         where e.key in ('datestyle', 'intervalstyle', 'timezone');
     return pgps.check_filter(constant_types.event_type, constant_types.filter);
 end
 $$;
 comment on function pgps_internal.constant_types(text, text, jsonb) is
-'The types of a filter''s constants, as pgps.check_filter says under the settings in environment: 13/02/2024 is no date
-under all';
+'The types of a filter''s constants, as pgps.check_filter finds them under the settings in environment: 13/02/2024 is a
+date under some of them only';
 
 create or replace function pgps_internal.push_filters() returns void
 language plpgsql
@@ -174,7 +177,7 @@ begin
 end
 $$;
 comment on function pgps_internal.push_filters() is
-'For new global subscriptions: the part of the filter that other brokers can ask. What reads tables stays here; a weaker
-filter there is right.';
+'For new global subscriptions: finds the part of the filter that other brokers can ask. What reads tables is asked here
+only: a weaker filter elsewhere is correct.';
 
 revoke all on all functions in schema pgps_internal from public;

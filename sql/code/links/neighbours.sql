@@ -1,5 +1,5 @@
--- Brokers at the other end of a link, and the sessions that carry something for them. Locks: the turn of neighbours,
--- the rows of neighbour and link_session, the turn of routes.
+-- Brokers at the other end of a link, and the sessions that send to or receive from them.
+-- Locks: the turn of neighbours, the rows of neighbour and link_session, the turn of routes.
 -- Writes: broker, lent, link_session, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
@@ -9,7 +9,8 @@ as $$
     select exists (select from pg_stat_get_activity(split_part(is_alive.holder, '@', 1)::integer) a
         where extract(epoch from a.backend_start)::text = split_part(is_alive.holder, '@', 2))
 $$;
-comment on function pgps_internal.is_alive(text) is 'True while the session lives that pgps_internal.holder() names so';
+comment on function pgps_internal.is_alive(text) is
+'True while the session that pgps_internal.holder() names so is alive';
 
 create or replace function pgps_internal.is_up(neighbour_id integer) returns boolean
 language sql stable
@@ -19,7 +20,7 @@ as $$
         and pgps_internal.is_alive(s.holder)
 $$;
 comment on function pgps_internal.is_up(integer) is
-'True while sessions carry both ways for a neighbour: it can be reached';
+'True while one session sends to a neighbour and one receives from it: it can be reached';
 
 create or replace function pgps_internal.lend(event_type pgps_internal.event_type) returns void
 language plpgsql
@@ -37,8 +38,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lend(pgps_internal.event_type) is
-'Gives pgps_neighbour, while it stands for a neighbour, its rights on an event type of an administrator; once, so that
-they can be revoked';
+'Grants pgps_neighbour, while a link or neighbour has that role, insert and select on an event type of an administrator;
+once for each type, so that a revoke lasts';
 
 create or replace function pgps_internal.make_neighbour(peer jsonb, role regrole, link_id integer, direction text)
 returns pgps_internal.neighbour
@@ -50,7 +51,8 @@ declare
     v_subscription bigint;
     v_id integer := nextval('pgps_internal.neighbour_neighbour_id_seq');
 begin
-    -- A name that no user can give, with a *; a pattern, so that it outlives event types, of a prefix that no type has.
+    -- The name has a *, so that no user can give it. The subscription is a pattern, so that it outlives event types; no
+    -- type has its prefix.
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, environment, kind, scope, priority,
         max_attempts, handler)
     values (format('link*%s', v_id), make_neighbour.role, e'\x01*', true, '{}', 'link', 'local', 0, 1, 'all')
@@ -123,7 +125,7 @@ declare
     v_link pgps_internal.link;
     v_neighbour pgps_internal.neighbour;
     v_before pgps_internal.neighbour;
-    -- An administrator's, above all a superuser's, own rights are not lent.
+    -- An administrator's own rights, above all a superuser's, are not given to a neighbour.
     v_role regrole := case when pg_has_role(caller, 'pgps_admin', 'usage') then 'pgps_neighbour'
         else quote_ident(caller) end::regrole;
 begin
@@ -137,7 +139,7 @@ begin
         end if;
         v_role := v_link.role;
     end if;
-    -- Two that meet the same one at once: the second finds it.
+    -- Of two sessions that meet the same broker at once, the second finds what the first has entered.
     perform pgps_internal.hold_neighbours();
     if exists (select from pgps_internal.neighbour n where n.broker_id = (v_peer ->> 'broker')::uuid
         and n.epoch < (v_peer ->> 'epoch')::integer) then
@@ -145,7 +147,7 @@ begin
     end if;
     select n.* into v_neighbour from pgps_internal.neighbour n
         where n.broker_id = (v_peer ->> 'broker')::uuid for update;
-    -- First of all: what follows forgets what an earlier epoch has left.
+    -- Checked before the epoch, because what follows may forget the neighbour of an earlier epoch.
     if v_link.link_id is null and not pg_has_role(caller, v_neighbour.role::oid, 'usage')
         and not pg_has_role(caller, 'pgps_admin', 'usage') then
         raise exception 'role "%" does not speak for broker "%"', caller, v_neighbour.name using errcode = '42501',
@@ -153,7 +155,7 @@ begin
                 v_neighbour.role);
     end if;
     if v_neighbour.epoch < (v_peer ->> 'epoch')::integer then
-        -- It was restored and resumed: its numbers begin anew, and ours for it.
+        -- It was restored and resumed: numbering begins anew in both directions.
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id);
         v_link.link_id := coalesce(v_link.link_id, v_neighbour.link_id);
         v_before := v_neighbour;
@@ -187,9 +189,10 @@ begin
 end
 $$;
 comment on function pgps_internal.meet(name, jsonb) is
-'The neighbour that a session speaks for, entered if new: by the link when a worker of this broker connects it, by the
-role that first spoke for it otherwise. Null when the peer is dropping the link and this broker does not know it any
-more. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older epoch.';
+'The neighbour that a session speaks for, entered if new: with the role of the link when a worker of this broker
+connects it, otherwise with the role that first spoke for it. Null when the peer is dropping the link and this broker
+does not know it any more. Errors: those of check_peer, 42710 a second link to it, 42501 another role''s, 55000 an older
+epoch.';
 
 create or replace function pgps_internal.do_link_open(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -253,8 +256,8 @@ declare
     v_id integer;
     v_is_me boolean;
 begin
-    -- Before or after an administrator resumes, and never between: what was noticed of the former epoch is no news of
-    -- the present one, and would block links for good that somebody has just let go on.
+    -- Never beside pgps.resume_links: what was noticed of the former epoch does not hold for the present one, and would
+    -- block for good the links that were just resumed.
     perform pgps_internal.hold_routes();
     v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
     v_is_me := exists (select from pgps_internal.broker b
@@ -263,14 +266,15 @@ begin
         raise exception 'this session has not opened a link' using errcode = '55000',
             hint = 'First: select pgps.link_open(peer, duty)';
     end if;
-    -- Where this life begins is known best when it is first noticed: the server may be started again before an
-    -- administrator comes.
+    -- The value of the first notice is kept: if the server is started again before an administrator resumes, batches of
+    -- the present life would count as former ones.
     update pgps_internal.neighbour n
     set refusal = left(args ->> 'error', 1000), refusal_hint = left(args ->> 'hint', 1000),
         former_batch = case when v_is_me then coalesce(n.former_batch, pgps_internal.last_of_former_life()) end
     where n.neighbour_id = v_id;
     if v_is_me and (pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
-        -- Not on the word of a neighbour alone: then only its own link stays down.
+        -- Only if a worker or an administrator of this broker says so. If a neighbour says so, only its own link stays
+        -- down.
         update pgps_internal.broker b set state = 'restored' where b.state <> 'restored';
         delete from pgps_internal.link_session s where s.holder <> pgps_internal.holder();
     end if;
@@ -285,11 +289,11 @@ begin atomic
         jsonb_build_object('error', link_refused.error, 'hint', link_refused.hint, 'detail', link_refused.detail));
 end;
 comment on function pgps.link_refused(text, text, text) is
-'Records at this broker why the link that this session has opened cannot carry: link_next refused, here or there, what
-was received last. The link is blocked in pgps.links until link_next finds nothing wrong. error, hint, detail: as that
-call raised them. When the detail names this broker in its present epoch as the one that was restored, and a worker of
-this broker says so, all its links stay down until pgps.resume_links. Locks: changes of routes wait until the
-transaction ends. Needs pgps.link_open. Errors: 55000.';
+'Records at this broker why the link that this session has opened cannot carry events: link_next, here or at the
+neighbour, refused the position of what was received last. The link is blocked in pgps.links until link_next finds
+nothing wrong. error, hint, detail: as that call raised them. When the detail names this broker in its present epoch as
+the one that was restored, and a worker of this broker says so, all its links stay down until pgps.resume_links. Locks:
+changes of routes wait until the transaction ends. Needs pgps.link_open. Errors: 55000.';
 
 create or replace function pgps_internal.linked(duty text) returns pgps_internal.neighbour
 language plpgsql stable
@@ -318,5 +322,6 @@ revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) from public;
 grant execute on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) to pgps_link,
     pgps_worker, pgps_admin;
--- Everybody has it; but a role that nothing in a database depends on would go with the pgps of another database.
+-- Everybody has this privilege. It makes this database depend on the role, which would otherwise go when pgps is
+-- dropped in another database.
 grant usage on schema pgps to pgps_neighbour;

@@ -1,6 +1,7 @@
--- Receiving from a neighbour: one transaction a batch, the position in it. Locks: the turns of receiving (shared) and
--- of the origins, in that order and by origin, until the transaction ends, before it has an id: transactions with
--- events of one origin get their ids in order.
+-- Receiving from a neighbour: each batch is one transaction, and the position is part of it.
+-- Locks: the turns of receiving (shared) and of the origins, in that order and by origin, until the transaction ends.
+-- They are taken before the transaction has an id, so that transactions with events of one origin get their ids in
+-- order.
 -- Writes: arrival, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
@@ -20,7 +21,7 @@ begin
             v_neighbour.name, v_last
         using errcode = '55000', hint = 'The link is opened again and goes on from there.';
     end if;
-    -- It need not be sent again with link_apply.
+    -- Kept, so that the batch need not be sent again with link_apply.
     perform set_config('pgps.link_base', '', true), set_config('pgps.link_batch', args::text, true);
     if not coalesce((args ->> 'staged')::boolean, false) and pgps_internal.is_plain(v_neighbour, args) then
         return jsonb_build_object('last', v_last, 'straight', true, 'copies',
@@ -93,8 +94,8 @@ declare
     v_found regclass;
     v_columns text := (select coalesce(string_agg(format(', %I', a.name), '' order by n), '')
         from rows from (jsonb_to_recordset(stage.wire -> 'attributes') as (name text)) with ordinality a(name, n));
-    -- The types are those of this broker's own event type, which is the same, lengths included: a bare character is one
-    -- of length 1.
+    -- Types are those of this broker's own event type, which is the same, lengths included: "character" without one has
+    -- length 1.
     v_definition text := (
         select coalesce(string_agg(format(', %I %s', a.name, case when a.as_text then 'text' else t.type end), ''
             order by a.n), '')
@@ -124,8 +125,8 @@ begin
 end
 $$;
 comment on function pgps_internal.stage(pgps_internal.neighbour, jsonb, name) is
-'The COPY by which events of a type come into this session''s staging table, where they get their ids in order. Errors:
-55000 another schema, 42501.';
+'The COPY statement that puts events of a type into this session''s staging table, made if needed, where they get their
+ids in order. Errors: 55000 another schema, 42501.';
 
 create or replace function pgps.link_begin(batch jsonb, staged boolean = false) returns jsonb
 language sql
@@ -134,11 +135,12 @@ begin atomic
         else link_begin.batch end);
 end;
 comment on function pgps.link_begin(jsonb, boolean) is
-'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, and when that is
-where the batch begins, copies: a COPY for each of its types, straight into the log when straight is true. If such a
-batch is refused for what its events are (class 22 or 23) or because something moved (40001), it is to be received once
-more with staged, which sorts out what cannot be taken. When last is higher, the batch was received before. Needs
-pgps.link_open. Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish a type.';
+'First statement of the transaction that receives a batch, as pgps.link_next gave it. Returns last, the last number
+received, and if the batch begins there, copies: a COPY statement for each of its types, straight into the log when
+straight is true. If such a batch is refused because of its data (class 22 or 23) or a concurrent change (40001), it is
+to be received once more with staged, which sorts out what cannot be taken. When last is higher, the batch was received
+before. Needs pgps.link_open. Errors: 55000 a batch is missing, another schema, not open; 42501 the role may not publish
+a type.';
 
 create or replace function pgps_internal.do_link_apply(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -164,7 +166,7 @@ declare
     v_type_id integer;
     v_ids bigint[];
 begin
-    -- Several types: their ids were drawn one type after the other, and are to be in the order of publication over all
+    -- The ids of several types were drawn one type after the other, but have to be in the order of publication over all
     -- of them.
     if jsonb_array_length(put_in_order.types) < 2 then
         return;
@@ -208,7 +210,7 @@ begin
             raise exception '% events of type "%" came, and not as many as were said', v_count, v_wire ->> 'name'
             using errcode = '55000', hint = 'The link is opened again and sends them anew.';
         end if;
-        -- Mostly nobody else drew a number meanwhile.
+        -- Ids are listed only when they have gaps, because others drew some meanwhile.
         if v_hi - v_lo + 1 > v_count then
             execute format('select array_agg(s.pgps_id order by s.pgps_id) from %s s',
                 pgps_internal.copied(v_type, slices.base)) into v_ids;
@@ -247,15 +249,16 @@ begin
         or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
         return '{}';
     elsif (take_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: once more from here. Who changes an origin's row has the turn of routes, here and below; see
-        -- pgps_internal.take_batch.
+        -- A gap: attach again from the horizon. A change of an origin's row needs the turn of routes, here and below;
+        -- see pgps_internal.take_batch.
         perform pgps_internal.hold_routes();
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
         return '{}';
     end if;
     if v_origin.answered is distinct from v_origin.attachment then
-        -- Also by what is here already: who was asked may have nothing newer, and the old parent waits for this answer.
+        -- An item that is here already is an answer, too: the new parent may have nothing newer, and the old one is
+        -- kept until this answer.
         perform pgps_internal.hold_routes();
         update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
@@ -288,8 +291,7 @@ begin
             end if;
         end if;
     end if;
-    -- Over when it has come up to the horizon, as that is now: what was taken before it began may have been committed
-    -- since.
+    -- A rewind ends at the present horizon: items that were being received when it began may have been committed since.
     if v_origin.rewind_from is not null and v_upto >= v_horizon then
         perform pgps_internal.hold_routes();
         perform pgps_internal.end_rewind(v_origin);
@@ -301,7 +303,7 @@ begin
 end
 $$;
 comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, jsonb, text) is
-'Rules 2 to 4 of the horizon for one item: the ids of its events that are to be published here';
+'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
 
 create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
 returns void
@@ -309,7 +311,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- In one order, here and in pgps_internal.take_rewound: two that receive from different origins meet here.
+    -- Rows are locked in one order, here and in pgps_internal.take_rewound, because sessions that receive from
+    -- different origins lock the same rows.
     perform from pgps_internal.member m
     where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
         where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
@@ -322,8 +325,7 @@ begin
 end
 $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
-'Rule 5 of the horizon: what comes of an origin before a subscription''s filter is in force for it is not for that
-subscription';
+'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
 
 create or replace function pgps_internal.publish_stages(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange
@@ -338,7 +340,7 @@ declare
 begin
     for v_wire in select t.value from jsonb_array_elements(publish_stages.batch -> 'types') t loop
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
-        -- Also here: the table that was staged into may be of an earlier batch.
+        -- Checked here, too, because the staging table may be of an earlier batch.
         perform pgps_internal.require_publisher(publish_stages.neighbour, v_type);
         select coalesce(range_agg(r), '{}') - publish_stages.taken into v_dropped
         from jsonb_array_elements(publish_stages.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
@@ -365,7 +367,7 @@ declare
     v_origins integer[];
     v_is_heard boolean;
 begin
-    -- Without settings of its own: they are those of pgps_internal.take_batch.
+    -- Without set clauses, because it runs under those of pgps_internal.take_batch.
     select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint),
         array_agg((s.run ->> 'hi')::bigint),
         array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz),
@@ -385,7 +387,7 @@ end
 $$;
 comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
 'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false
-for those that were asked for again, for children. Called by pgps_internal.take_batch alone';
+for events fetched again for children. Called by pgps_internal.take_batch alone';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,
@@ -418,7 +420,7 @@ begin
     exception when integrity_constraint_violation or data_exception then
         null;
     end;
-    -- Again, one by one: what this broker's constraints refuse is an exception here, and the rest goes on.
+    -- Again, one by one: what this broker's constraints refuse becomes an exception here, and the rest is published.
     for v_id in execute format('select s.pgps_id from pg_temp.pgps_stage_%s s where not s.pgps_id <@ $1 order by '
         's.pgps_id', (publish_stage.event_type).type_id)
         using publish_stage.dropped
@@ -466,10 +468,8 @@ begin atomic
 end;
 comment on function pgps.link_apply(jsonb) is
 'Last statement of the transaction that receives a batch (null = the one with which it began): acts on its messages and
-publishes its events here, in order, and notes how far;
-COMMIT follows. Returns last, and how many events were taken (the others had been received from elsewhere). Needs '
-    'pgps.link_begin.
-Errors: 55000 a batch or an event is missing.';
+publishes its events here, in order, and notes how far; COMMIT follows. Returns last, and how many events were taken
+(the others had been received from elsewhere). Needs pgps.link_begin. Errors: 55000 a batch or an event is missing.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) from public;

@@ -1,5 +1,6 @@
--- Reclaim of the ledgers of links: what is confirmed, and what was received of events that are in no log any more; and
--- of neighbours that never came to anything. Locks: see reclaim.sql; NOWAIT, the turns of neighbours and of routes.
+-- Reclaim for links: shipments that are confirmed, arrivals whose events are in no log any more, and neighbours whose
+-- link never came up.
+-- Locks: see log/reclaim.sql; NOWAIT, the turns of neighbours and of routes.
 -- Writes: activation, arrival, shipment.
 
 create or replace function pgps_internal.lowest_event() returns bigint
@@ -30,17 +31,17 @@ begin
 end
 $$;
 comment on function pgps_internal.stop_answering() is
-'Takes the turn of routes, where there are links: no neighbour is being answered, or asks, until the transaction ends.
-False when somebody else has it';
+'Takes the turn of routes if there are links, so that no neighbour asks or is answered until the transaction ends. False
+when another session has it';
 
 create or replace function pgps_internal.note_trimmed(type_id integer, lo bigint, hi bigint) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- What came from elsewhere is kept by its origin, not here. So a filter is in force here without a break only from
-    -- behind what goes now: who asks for more than that is answered when it has come from the origin once more, and not
-    -- with what happens to be left.
+    -- Events of other origins are kept by their origin, not here. After truncation a filter is in force here without a
+    -- break only from behind the truncated events: a child that asks for more is answered after a rewind, and not with
+    -- what happens to be left.
     update pgps_internal.activation a set since = x.upto
     from pgps_internal.filter f, (
         select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
@@ -50,8 +51,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_trimmed(integer, bigint, bigint) is
-'Before events of a type with these ids, or the batches that list them, are truncated: their filters are in force
-without a break only from behind them. The caller has the turn of routes.';
+'Before events of a type with these ids, or the batches that list them, are truncated: moves "since" of the type''s
+filters behind them. The caller has the turn of routes.';
 
 create or replace function pgps_internal.note_trimmed_batches(segment regclass) returns void
 language plpgsql
@@ -74,7 +75,7 @@ as $$
 declare
     v_sent bigint;
 begin
-    -- What is under way to a neighbour: also what it asked for again, of batches that its position is past.
+    -- What is under way to a neighbour, also what it asked for again from batches that its position has passed.
     select min(s.batch_id) - 1 into v_sent
     from pgps_internal.neighbour n
     cross join lateral pgps_internal.position_of(n.subscription_id) p
@@ -82,8 +83,8 @@ begin
     where s.batch_id is not null
         and (kept_for_answers.type_id is null
             or exists (select from unnest(s.slices) i where i.type_id = kept_for_answers.type_id));
-    -- What comes from an origin once more, for a neighbour that waits for its answer, is for nobody else: no position
-    -- holds it.
+    -- What is fetched again for a neighbour that waits for its answer is held by no position, because nobody else gets
+    -- it.
     if exists (select from pgps_internal.attached a join pgps_internal.origin o using (origin_id) cross
         join lateral unnest(a.keep) k
             join pgps_internal.filter f on f.key = k
@@ -96,8 +97,8 @@ begin
 end
 $$;
 comment on function pgps_internal.kept_for_answers(integer) is
-'Batches behind this one (with events of a type) are under way to a neighbour, or may be part of the answer that one
-waits for, for as long as the setting link_retention says; null: none are';
+'The batch behind which batches (with events of a type) are under way to a neighbour, or may be part of an answer that
+one waits for, as long as the setting link_retention allows; null: none are';
 
 create or replace function pgps_internal.reclaim_links() returns bigint
 language plpgsql
@@ -110,7 +111,7 @@ declare
     v_reclaimed bigint := 0;
 begin
     perform pgps_internal.forget_idle_neighbours();
-    -- Looked up first: a statement that reads a ledger keeps it from being truncated until it ends.
+    -- A statement of its own, because one that reads a ledger keeps it from being truncated until it ends.
     if v_newest >= pgps_internal.segment_size('shipment') then
         select min(s.shipment_id) - 1 into v_low from pgps_internal.neighbour n
         cross join lateral pgps_internal.position_of(n.subscription_id) p
@@ -132,8 +133,7 @@ create or replace function pgps_internal.idle_neighbours() returns setof integer
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Nothing was ever sent to it or received from it, so that nobody needs its numbers; and no session is there that
-    -- might begin to.
+    -- Nothing was ever sent to it or received from it, so nobody needs its numbers, and no live session could begin to.
     select n.neighbour_id from pgps_internal.neighbour n
     where n.link_id is null and not exists (select from pgps_internal.link_session s
             where s.neighbour_id = n.neighbour_id and pgps_internal.is_alive(s.holder))
@@ -147,8 +147,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A link that is dropped before it was up is gone at once where it was defined, and nobody is left who would tell
-    -- this broker of it.
+    -- A link that is dropped before it was up goes at once where it was defined, and nobody tells this broker.
     if exists (select from pgps_internal.idle_neighbours())
         and pgps_internal.try_lock('pgps_internal.turn_of_neighbours', 'exclusive')
             and pgps_internal.try_lock('pgps_internal.turn_of_routes', 'exclusive') then
@@ -157,14 +156,14 @@ begin
 end
 $$;
 comment on function pgps_internal.forget_idle_neighbours() is
-'Forgets brokers that have left before their link was up; who comes again is entered anew';
+'Forgets brokers that have left before their link was up; one that comes again is entered anew';
 
 create or replace function pgps_internal.carry_over_links(ledger text, segment regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The newest of each neighbour, and of each origin.
+    -- The newest row of each neighbour, and of each origin; of shipments also the one confirmed last.
     if carry_over_links.ledger = 'shipment' then
         execute format('insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, '
             'previous, upto, created_at)
@@ -191,6 +190,6 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_links(text, regclass) is
-'Before a segment of a link''s ledger is truncated: writes anew what is still the newest of its kind';
+'Before a segment of a link''s ledger is truncated: writes rows again that are still the newest of their kind';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,4 +1,5 @@
--- Links that have gone astray: both sides compare again. Locks: the turn of routes, until the transaction ends.
+-- Resynchronising a link: both sides tell and compare everything again.
+-- Locks: the turn of routes, until the transaction ends.
 -- Writes: activation, neighbour, origin, told.
 
 create or replace function pgps_internal.unblock(neighbour pgps_internal.neighbour) returns void
@@ -18,8 +19,7 @@ begin
 end
 $$;
 comment on function pgps_internal.unblock(pgps_internal.neighbour) is
-'Goes on with a neighbour that a policy had blocked: what came meanwhile is matched now; raises what the policy still
-raises';
+'Resumes a neighbour that a policy had blocked: matches what came meanwhile, and raises what the policy still raises';
 
 create or replace function pgps_internal.do_resync_link(caller name, args jsonb) returns void
 language plpgsql
@@ -39,14 +39,14 @@ begin
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
     perform pgps_internal.unblock(v_neighbour);
-    -- Attached anew, with the horizon and the filters in force: what came astray on the way comes again, what came is a
-    -- repeat and dropped.
+    -- Attaches again, with the horizon and the filters in force: what was lost on the way is sent again, and what was
+    -- received is dropped as a repeat.
     update pgps_internal.origin o set attachment = o.attachment + 1, is_settled = false
         where o.parent = v_neighbour.neighbour_id;
     update pgps_internal.activation a set is_confirmed = false
     from pgps_internal.origin o where o.origin_id = a.origin_id and o.parent = v_neighbour.neighbour_id;
-    -- What was told counts as something else, so that the next comparison sends all of it, and takes back what is
-    -- wanted no more.
+    -- Marks what was told as stale, so that the next comparison sends all of it again and withdraws what is not wanted
+    -- any more.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
     where t.neighbour_id = v_neighbour.neighbour_id and t.kind <> 'attach';
     perform pgps_internal.hear_type(v_neighbour, f.definition || jsonb_build_object('name', f.name))
@@ -62,11 +62,11 @@ begin atomic
     select pgps._call('resync_link', jsonb_build_object('name', resync_link.name));
 end;
 comment on function pgps.resync_link(text) is
-'Tells the neighbour at a link everything anew: event types, advertisements, filters; and compares its event types with
-those here again, for example after one of them was altered; attaches anew to it for the origins whose events come from
-it. A link that was blocked because a policy raised goes on, from where it stood, and this holds the dispatcher until
-the transaction ends. Events are neither lost nor repeated by it. name: as in pgps.links. Locks: changes of routes wait
-until the transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
+'Tells the neighbour at a link all event types, advertisements and filters again; compares its event types with those
+here again, for example after one of them was altered; attaches again to it for the origins whose events come from it. A
+link that was blocked because a policy raised resumes where it stood, and this holds the dispatcher until the
+transaction ends. No event is lost or repeated by it. name: as in pgps.links. Locks: changes of routes wait until the
+transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.resync_link(text) to public;

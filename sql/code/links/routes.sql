@@ -1,4 +1,4 @@
--- Routing: the parent for each origin, what is offered to whom, and from when on filters are in force.
+-- Routing: the parent for each origin, what is offered to whom, and from which batch on filters are in force.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
 -- Writes: activation, broker, origin.
 
@@ -18,15 +18,14 @@ create or replace function pgps_internal.reached(origin_id integer) returns bigi
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Of an epoch that is over nothing more comes, however far somebody has come who knew it before this broker was
-    -- restored.
+    -- A past epoch of this broker has no more batches, however far a neighbour got in it before the restore.
     select case when o.is_self and o.to_batch is not null then 9223372036854775807 when o.is_self
         then coalesce((pgps_internal.last_batch()).batch_id, 0)
         else pgps_internal.horizon(o.origin_id) end
     from pgps_internal.origin o where o.origin_id = reached.origin_id
 $$;
 comment on function pgps_internal.reached(integer) is
-'The newest batch of an origin that this broker may have; the end of all of an epoch of its own that is over';
+'The newest batch of an origin that this broker may have; the highest number for a past epoch of its own';
 
 create or replace function pgps_internal.last_sent(neighbour_id integer) returns bigint
 language plpgsql stable
@@ -49,20 +48,21 @@ where has_table_privilege(n.role::oid, t.endpoint, 'insert')
     and not exists (select from pgps_internal.foreign_type x
         where x.neighbour_id = f.neighbour_id and x.name = t.name and x.difference is not null);
 comment on view pgps_internal.carried is
-'Event types of origins, by the neighbours that offer them: the same here and there, and of a type that its role may
-publish here';
+'Event types of origins, by the neighbours that offer them: those that are the same here and there, and that the
+neighbour''s role may publish here';
 
 create or replace function pgps_internal.choose_parents() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Best by what it carries, cost, length and uuid among neighbours that can be reached; without any the old one is
-    -- waited for. Only if nothing else is there by a link that is being dropped, at whichever broker: two who drop
-    -- theirs to the same one, and have each other, would turn to each other, and both links would wait for good for an
-    -- answer that neither can give. Not for a little: a parent that is as good as the best stays. And never to one that
-    -- does not carry a type of which a filter is in force: its silence would look complete, so what cannot come another
-    -- way is late rather than lost.
+    -- The best neighbour that can be reached: by the number of types it carries, not draining, cost, length of the
+    -- path, uuid. If none can be reached, the old parent stays and is waited for. A link that is being dropped, at
+    -- whichever broker, comes after others that carry as many types: two brokers that drop theirs to the same one, and
+    -- are linked, would otherwise choose each other, and both links would wait for good for an answer that neither can
+    -- give. A parent that costs as little as the best stays. Never one that does not carry a type of which a filter is
+    -- in force: its silence would look complete. So what cannot come another way is late rather than lost (decision
+    -- 20).
     with carried as materialized (select c.* from pgps_internal.carried c),
     in_force as materialized (
         select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.filter f using (key)
@@ -82,7 +82,7 @@ begin
                 or not exists (select from in_force i where i.origin_id = o.origin_id
                 and not exists (select from carried c
                     where c.neighbour_id = o.neighbour_id and c.origin_id = o.origin_id and c.type_id = i.type_id)
-                -- Who has lost the parent for good takes what there is, once nobody promises more.
+                -- An origin that has lost its parent for good takes what there is, if nobody carries the type.
                 and (g.parent is not null
                     or exists (select from carried c where c.origin_id = o.origin_id and c.type_id = i.type_id))))
     ),
@@ -101,7 +101,7 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.choose_parents() is 'Rule 1 of the horizon: through whom events of each origin come';
+comment on function pgps_internal.choose_parents() is 'Rule 1 of the horizon: chooses the parent for each origin';
 
 create or replace function pgps_internal.interests()
 returns table (neighbour_id integer, origin_id integer, key text, type_id integer)
@@ -110,9 +110,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-    -- A function is planned once in a session, a view in each statement that asks it: that took a quarter of the
-    -- processor time that a link's new session used before its first event. Who asks needs most of the rows in any
-    -- case.
+    -- A function, because it is planned once in a session, and a view in each statement that uses it: that took a
+    -- quarter of the processor time of a link's new session before its first event. Callers need most of the rows
+    -- anyway.
     return query
     select null::integer, f.origin_id, p.key, p.type_id
     from pgps_internal.pushed p
@@ -128,11 +128,11 @@ begin
     where o.parent <> w.neighbour_id and w.gone_batch is null;
 end
 $$;
-comment on function pgps_internal.interests() is 'What the view "interest" shows';
+comment on function pgps_internal.interests() is 'The rows of the view pgps_internal.interest';
 
 create or replace view pgps_internal.interest as
--- (neighbour or null = this broker itself, origin, filter): who wants what of which origin. A neighbour's interest is
--- about the origins it has attached here; nobody is asked for an origin by way of those who have it from here.
+-- neighbour_id null = this broker itself. A neighbour's interest covers the origins that it has attached here. The
+-- parent for an origin has none in that origin, since it does not get its events from here.
 select i.neighbour_id, i.origin_id, i.key, i.type_id from pgps_internal.interests() i;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
 
@@ -201,8 +201,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- A filter is in force where one is that covers it and was told to the parent; from now on: what came until now was
-    -- skipped.
+    -- A filter is in force where another one is that covers it and was told to the parent; but only from the horizon
+    -- on, since what came before was skipped for it.
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
     select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
     from (select distinct i.origin_id, i.key from pgps_internal.interest i) i
@@ -216,16 +216,16 @@ begin
     where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)
         and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
             where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
-        -- Who has lost its way to an origin, and not its interest, keeps what it knows.
+        -- Kept where the path to an origin is lost, and not the interest in it.
         and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
             where f.origin_id = a.origin_id and o.parent = f.neighbour_id);
 end
 $$;
 comment on function pgps_internal.activate() is
-'Keeps "since" of filters: those implied by one in force have it from there, those nobody wants lose it';
+'Maintains "since" of filters: those implied by one in force get it, those that nobody wants lose it';
 
 create or replace view pgps_internal.early as
--- Local members for which a filter is not in force yet for some origin: what comes of it up to "since" is not for them.
+-- Up to "since", what comes of an origin is not for the member.
 select m.subscription_id, m.class_id, m.type_id, o.origin_id, a.since
 from pgps_internal.subscription s
 join pgps_internal.member m using (subscription_id)
@@ -241,8 +241,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it is
-    -- committed.
+    -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it
+    -- commits, which ends the state.
     update pgps_internal.origin o set is_settled = true, settled_for = b.subscribed
     from pgps_internal.broker b
     where not (o.is_settled and o.settled_for = b.subscribed) and not o.is_self and not exists (
@@ -252,7 +252,7 @@ begin
 end
 $$;
 comment on function pgps_internal.settle_origins() is
-'Spares receivers the look at "since" when every filter is in force for an origin';
+'Marks origins for which every filter is in force, so that receivers need not look at "since"';
 
 create or replace function pgps_internal.note_subscription() returns trigger
 language plpgsql security definer
@@ -260,7 +260,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
-        -- What is being received is committed first, and so published before; what comes later sees the subscription.
+        -- Waits until batches that are being received are committed: their events were published before the
+        -- subscription, and later ones see it.
         perform pgps_internal.stop_receiving();
         update pgps_internal.broker b set subscribed = b.subscribed + 1;
         perform pg_notify('pgps_link', '');
@@ -269,14 +270,14 @@ begin
 end
 $$;
 comment on function pgps_internal.note_subscription() is
-'After new subscriptions: a global one makes receivers look from when on it is in force';
+'Trigger after new subscriptions: a global one makes receivers check from which batch on its filter is in force';
 
 create or replace function pgps_internal.note_route() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The first link is defined before this broker has a name for others.
+    -- The first link is defined before this broker has a row in broker.
     if tg_table_name = 'link' or exists (select from pgps_internal.broker) then
         perform pg_notify('pgps_link', '');
     end if;
@@ -284,8 +285,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_route() is
-'After a change of what neighbours should know, or of a link: wakes the sessions that send to them, and the workers that
-serve links';
+'Trigger after a change of what neighbours should know, or of a link: wakes the sessions that send to them, and the
+workers that serve links';
 
 do $$
 begin

@@ -1,4 +1,5 @@
--- Runs of events: those of one statement at the origin, with what they have in common. Locks: none.
+-- Runs of events: consecutive events of one statement at the origin, with what they have in common.
+-- Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.runs(
@@ -21,7 +22,7 @@ begin
     if v_runs is not null then
         return v_runs;
     end if;
-    -- Often an item is of one statement, though others published meanwhile.
+    -- Common case: each item is of one statement, though others published meanwhile.
     execute format('with %s, one as (select g.lseq, (array_agg(g.xid))[1] as xid, count(*) as xids, sum(g.n)::bigint '
         'as n, min(g.lo) as lo, max(g.hi) as hi
                 from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from taken t '
@@ -54,8 +55,8 @@ begin
 end
 $$;
 comment on function pgps_internal.runs(integer, bigint, bigint, integer, regclass) is
-'Runs of events, in the order in which they travel, that are of one statement: number of events, and what the
-statement''s events have in common';
+'The events of some items as runs, in the order in which they travel: for each run, of one statement, the number of
+events and what the statement''s events have in common';
 
 create or replace function pgps_internal.plain_runs(neighbour_id integer, after bigint, upto bigint, type_id integer)
 returns jsonb
@@ -63,8 +64,8 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- The statements of a batch whose events lie where the item's lie: when it is one, the log need not be asked. See
-    -- pgps_internal.waiting for what a batch's transactions are.
+    -- Finds the statements of the batch whose id range overlaps the item's: if there is only one, the log need not be
+    -- read. Which transactions are in a batch: see pgps_internal.waiting.
     return (
         select case when bool_and(c.n = 1)
             then jsonb_agg(jsonb_build_object('lseq', o.lseq, 'n', o.n) || c.part order by o.lseq) end
@@ -112,7 +113,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Rows come in the order of the runs, so a run is a number of ids in a row.
+    -- Rows come in the order of the runs, so each run has the next n ids.
     return (
         select coalesce(jsonb_agg(x.run || jsonb_build_object('lo', x.lo, 'hi', x.hi, 'type_id', runs_with_ids.type_id,
             'ids', case when x.hi - x.lo + 1 = x.n then int8multirange(int8range(x.lo, x.hi, '[]'))
@@ -131,13 +132,13 @@ begin
 end
 $$;
 comment on function pgps_internal.runs_with_ids(jsonb, integer, bigint, bigint[]) is
-'Runs with the ids of their events: of ids, in order, or without gaps from lo on';
+'Runs with the ids of their events: taken in order from ids or, if that is null, without gaps from lo on';
 
 create or replace function pgps_internal.count_runs(runs jsonb) returns bigint
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$ begin return (select coalesce(sum((r.value ->> 'n')::bigint), 0)::bigint
     from jsonb_array_elements(count_runs.runs) r); end $$;
-comment on function pgps_internal.count_runs(jsonb) is 'How many events runs have';
+comment on function pgps_internal.count_runs(jsonb) is 'The number of events in runs';
 
 revoke all on all functions in schema pgps_internal from public;

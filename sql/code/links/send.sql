@@ -27,12 +27,12 @@ language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Not in SQL, as everything that runs for each batch: a function in SQL that cannot be inlined is planned anew at
-    -- each call.
+    -- Not in SQL, like everything that runs for each batch: an SQL function that cannot be inlined is planned at each
+    -- call.
     return (select coalesce(sum(upper(r) - lower(r)), 0)::bigint from unnest(count_ids.ids) r);
 end
 $$;
-comment on function pgps_internal.count_ids(int8multirange) is 'How many numbers are in ranges';
+comment on function pgps_internal.count_ids(int8multirange) is 'How many ids are in ranges';
 
 create or replace function pgps_internal.gap_body(gap pgps_internal.gap, attachment integer, sent bigint) returns jsonb
 language sql stable
@@ -57,8 +57,8 @@ declare
     v_taken pgps_internal.parcel[];
     v_items pgps_internal.parcel[];
 begin
-    -- Three statements, of which mostly there is little to set up: the last is not run when nothing is wanted, as with
-    -- most of what is published.
+    -- Several statements, each with little executor start-up: the later ones do not run when nothing is wanted, the
+    -- common case.
     select array_agg((t.batch_id, t.type_id, t.ids, null, null)::pgps_internal.parcel) into v_taken
     from (
         select d.batch_id, d.type_id, range_agg(r) as ids
@@ -77,7 +77,7 @@ begin
     if v_taken is null then
         return;
     end if;
-    -- What came from elsewhere is in the ledger of what was received, by event ids.
+    -- Events of other origins are found in the ledger of arrivals, by their ids.
     select array_agg((t.batch_id, t.type_id, t.ids * i.ids, i.origin_id, i.upto)::pgps_internal.parcel) into v_items
     from unnest(v_taken) t join pgps_internal.arrival i on i.hi >= lower(t.ids) and i.lo < upper(t.ids)
         and i.ids && t.ids;
@@ -111,7 +111,7 @@ begin
         from wanted w
         where w.upto > w.sent
         union all
-        -- What is missing here is told before what comes behind it.
+        -- Gaps in what is here are told before the items behind them.
         select 'gap', g.upto, min(w.batch_id), null, null, null, null, 0, null,
             pgps_internal.gap_body(g, w.attachment, w.sent)
         from wanted w join pgps_internal.gap g on g.origin_id = w.origin_id and g.upto > w.sent and g.upto < w.upto
@@ -130,14 +130,14 @@ as $$
 declare
     v_id integer := (be_silent.neighbour).neighbour_id;
 begin
-    -- Without the filters that a draining link has had, nothing is known.
+    -- A draining link without filters: nothing was matched for it, so nothing is known to be silent.
     if (be_silent.neighbour).is_draining
         and not exists (select from pgps_internal.wanted w where w.neighbour_id = v_id) then
         return;
     end if;
-    -- Only what has been matched and packed: nothing received may wait for dispatch. Asked in the statement that says
-    -- how far it is silent: with a snapshot of its own that one would see a batch more, and what is in it would never
-    -- be sent.
+    -- Silence is said only of what has been matched and packed, and only when nothing received waits for dispatch. This
+    -- is asked in the statement that says how far: a statement of its own could miss a batch that the next one sees,
+    -- and what is in it would never be sent.
     with quiet as materialized (
         select x.* from (select a.origin_id, a.attachment, pgps_internal.sent(v_id, a.origin_id, a.attachment) as sent,
                 pgps_internal.reached(a.origin_id) as upto
@@ -155,7 +155,7 @@ begin
             q.sent as previous, q.upto, null::jsonb as body
         from quiet q
         union all
-        -- What is missing here is no silence.
+        -- A gap in what is here is told as a gap, not as silence.
         select 'gap', q.origin_id, g.upto, null, null, null, null, pgps_internal.gap_body(g, q.attachment, q.sent)
         from quiet q join pgps_internal.gap g on g.origin_id = q.origin_id and g.upto > q.sent and g.upto <= q.upto
     ) s;
@@ -178,7 +178,7 @@ begin
     if confirm.confirmed <= (confirm.at).received_event and confirm.packed = (confirm.at).received_batch then
         return;
     end if;
-    -- Everything up to the batch before the first item that is still under way is done with.
+    -- The neighbour needs nothing more up to the batch before the first item that is still under way.
     select coalesce(sum(o.events) filter (where o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed),
         0),
         min(o.batch_id) filter (where o.lseq > confirm.confirmed) - 1
@@ -192,22 +192,22 @@ begin
 end
 $$;
 comment on function pgps_internal.confirm(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
-'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event), reclaim may
-have what is below';
+'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event); reclaim may
+have what is confirmed';
 
 create or replace function pgps_internal.mark(shipment pgps_internal.shipment) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$ begin return extract(epoch from (mark.shipment).created_at)::text; end $$;
 comment on function pgps_internal.mark(pgps_internal.shipment) is
-'A check value of a number: a restored broker gives the same number at another time';
+'The check value of a shipment''s number: a restored broker gives the same number at another time';
 
 create or replace function pgps_internal.restored_one(broker_id uuid, epoch integer) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$ select format('The restored one is %s in epoch %s.', restored_one.broker_id, restored_one.epoch) $$;
 comment on function pgps_internal.restored_one(uuid, integer) is
-'The detail of an error that says which broker was restored, and in which epoch of it that was noticed';
+'The detail of an error: which broker was restored, and in which epoch of it that was noticed';
 
 create or replace function pgps_internal.check_position(
     neighbour pgps_internal.neighbour, at pgps_internal.position, after bigint, mark text
@@ -260,9 +260,9 @@ declare
     v_types jsonb;
 begin
     if (args ->> 'refresh')::boolean then
-        -- Before anything is read, what is packed above all: a route that goes meanwhile is taken back behind all that
-        -- came by it, a filter that is heard meanwhile has its batches behind what is packed, and who begins to drain
-        -- is told of no silence.
+        -- Taken before anything is read, above all how far is packed. So a route that goes meanwhile is withdrawn
+        -- behind all that came by it, a filter that is heard meanwhile begins behind what is packed, and a neighbour
+        -- that begins to drain is told no silence.
         perform pgps_internal.hold_routes();
     end if;
     v_neighbour := pgps_internal.require_sender();
@@ -281,8 +281,8 @@ begin
     perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     if (args ->> 'refresh')::boolean then
         if v_neighbour.is_draining then
-            -- With the filters that it still has: who came back to this way in the end asked once more before it said
-            -- that it drains.
+            -- Before its filters are dropped: the neighbour may have attached to this path once more before it said
+            -- "drain".
             perform pgps_internal.go_live(v_neighbour);
         end if;
         perform pgps_internal.drop_gone(v_neighbour, v_packed);
@@ -345,7 +345,8 @@ begin
 end
 $$;
 comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is
-'A row of the ledger of shipments as it travels; hops: which brokers it was at, and when it was dispatched there';
+'A row of the ledger of shipments as it travels; hops: which brokers its events were at, and when they were dispatched
+there';
 
 create or replace function pgps_internal.parts(neighbour pgps_internal.neighbour, after bigint, upto bigint)
 returns jsonb
@@ -380,7 +381,7 @@ begin
 end
 $$;
 comment on function pgps_internal.parts(pgps_internal.neighbour, bigint, bigint) is
-'What the rows of some items are, type by type: columns as they travel, and runs of events of one statement at the
+'Describes the rows of some items, type by type: columns as they travel, and runs of events of one statement at the
 origin';
 
 create or replace function pgps_internal.wire_columns(endpoint regclass) returns jsonb
@@ -419,7 +420,7 @@ comment on function pgps.link_next(bigint, integer, boolean, text, bigint, integ
 'What is to be sent to the neighbour of this session next. after: the last number the neighbour has, or is being sent.
 confirmed: the last number that it has committed, null = after. max_events: about how many events. refresh: look also
 for what the neighbour should know, and how far nothing matched. mark: at the start, the check value that goes with
-after. with_rows: a batch of up to so many events has them in it, for pgps.link_take, where their type allows. Returns
+after. with_rows: a batch of at most so many events contains them, for pgps.link_take, if their type allows. Returns
 after, upto, mark, items (messages, and data of one batch of one origin each), types (what pgps.link_rows gives for
 them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors:
 55000 not open, blocked, or one of the two was restored.';

@@ -1,14 +1,15 @@
 -- Small batches: their events travel in the answer of pgps.link_next, each as the text of a row, and are received in
--- one statement. See docs/decisions/0034-small-batches-over-links.md. Locks: those of pgps.link_begin.
+-- one statement (decision 34).
+-- Locks: those of pgps.link_begin.
 -- Writes: arrival.
 
 create or replace function pgps_internal.is_plain_text(type regtype) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Types whose text means the same at another broker, once the settings are fixed under which it is written and
-    -- read. No names of objects, no numbers of them. Types that are not built in travel as text anyhow; what is built
-    -- of them is theirs to have text for.
+    -- Types whose text means the same at another broker, if it is written and read under the same settings: no names or
+    -- oids of objects. Types that are not built in travel as text in any batch; whether that text is exact is up to the
+    -- type.
     select is_plain_text.type::oid >= 16384
         or t.oid = any ('{bool,int2,int4,int8,float4,float8,numeric,text,varchar,bpchar,bytea,date,time,timetz,
             timestamp,timestamptz,interval,uuid,json,jsonb,inet,cidr,macaddr,macaddr8,bit,varbit,money,point,lseg,
@@ -19,7 +20,7 @@ as $$
     from pg_type t where t.oid = is_plain_text.type
 $$;
 comment on function pgps_internal.is_plain_text(regtype) is
-'True for types whose text has all of a value, and means the same at another broker';
+'True for types whose text represents a value fully, and means the same at another broker';
 
 create or replace function pgps_internal.text_settings(endpoint regclass) returns text
 language plpgsql stable
@@ -36,7 +37,7 @@ declare
         varbit,int4range,int8range,numrange}'::regtype[];
     v_timed oid[] := '{date,time,timestamp,timestamptz}'::regtype[];
 begin
-    -- Each costs at every call, those of time zone and currency most.
+    -- Only what the types need: each setting costs time at every call, time zone and currency most.
     if v_types <@ v_fixed then
         return v_settings;
     elsif v_types <@ (v_fixed || v_timed) then
@@ -48,7 +49,7 @@ begin
 end
 $$;
 comment on function pgps_internal.text_settings(regclass) is
-'The settings under which the text of an event type''s values is written and read: those that it depends on';
+'The settings under which the text of an event type''s values is written and read: those that the text depends on';
 
 create or replace function pgps_internal.small_parts(shipments pgps_internal.shipment[]) returns jsonb
 language plpgsql stable
@@ -78,7 +79,8 @@ begin
     if v_part is null then
         return null;
     elsif v_part -> 'rows' = 'null' then
-        -- Gone from the log behind this broker's back: the receiver misses them, and says so.
+        -- The events are missing from the log without a reclaim. The receiver finds that they did not come, and reports
+        -- it.
         return '[]';
     end if;
     if v_part -> 'attributes' = 'null' then
@@ -88,8 +90,8 @@ begin
 end
 $$;
 comment on function pgps_internal.small_parts(pgps_internal.shipment[]) is
-'As pgps_internal.parts, with the events themselves; null when they cannot travel so: of several types, rewound, of a
-type without exact text, or long';
+'As pgps_internal.parts, with the events themselves; null when they cannot travel as text: of several types, rewound, of
+a type without exact text, or too long';
 
 create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb)
 returns jsonb
@@ -118,7 +120,7 @@ begin
             into v_ids;
     end if;
     if v_ids is null then
-        -- Another type, and this says in what; or told in other words.
+        -- Raises with the difference if the types differ. Otherwise only their descriptions do.
         perform pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
         raise exception 'event type "%" of broker "%" cannot go straight into the log', take_rows.wire ->> 'name',
             (take_rows.neighbour).name
@@ -134,7 +136,8 @@ end
 $$;
 comment on function pgps_internal.take_rows(pgps_internal.neighbour, jsonb, jsonb) is
 'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001
-not all would be taken, 22xxx and 23xxx a value or constraint refuses: the long way sorts it out.';
+not all would be taken, class 22 and 23 a value or constraint refuses; the batch is then received once more with
+staged.';
 
 create or replace function pgps_internal.require_next(neighbour pgps_internal.neighbour, batch jsonb, last bigint)
 returns void
@@ -166,8 +169,9 @@ declare
     v_heard boolean := false;
     v_counts jsonb := '[]';
 begin
-    -- What may change routes has their turn before it locks anything else, or two receivers wait for each other. What
-    -- flows changes none. The first batch of an attachment is its answer, which is noted.
+    -- A batch that may change routes takes their turn before any other lock, or two receivers would wait for each
+    -- other. Data in sequence (is_flowing) changes none, except in the first batch of an attachment: it is the answer,
+    -- which is noted.
     if (take_batch.staged or take_batch.batch -> 'types' -> 0 is null)
                 and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items')
             or exists (select from pgps_internal.origin o
@@ -194,13 +198,13 @@ begin
     end if;
     if take_batch.batch -> 'types' -> 0 is not null then
         if take_batch.staged then
-            -- What came again never goes straight into the log.
+            -- Events that are fetched again never go straight into the log.
             select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
             where a.neighbour_id = (take_batch.neighbour).neighbour_id
                 and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
         end if;
         if v_fetched && v_ids then
-            -- Apart: nobody here is told of it.
+            -- Recorded apart, because nobody here is told of these events.
             perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices,
                 v_ids * v_fetched, false);
         end if;
@@ -209,11 +213,12 @@ begin
                 v_ids - v_fetched, true);
         end if;
     end if;
-    -- What is compared has to be in the log.
+    -- Last, because events that are compared have to be in the log.
     if v_counts <> '[]' then
         perform pgps_internal.hear_audit(take_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
-    -- Mostly the last item has events, all of which were taken just now: then its row in the ledger says it.
+    -- Notes the last number of the batch, unless the row of its last item has it. That is the common case: the item has
+    -- events, and all were taken just now.
     if (take_batch.staged or ((v_item ->> 'events')::integer > 0
         and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)
             and pgps_internal.last_received((take_batch.neighbour).neighbour_id)
@@ -229,8 +234,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_batch(pgps_internal.neighbour, jsonb, jsonb, boolean) is
-'Acts on the items of a batch in their order, and notes that it was received. slices: where its rows are; staged: in the
-staging tables, not in the log';
+'Acts on the items of a batch in their order, and notes that it was received. slices: the ids of its rows; staged: these
+are in the staging tables, not in the log';
 
 create or replace function pgps_internal.do_link_take(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -262,10 +267,10 @@ begin atomic
     select pgps._call('link_take', link_take.batch);
 end;
 comment on function pgps.link_take(jsonb) is
-'Receives a batch whose events are in it (rows in its types, or none at all), as pgps.link_begin and pgps.link_apply do,
-in one statement that is its own transaction. Returns last, and how many events were taken; a last above the batch''s
-after without taken: it was received before. What is refused for what its events are (class 22 or 23) or because
-something moved (40001) is to be received once more with link_begin and staged. Needs pgps.link_open. Errors: 55000 a
+'Receives a batch that contains its events (rows in its types), or has none, as pgps.link_begin and pgps.link_apply do,
+in one statement that is its own transaction. Returns last, and taken, how many events were taken; a last above the
+batch''s after, without taken: it was received before. A batch that is refused because of its data (class 22 or 23) or a
+concurrent change (40001) is to be received once more with link_begin and staged. Needs pgps.link_open. Errors: 55000 a
 batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in
 it.';
 

@@ -1,4 +1,4 @@
--- What a neighbour should know. State-based: what it was told is kept, differences are sent.
+-- What a neighbour should know. What it was told is kept, and differences are sent.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
 -- Writes: activation, foreign_type, origin, shipment, told.
 
@@ -6,7 +6,7 @@ create or replace function pgps_internal.definition_of(event_type pgps_internal.
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Its number says that it is the one that was told of before, and not another one of the same name.
+    -- "made" (the type's id) tells a type from an earlier one of the same name.
     select jsonb_build_object('made', (definition_of.event_type).type_id, 'visibility',
         (definition_of.event_type).visibility, 'reliability', (definition_of.event_type).reliability,
         'persistent', (definition_of.event_type).persistent, 'handler', (definition_of.event_type).handler,
@@ -51,8 +51,7 @@ begin
         || case when a.is_draining then '{"is_draining": true}'::jsonb else '{}' end
     from ads a
     union all
-    -- With a number of its own each time that it is told: what was said of it before it was taken back means nothing
-    -- then.
+    -- A new number each time that it is told, so that what is said of it from before it was withdrawn is ignored.
     select 'sub', f.key, coalesce(t.value, jsonb_build_object('told', pgps_internal.last_sent(v_id) + 1))
     from filters f
     left join pgps_internal.told t on t.neighbour_id = v_id and t.kind = 'sub' and t.key = f.key
@@ -80,7 +79,7 @@ end
 $$;
 comment on function pgps_internal.should_know(pgps_internal.neighbour) is
 'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own
-filters are in force, and from where on somebody here may ask it again';
+filters are in force, and from which batch on somebody here may ask for an origin''s events again';
 
 create or replace function pgps_internal.compare_types(neighbour pgps_internal.neighbour) returns void
 language plpgsql
@@ -103,9 +102,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Of what nobody wants any more, the break begins here: should somebody want it again before the next look, it is
-    -- not in force from where it was. What is wanted still, and taken back only since the parent has lost its way, goes
-    -- on from its horizon when there is a way again.
+    -- For a filter that nobody wants any more the break begins here: if somebody wants it again before the next
+    -- refresh, it does not count as in force since before. A filter that is still wanted, and is withdrawn only because
+    -- the parent has lost its path, goes on from the horizon when there is a path again.
     delete from pgps_internal.activation a using pgps_internal.origin o
     where o.origin_id = a.origin_id and o.parent = note_breaks.neighbour_id
         and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text)
@@ -115,8 +114,7 @@ begin
         and (exists (select from pgps_internal.offer f where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
             or not exists (select from pgps_internal.pushed p where p.key = a.key)
                 and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null));
-    -- What is asked for again comes with the filters that the parent has been told when it is asked, and with no
-    -- others.
+    -- A rewind brings what matches the filters that the parent has been told when it is asked, and nothing else.
     update pgps_internal.origin o set rewind_keep = array(
         select k from unnest(o.rewind_keep) k where pgps_internal.is_told(note_breaks.neighbour_id, k))
     where o.rewind_from is not null and o.parent = note_breaks.neighbour_id
@@ -125,8 +123,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_breaks(integer, jsonb) is
-'When a neighbour is told of filters taken back, or asked again: what is not in force without a break any more, as far
-as the neighbour is the parent';
+'When filters are withdrawn from a neighbour, or it is asked again: notes which are not in force without a break any
+more, for origins of which the neighbour is the parent';
 
 create or replace function pgps_internal.is_told(neighbour_id integer, key text) returns boolean
 language sql stable
@@ -155,7 +153,7 @@ begin
     perform pgps_internal.activate();
     perform pgps_internal.settle_origins();
     perform pgps_internal.go_live(refresh.neighbour);
-    -- Asked once: it is by far the most work of all that is done here.
+    -- Evaluated once: it is by far the most work of all that is done here.
     select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known
         from pgps_internal.should_know(refresh.neighbour) s;
     select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value',
@@ -194,7 +192,7 @@ as $$
 begin
     case is_held.kind
         when 'type', 'active', 'low', 'drain', 'drained' then
-            -- Once told, no harm.
+            -- Harmless when stale, so it is never withdrawn.
             return true;
         when 'ad' then
             return (is_held.neighbour).is_draining;
@@ -213,8 +211,8 @@ begin
 end
 $$;
 comment on function pgps_internal.is_held(pgps_internal.neighbour, text, text) is
-'True while what a neighbour was told is not taken back, though it need not know it any more: until something else has
-taken its place';
+'True while something that a neighbour was told, and need not know any more, is not withdrawn, because what replaces it
+is not in place yet';
 
 create or replace function pgps_internal.is_awaited(neighbour pgps_internal.neighbour, key text) returns boolean
 language sql stable
@@ -229,8 +227,8 @@ as $$
             where c.key = f.key and c.by_key = is_awaited.key or c.key = is_awaited.key and c.by_key = f.key))
 $$;
 comment on function pgps_internal.is_awaited(pgps_internal.neighbour, text) is
-'True while a filter that this one covers, or that covers it, is to take its place, and the parent has not said that it
-is in force';
+'True while a filter that this one covers, or that covers it, is to replace it, and the parent has not said that it is
+in force';
 
 create or replace function pgps_internal.tell(kind text, key text, value jsonb, neighbour_id integer) returns jsonb
 language plpgsql stable
@@ -257,7 +255,7 @@ begin
             return tell.value || jsonb_build_object('horizon',
                 least(v_origin.rewind_from, pgps_internal.horizon(v_origin.origin_id)),
                 'keep', array(
-                    -- What is told stands for what it covers.
+                    -- A filter that was told stands for those that it covers.
                     select t.key from pgps_internal.told t
                     where t.neighbour_id = tell.neighbour_id and t.kind = 'sub' and exists (
                         select from (select a.key from pgps_internal.activation a where a.origin_id = v_origin.origin_id

@@ -58,9 +58,7 @@ join pgps_internal.neighbour n using (neighbour_id)
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.routes is
 'The network as far as this broker knows it, for pgps_admin and pgps_worker: itself, and each origin by each neighbour
-that offers it. path: the
-brokers from that neighbour to the origin (an id where the name is not known); is_parent: the events come this way;
-event_types: what it advertises;
-filters_in_force: those of this broker and of brokers behind it that have been in force there without a break, each '
-    'behind its event type';
+that offers it. path: the brokers from that neighbour to the origin (an id where the name is not known); is_parent: the
+events come this way; event_types: what it advertises; filters_in_force: those of this broker and of brokers behind it
+that have been in force there without a break, each behind its event type';
 grant select on pgps.routes to public;

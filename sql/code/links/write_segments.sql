@@ -6,7 +6,7 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Ids and transactions are not theirs to give.
+    -- The grant leaves out ids and transaction ids, which links must not set.
     select 'relation', s.name, format('create or replace trigger pgps_received before insert on %1$s for each statement
             execute function pgps_internal.only_received(%2$s);
         grant insert (pgps_origin_event%3$s) on %1$s to pgps_link, pgps_worker, pgps_admin', s.name,

@@ -15,7 +15,8 @@ begin
             where a.attrelid = (write_sent.event_type).endpoint and a.attnum > 0 and not a.attisdropped) then
         return pgps_internal.write_function('pgps_internal.sent_{type_id}', v_head, 'begin return null; end', v_names);
     end if;
-    -- A row is written and read by the types' own functions, never by a cast: that could be somebody's code.
+    -- A row is written and read by the types' input and output functions, never by a cast, which could run a user's
+    -- code.
     return pgps_internal.write_function('pgps_internal.sent_{type_id}', v_head, $body$
         declare
             v_found jsonb;
@@ -34,8 +35,8 @@ begin
                     from {log} x
                     where x.event_id = pgps_only and (x.event_id / 65536) % 4 = (pgps_only / 65536) % 4 offset 0) l;
             else
-                -- Few: the statement of each is looked up, and neighbours of one statement are a run. See
-                -- pgps_internal.runs for many.
+                -- Few events: the statement of each is looked up, and adjacent events of one statement are a run. For
+                -- many see pgps_internal.runs.
                 with stated as (
                     select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
                     from unnest(pgps_shipments) o
@@ -72,15 +73,15 @@ begin
 end
 $write$;
 comment on function pgps_internal.write_sent(pgps_internal.event_type, jsonb) is
-'Writes pgps_internal.sent_<type>: the rows and runs of a small batch; null when it is not small, or a type''s text does
-not say all';
+'Writes pgps_internal.sent_<type>: the rows and runs of a small batch; null when it is too long, or a type''s text does
+not represent its values fully';
 
 create or replace function pgps_internal.wire_names(endpoint regclass) returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select jsonb_build_object(
-        -- Only what is built in cannot be renamed behind this.
+        -- Fixed here only if all types are built in, because others can be renamed.
         'wire_known', case when w.columns @? '$[*] ? (@.as_text == true)' then 'null' else quote_literal(w.columns) end,
         'wire_sent', (select coalesce(string_agg(format(', x.%I', c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),

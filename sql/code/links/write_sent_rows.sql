@@ -7,8 +7,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Read while it is found, not gathered first. Whoever reads may not look behind the view: nothing but comparisons
-    -- passes its barrier.
+    -- Rows are read while they are found, not collected first. The barrier keeps readers from seeing other rows: only
+    -- leakproof comparisons are pushed below it.
     select pgps_internal.write_view('pgps_link.{sent}', $view$with (security_barrier = true) as
         select o.lseq as pgps_item, l.*
         from (select o.lseq, r from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) r

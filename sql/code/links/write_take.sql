@@ -28,7 +28,7 @@ as $write$
         end$body$, write_take.names || pgps_internal.wire_names((write_take.event_type).endpoint))
 $write$;
 comment on function pgps_internal.write_take(pgps_internal.event_type, jsonb) is
-'Writes pgps_internal.take_<type>: rows that came as text, into the log; their ids, or null when the attributes are not
-those known';
+'Writes pgps_internal.take_<type>: puts rows that came as text into the log; returns their ids, or null when the
+attributes are not the expected ones';
 
 revoke all on all functions in schema pgps_internal from public;

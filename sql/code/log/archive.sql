@@ -21,7 +21,7 @@ begin
 end
 $$;
 comment on function pgps_internal.archive(pgps_internal.event_type, regclass) is
-'Copies a segment of an auditable in queue to its archive';
+'Copies a segment of a log whose in or out queue is auditable to the archive of its type';
 
 create or replace function pgps_internal.restore_audited(
     event_type pgps_internal.event_type, from_batch bigint, from_event bigint
@@ -40,7 +40,7 @@ begin
         else b.ids * int8multirange(int8range(restore_audited.from_event, null)) end) r
     where b.type_id = (restore_audited.event_type).type_id and b.batch_id >= restore_audited.from_batch;
     if restore_audited.from_batch = 0 then
-        -- Whose batches are forgotten, too: among themselves these come by their ids.
+        -- Also events whose batches are no longer known: these come in the order of their ids.
         v_wanted := v_wanted + (int8multirange(int8range(restore_audited.from_event, null)) - coalesce((
             select range_agg(r) from pgps_internal.batch_type b, unnest(b.ids) r
                 where b.type_id = (restore_audited.event_type).type_id), '{}'));
@@ -52,7 +52,7 @@ begin
     if isempty(v_ids) then
         return;
     end if;
-    -- Back into the log as batch 0, past the triggers of publication: they were published once.
+    -- Back into the log as batch 0, past the rule of publication: they were published once.
     execute format('insert into %s (event_id, xid, pgps_origin_event, %2$s) select a.event_id, a.xid, '
         'a.pgps_origin_event, %2$s from pgps_internal.%3$I a where a.event_id <@ $1',
         (restore_audited.event_type).log, v_columns, (restore_audited.event_type).name || '_audit') using v_ids;
@@ -71,7 +71,7 @@ end
 $$;
 comment on function pgps_internal.restore_audited(pgps_internal.event_type, bigint, bigint) is
 'Brings archived events back into the log for a subscription that wants to see them again, from an event of a batch on
-(0: those without one)';
+(from_batch 0: also those whose batch is no longer known)';
 
 create or replace function pgps_internal.retire(subscription pgps_internal.subscription, ended boolean) returns void
 language plpgsql
@@ -118,8 +118,8 @@ begin
 end
 $$;
 comment on function pgps_internal.retire(pgps_internal.subscription, boolean) is
-'Before a subscription loses its place: notes what auditable queues go on to show of it, what was delivered and, if it
-has ended, what failed';
+'Notes, before a subscription loses its position, what auditable queues go on to show of it: what was delivered and, if
+it has ended, what failed';
 
 create or replace function pgps_internal.archive_deliveries(segment regclass) returns void
 language plpgsql
@@ -139,6 +139,6 @@ begin
 end
 $$;
 comment on function pgps_internal.archive_deliveries(regclass) is
-'Before a segment of the deliveries is truncated: keeps those of auditable out queues';
+'Before a segment of the deliveries is truncated: keeps the deliveries of auditable out queues';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- Immediate events: a transaction of their own, over a loopback connection that the session keeps. Locks: none in the
--- caller's transaction.
+-- Immediate events are published in a transaction of their own, over a loopback connection that the session keeps.
+-- Locks: none in the caller's transaction.
 -- Writes: nothing.
 
 do $$
@@ -7,15 +7,15 @@ declare
     v_schema text := (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
         where e.extname = 'dblink');
 begin
-    -- It may have been there before, in another schema. To find it, and to plan a statement with its name, took each
-    -- event a third of its publisher's time.
+    -- dblink may have been installed before, in another schema. These functions are made with its name, since finding
+    -- it, and planning a statement with it, took a third of the publisher's time for each event.
     execute format($sql$create or replace function pgps_internal.has_loopback() returns boolean
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
             return %2$s;
         end$body$ $sql$, v_schema, case when v_schema = 'pgps_internal'
-            -- One that was lost, or broke off in the middle, is renewed: what is known of it is known without a round
-            -- trip. The second look sees that nothing more will come, after what the server said before it hung up.
+            -- A connection that was lost or interrupted is renewed; what the client side knows of it needs no round
+            -- trip. The second dblink_is_busy notices the end of the connection behind a last message of the server.
             then format($sql$case when 'pgps_loopback' = any (%1$I.dblink_get_connections())
                 then %1$I.dblink_is_busy('pgps_loopback') + %1$I.dblink_is_busy('pgps_loopback') = 0
                     and %1$I.dblink_error_message('pgps_loopback') = 'OK' else false end$sql$, v_schema)
@@ -27,8 +27,8 @@ begin
         begin
             return (select t.id from %1$I.dblink('pgps_loopback', ask_loopback.statement) t(id bigint));
         exception when lock_not_available or query_canceled then
-            -- The connection's own limits: nothing of it is committed. It is repeated where this session can be
-            -- interrupted.
+            -- The connection's own time limits (limit_loopback) ended the statement, and nothing of it is committed. It
+            -- is repeated in a way that lets this session be interrupted.
             get stacked diagnostics v_context = pg_exception_context;
             if strpos(v_context, '"pgps_loopback"') = 0 then
                 raise;
@@ -42,9 +42,9 @@ begin
             return pgps_internal.ask_loopback(over_loopback.statement);
         end$body$;
     else
-        -- Whoever has the session may call dblink there, with any connection of the session by its name; this one is
-        -- the owner's of pgps. So it is there while no code of a user runs, and one that a user has made under its name
-        -- is closed first.
+        -- In that schema users may call dblink on any connection of their session by its name, and this one has the
+        -- rights of pgps's owner. So it is open only while no code of a user runs, and one that a user has opened under
+        -- its name is closed first.
         create or replace function pgps_internal.over_loopback(statement text) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         declare
@@ -93,30 +93,30 @@ begin
             perform pgps_internal.limit_loopback();
             return v_id;
         exception when query_canceled or others then
-            -- Whatever it is that went wrong: the next one begins with a new connection.
+            -- After any error, the next statement begins with a new connection.
             perform pgps_internal.close_loopback();
             raise;
         end$body$ $sql$, v_schema);
     execute format($sql$create or replace function pgps_internal.limit_loopback() returns void
         language plpgsql set search_path = pg_catalog, pg_temp as $body$
         begin
-            -- While it waits in libpq, this session hears nothing, neither of a cancellation nor of its statement
-            -- timeout.
+            -- While it waits in libpq, this session reacts neither to a cancellation nor to its statement timeout.
             perform %1$I.dblink_exec('pgps_loopback', 'set lock_timeout = ''100ms''; set statement_timeout = ''1s''');
         end$body$ $sql$, v_schema);
 end
 $$;
 comment on function pgps_internal.has_loopback() is
 'True when there is no need to open the session''s loopback connection: it is open and at rest';
-comment on function pgps_internal.ask_loopback(text) is 'As over_loopback, on the connection that is there';
+comment on function pgps_internal.ask_loopback(text) is 'As over_loopback, on the connection that is open';
 comment on function pgps_internal.over_loopback(text) is
-'Runs a statement on the loopback connection, in a transaction of its own; returns its number';
-comment on function pgps_internal.close_loopback() is 'Closes the loopback connection, whatever it is about';
+'Runs a statement on the loopback connection, in a transaction of its own; returns the number that it selects';
+comment on function pgps_internal.close_loopback() is 'Closes the loopback connection, and cancels what runs on it';
 comment on function pgps_internal.limit_loopback() is
-'Sets how long a statement may take on the loopback connection before it is begun again with wait_for_loopback';
+'Sets how long a statement may take on the loopback connection before it is repeated with wait_for_loopback';
 comment on function pgps_internal.wait_for_loopback(text) is
-'As over_loopback, for what takes long: this session can be cancelled meanwhile, its statement_timeout and lock_timeout
-hold, and what would wait for itself is found out. Errors: 55P03, 40P01, 57014, and those of the statement.';
+'As over_loopback, for a statement that takes long: this session can be cancelled meanwhile, its statement_timeout and
+lock_timeout hold, and a deadlock with this session is detected. Errors: 55P03, 40P01, 57014, and those of the
+statement.';
 
 create or replace function pgps_internal.check_loopback(pid integer) returns void
 language plpgsql
@@ -125,7 +125,7 @@ as $$
 declare
     v_path integer[];
 begin
-    -- The server sees who waits for whom, but not that this session waits for the other one.
+    -- The server's deadlock detection does not know that this session waits for the process of the connection.
     with recursive waits(pid, path) as (
         select check_loopback.pid, array[check_loopback.pid]
         union all
@@ -146,7 +146,8 @@ begin
 end
 $$;
 comment on function pgps_internal.check_loopback(integer) is
-'Raises when the loopback connection''s process waits, if by way of others, for this session. Errors: 55P03, 40P01.';
+'Raises when the loopback connection''s process waits for this session, directly or through others. Errors: 55P03,
+40P01.';
 
 create or replace function pgps_internal.open_loopback() returns void
 language plpgsql
@@ -169,7 +170,7 @@ begin
     begin
         execute format('select %I.dblink_connect_u(%L, %L)', v_schema, 'pgps_loopback', v_conninfo);
         perform pgps_internal.limit_loopback();
-        -- When this session is killed, what it has waited for over there ends as well.
+        -- When this session is killed, the statement that it waits for over the connection ends as well.
         execute format('select %I.dblink_exec(%L, %L)', v_schema, 'pgps_loopback',
             'set client_connection_check_interval = ''1s''; set idle_session_timeout = 0');
     exception when others then
@@ -180,7 +181,7 @@ begin
 end
 $$;
 comment on function pgps_internal.open_loopback() is
-'Opens the session''s loopback connection, anew if there is one, as the owner of pgps; 08001 when it cannot';
+'Opens the session''s loopback connection as the owner of pgps, and closes the one there was. Errors: 08001.';
 
 create or replace function pgps_internal.do_publish_immediately(caller name, args jsonb) returns bigint
 language plpgsql
@@ -225,7 +226,7 @@ declare
     v_carries boolean := pgps_internal.may_carry(assume.event_type, assume.handler);
     v_set text;
 begin
-    -- An assignment: a PERFORM would be a statement to run.
+    -- An assignment evaluates an expression, which is cheaper than the statement that a PERFORM runs.
     v_set := concat(set_config('pgps.raiser', coalesce(assume.raiser, ''), true),
         set_config('pgps.visibility', 'deferred', true),
         set_config('pgps.act_as', assume.publisher, true),
@@ -234,15 +235,15 @@ begin
             set_config('pgps.client', coalesce(assume.client, ''), true),
         set_config('pgps.carried', case when v_carries then 'on' else '' end, true));
     if coalesce(assume.reliability, (assume.event_type).reliability) = 'non-guaranteed' then
-        -- At most once, and soon: nobody waits for the disk.
+        -- Non-guaranteed events are delivered at most once and may be lost in a crash: nobody waits for the disk.
         v_set := set_config('synchronous_commit', 'off', true);
     end if;
     return v_carries;
 end
 $$;
 comment on function pgps_internal.assume(pgps_internal.event_type, name, text, text, text, text) is
-'On the loopback connection, for the rest of the transaction: what is published is publisher''s; raiser: the transaction
-that raised it; client: the client that did. Returns whether it is to be carried to direct clients.';
+'On the loopback connection: has what is published in the rest of the transaction published by publisher. raiser: the
+transaction that raised it; client: the client that did. Returns whether it is to be carried to direct clients.';
 
 drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer);
 drop function if exists pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, integer,
@@ -260,7 +261,7 @@ declare
     v_type pgps_internal.event_type;
     v_carries boolean;
 begin
-    -- 01/02/2024 is the day that it is for the publisher.
+    -- Text is read under the publisher's settings: 01/02/2024 is the day that it is for the publisher.
     perform set_config(e.key, e.value, true) from jsonb_each_text(publish_as.settings) e
         where current_setting(e.key) <> e.value;
     select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
@@ -275,8 +276,8 @@ begin
 end
 $$;
 comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, jsonb) is
-'On the loopback connection: publishes objects with the rights of publisher, see assume; settings: those of the
-publisher''s session under which text becomes values';
+'On the loopback connection: publishes objects with the rights of publisher, see assume. settings: those of the
+publisher''s session under which text is converted to values';
 
 create or replace function pgps_internal.note_publisher() returns trigger
 language plpgsql
@@ -284,7 +285,7 @@ as $$
 declare
     v_publisher pg_catalog.text;
 begin
-    -- With the publisher's rights, as the last thing before forward_stage: no code of the user runs in between.
+    -- Runs with the publisher's rights, as the last trigger before forward_stage: no code of the user runs in between.
     v_publisher := pg_catalog.set_config('pgps.publisher', case
         when pg_catalog.current_setting('pgps.act_as', true) operator(pg_catalog.<>) ''
             and pg_catalog.current_setting('is_superuser')::boolean and session_user operator(pg_catalog.=) current_user

@@ -1,7 +1,7 @@
 -- A transaction too large for a batch is matched in parts: batches of bounded size, cut by event ids, that are noted in
--- one transaction of the dispatcher and so become visible together. No statement, array or row ever holds all of it,
--- and who has a time limit for statements calls part by part: pgps.dispatch_batch, pgps.dispatch_large,
--- pgps.dispatch_next_part. See docs/decisions/0025-large-transactions.md.
+-- one transaction of the dispatcher and so become visible together (decision 25). No statement, array or row ever holds
+-- all of it. A caller with a time limit for statements calls part by part: pgps.dispatch_batch, pgps.dispatch_large,
+-- pgps.dispatch_next_part.
 -- Locks: those of dispatch, until the transaction ends.
 -- Writes: large_part.
 
@@ -13,12 +13,13 @@ declare
     v_events bigint := 0;
 begin
     foreach v_part in array (size_if_large.cut).parts loop
-        -- How far the ids reach is known at once, and is more than there are.
+        -- The span of the ids is known at once, and there are at most so many: count only if it is too large.
         if upper(v_part.ranges) - lower(v_part.ranges) > size_if_large.max_events then
             v_events := v_events + pgps_internal.count_ids(v_part.ranges);
         end if;
     end loop;
-    -- The first batch of a new epoch is many transactions, and would have to look for each in every part.
+    -- The first batch of a new epoch is not split: it has many transactions, each of which would have to be looked for
+    -- in every part.
     if v_events <= size_if_large.max_events or v_events <= 3 * pgps_internal.setting('max_part_events')::bigint
             or to_regclass('pg_temp.pgps_rebaseline') is not null then
         return 0;
@@ -38,19 +39,19 @@ declare
     v_upper bigint := (select max(upper(p.ranges)) from unnest(part_bounds.parts) p);
     v_whole int8multirange;
 begin
-    -- A client that is registered gets a statement as one occurrence, so that nothing is cut inside one.
+    -- A registered client is told of a statement as one occurrence, so no statement is cut.
     select range_agg(int8range(c.lo, c.hi, '(]')) into v_whole
     from unnest(part_bounds.parts) p join pgps_internal.control c on c.xid = any (p.xids) and c.type_id = p.type_id
     where c.lo < c.hi and exists (select from pgps_internal.feature f where f.type_id = p.type_id
         and f.name = 'registration');
-    -- At multiples of the size: a part then lies in one segment of the log.
+    -- Cut at multiples of the size, so that a part lies in one segment of the log.
     return v_lowest || array(
         select b from generate_series((v_lowest / v_size + 1) * v_size, v_upper - 1, v_size) b
         where v_whole is null or not b <@ v_whole order by b) || v_upper;
 end
 $$;
 comment on function pgps_internal.part_bounds(pgps_internal.part[]) is
-'The event ids at which a large transaction is cut, its lowest first, the one behind its highest last';
+'The event ids at which a large transaction is cut: its lowest first, the one after its highest last';
 
 create or replace function pgps_internal.open_parts(cut pgps_internal.cut) returns bigint
 language plpgsql
@@ -79,7 +80,7 @@ begin
 end
 $$;
 comment on function pgps_internal.open_parts(pgps_internal.cut) is
-'Notes a batch, and of which parts it and those behind it will be; returns how many events the largest has';
+'Notes a batch, and the parts that it and the batches after it will be; returns how many events the largest part has';
 
 create or replace function pgps_internal.dispatch_large_part(batch_id bigint) returns bigint
 language plpgsql
@@ -89,7 +90,8 @@ declare
     v_part pgps_internal.part;
     v_events bigint := 0;
 begin
-    -- The same snapshots in all of them: up to the newest batch, all is dispatched or nothing.
+    -- All parts have the same snapshots: with the newest batch, either the whole transaction is dispatched or nothing
+    -- of it.
     if v_batch.batch_id < dispatch_large_part.batch_id then
         v_batch.batch_id := dispatch_large_part.batch_id;
         v_batch.created_at := pgps_internal.clock();
@@ -110,7 +112,7 @@ comment on function pgps_internal.dispatch_large_part(bigint) is
 create or replace function pgps_internal.most_at_once() returns integer
 language sql stable
 set search_path = pg_catalog, pg_temp
--- A worker has a time limit for each statement: what is larger is large, and is matched in parts.
+-- A worker has a time limit for each statement: what is larger is matched in parts.
 as $$ select least(pgps_internal.setting('max_batch_events')::integer, 10000) $$;
 comment on function pgps_internal.most_at_once() is
 'How many events a batch of a worker has at most: the setting max_batch_events, but no more than 10,000';
@@ -165,10 +167,9 @@ begin
 end
 $$;
 comment on function pgps.dispatch_batch(integer) is
-'For a worker: as pgps.dispatch(max_events), one batch and without the lanes (pgps.run_lanes); null: the setting
-max_batch_events, 10,000 at most. Of a transaction too large for one statement it returns the number of events,
-negative, and leaves it to be dispatched with pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not
-positive, 42501.';
+'For a worker: as pgps.dispatch(max_events), but one batch and without the lanes (pgps.run_lanes); null: the setting
+max_batch_events, 10,000 at most. For a transaction too large for one statement it returns the number of events,
+negative, and leaves it to pgps.dispatch_large. Needs pgps_worker or pgps_admin. Errors: 22023 not positive, 42501.';
 
 create or replace function pgps.dispatch_large(max_events integer = null) returns bigint
 language plpgsql security definer
@@ -213,7 +214,7 @@ begin
         having count(*) > 0);
     if v_events is not null and not exists (select from pgps_internal.large_part) then
         v_last := pgps_internal.last_batch();
-        -- Only the parts of one transaction have the same snapshots and the same end.
+        -- The batch before the first part: only parts of one transaction have the same snapshots and the same end.
         perform pgps_internal.note_matched(coalesce((select b.batch_id from pgps_internal.batch b
             where b.snapshot::text <> v_last.snapshot::text or b.upto is distinct from v_last.upto
                 order by b.batch_id desc limit 1), 0));

@@ -1,6 +1,6 @@
 -- Publication. There is no trigger on it: an INSERT into an endpoint is rewritten by a rule into one statement that
 -- inserts into the log and, when all rows are in, one row into the control queue. It is planned with the INSERT and
--- kept with its plan (decision 0011).
+-- kept with its plan (decision 11).
 -- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
 -- Writes: control, receipt; by name: the log of a type (generated), its endpoint.
 
@@ -9,17 +9,20 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- "opened" is asked before the statement's first number is drawn, "recorded" runs when the statement has ended
-    -- (PostgreSQL does so with what writes in a WITH and is not read): its events are those of its transaction from lo
-    -- to hi, among the numbers others drew meanwhile. VALUES, not SELECT: a rule with a SELECT could not follow upon
-    -- the publisher's own WITH ... DELETE ... RETURNING. All columns of the control queue in their order: there is one
-    -- plan node less then. The publisher is who has the privilege that pgps.advertise grants; a superuser, who has
-    -- every privilege, is looked up. NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only
-    -- when the dispatcher has said in the last five seconds that it sleeps (wake.sql): one that begins, or falls
-    -- asleep, looks until all that run then have ended. PostgreSQL sends it when the transaction commits, and never if
-    -- it does not; one that has sent it could not be prepared, so where that is possible it rings instead. Clients
-    -- registered for direct events are told likewise, and only when there are any: that, too, is a privilege
-    -- (direct.sql).
+    -- pgps_opened is read before the statement draws its first event id. pgps_recorded runs when the statement has
+    -- ended, as PostgreSQL runs a WITH that writes and is not read. The statement's events are those of its transaction
+    -- from lo to hi, among ids that others drew meanwhile.
+    -- VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
+    -- All columns of the control queue are named in their order, which saves a plan node.
+    -- The publisher is the current user if that has the privilege that pgps.advertise grants; a superuser, who has
+    -- every privilege, is looked up.
+    -- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher has said in
+    -- the last five seconds that it sleeps (wake.sql). A dispatcher that starts, or falls asleep, looks until all
+    -- transactions that run then have ended. PostgreSQL sends the notification when the transaction commits, and never
+    -- if it does not. A transaction that has sent one could not be prepared: where that is possible, pgps._ring() is
+    -- called instead.
+    -- Clients registered for direct events are notified likewise, and only when there are any: that, too, is a
+    -- privilege (direct.sql).
     return format($rule$
         with pgps_opened as materialized (
             select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
@@ -62,8 +65,8 @@ begin
 end
 $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
-'The action of a rule on source (an endpoint, or an entry): what an INSERT INTO it comes to. The commit trigger and the
-control queue of the paper (section 5.2)';
+'The action of a rule on source (an endpoint, or an entry): the statement that an INSERT into it becomes. It stands for
+the commit trigger and the control queue of the paper (section 5.2)';
 
 create or replace function pgps._is_volatile(type_id integer) returns boolean
 language plpgsql stable security definer
@@ -89,7 +92,7 @@ begin
 end
 $$;
 comment on function pgps._is_volatile(integer) is
-'Of an event that is published as guaranteed: false. Raises 22023 when its type cannot keep it over a crash.';
+'False for an event that is published as guaranteed. Errors: 22023 when its type cannot keep it over a crash.';
 
 create or replace function pgps._publisher(type_id integer, role name) returns regrole
 language plpgsql stable security definer
@@ -98,7 +101,7 @@ as $$
 declare
     v_publisher regrole;
 begin
-    -- One statement: a superuser's every publication comes here.
+    -- One statement, since every publication of a superuser comes here.
     select a.role into v_publisher from pgps_internal.advertisement a
     where a.type_id = _publisher.type_id
         and a.role = quote_ident(case when coalesce(current_setting('pgps.act_as', true), '') = ''
@@ -111,7 +114,7 @@ begin
 end
 $$;
 comment on function pgps._publisher(integer, name) is
-'Who publishes, for the control queue, where a privilege does not tell: a superuser, the loopback connection, or one who
+'The publisher, for the control queue, where no privilege tells: a superuser, the loopback connection, or a role that
 has not advertised. role: the current user of the statement. Errors: 55000.';
 
 create or replace function pgps_internal.acting_publisher(role name) returns name
@@ -119,7 +122,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Believed on the loopback connection only, whose user owns pgps.
+    -- The setting is believed only on the loopback connection, whose user owns pgps.
     return case when coalesce(current_setting('pgps.act_as', true), '') <> '' and acting_publisher.role = session_user
             and (select r.rolsuper from pg_roles r where r.rolname = session_user)
         then current_setting('pgps.act_as')::name else acting_publisher.role end;
@@ -143,8 +146,8 @@ begin
         coalesce(s.published_at, pgps_internal.clock()), s.origin_id
     from unnest(record.type_ids, record.los, record.his, record.volatile, record.published_at, record.origin_ids)
         s(type_id, lo, hi, volatile, published_at, origin_id);
-    -- One note for all statements of a type, since there may be thousands: who fetches it is given each event with its
-    -- own statement.
+    -- One notification for all statements of a type, since there may be thousands: whoever fetches the events gets each
+    -- with its own statement.
     if record.are_news then
         select count(pg_notify('pgps_direct_' || t.type_id,
             concat_ws(' ', t.type_id, s.lo, s.hi, pg_current_xact_id()))::text) into v_told
@@ -159,11 +162,11 @@ end
 $$;
 comment on function pgps_internal.record(integer[], bigint[], bigint[], regrole, boolean[], timestamptz[], integer[],
     boolean) is
-'What the rule of an endpoint does besides the log, for events that come into it otherwise: over a link, or once they
-were refused. Writes the statements (their event types, first and last ids, and so on, place by place) into the control
-queue, tells clients that are registered for direct events, and wakes the dispatcher, both when the transaction commits.
-The rule (pgps_internal.publication) has this as text, since it is planned with the publisher''s statement; what is
-changed here is changed there. are_news: false when nobody here is to be told of them';
+'Does what the rule of an endpoint does besides writing the log, for events that come into it otherwise: over a link, or
+after they were refused. Writes the statements (arrays of event types, first and last ids, and so on, matched by place)
+into the control queue, notifies clients that are registered for direct events, and wakes the dispatcher, both when the
+transaction commits. The rule (pgps_internal.publication) has this as text, since it is planned with the publisher''s
+statement: change both together. are_news: false when no client is to be notified';
 
 create or replace function pgps_internal.refuse_copy() returns trigger
 language plpgsql
@@ -176,7 +179,7 @@ begin
 end
 $$;
 comment on function pgps_internal.refuse_copy() is
-'An INSERT is rewritten into the log; what still reaches the endpoint is a COPY: 0A000';
+'Raises 0A000: an INSERT is rewritten into the log, so what still reaches the endpoint is a COPY';
 
 create or replace function pgps_internal.refuse_change() returns trigger
 language plpgsql
@@ -190,12 +193,12 @@ begin
 end
 $$;
 comment on function pgps_internal.refuse_change() is
-'UPDATE, DELETE and TRUNCATE of an endpoint: 0A000, for whoever has the right to them';
+'Raises 0A000 for UPDATE, DELETE and TRUNCATE of an endpoint, also for roles that have the privilege';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need; so its own names
--- are written out, as in every public function of that kind: a better match for format(text, text) in a schema of the
--- path would run as whoever calls.
+-- pgps.publish. It has the caller's search_path, which defaults and checks of the attributes may need. So names are
+-- qualified, as in every public function of that kind: a better match for format(text, text) in a schema of the path
+-- would run with the caller's rights.
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.do_publication(caller name, args jsonb) returns jsonb
@@ -228,7 +231,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_publication(name, jsonb) is
-'Start of pgps.publish: rights, and whether (producer, number) was published before and under which event id';
+'First step of pgps.publish: checks rights and takes (producer, number), or returns the event id under which that was
+published before';
 
 create or replace function pgps_internal.do_published(caller name, args jsonb) returns bigint
 language plpgsql
@@ -248,7 +252,7 @@ begin
 end
 $$;
 comment on function pgps_internal.do_published(name, jsonb) is
-'End of pgps.publish: the id of the last event, noted for a repeat';
+'Last step of pgps.publish: returns the id of the last event, and notes it for a repeated call';
 
 create or replace function pgps._insert_events(
     event_type text, payload jsonb, producer text, producer_seq bigint, target text = null
@@ -355,7 +359,7 @@ end
 $$;
 comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
-visibility, reliability, handler: null = as the event type says (handler: as the setting pgps.handler says, first).
+visibility, reliability, handler: null = as the event type says (handler: the setting pgps.handler comes first).
 producer and producer_seq: a repeated call publishes nothing and returns the id given the first time; a concurrent one
 waits for the first. Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
 also when an event is to be guaranteed whose type is not, or is not persistent, 23xxx, 42501, 55000.';

@@ -1,9 +1,9 @@
--- Reclaim: whole segments, never rows. A segment goes when everything in it is in a batch and every subscription is
--- past that batch.
--- Locks: access exclusive on one segment, NOWAIT: a writer that touched it still holds its lock, an unrelated long
--- transaction does not matter; what cannot be locked is skipped until the next time. One reclaimer: share update
--- exclusive on the table installation. Which rooms have something to keep, to carry over or to reclaim of their own,
--- the roster says (roster.sql).
+-- Reclaim truncates whole segments of logs and ledgers, and never deletes their rows. A segment of a log goes when
+-- everything in it is in a batch and every subscription is past that batch. The roster (roster.sql) lists the rooms
+-- that have something to keep, to carry over or to reclaim of their own.
+-- Locks: access exclusive on one segment, NOWAIT: an open transaction that wrote to it prevents that, an unrelated long
+-- one does not; a segment that cannot be locked is left for the next call. Only one session reclaims: share update
+-- exclusive on the table installation.
 -- Writes: delivered, discarded, former, receipt, trimmed; by name: segments of logs and ledgers, events kept aside,
 -- archives.
 
@@ -36,21 +36,21 @@ begin
     end if;
     select b.* into v_at from pgps_internal.batch b where b.batch_id <= as_of.low order by b.batch_id desc limit 1;
     select b.* into v_next from pgps_internal.batch b where b.batch_id > as_of.low order by b.batch_id limit 1;
-    -- Parts of one large transaction have the same snapshots: in the middle of it, what came before it counts. So it
-    -- does when the row of the batch is gone with its segment.
+    -- Parts of one large transaction have the same snapshots: between them, the state before the transaction counts.
+    -- The same holds when the row of the batch is gone with its segment.
     if v_at.batch_id is null or v_at.snapshot::text = v_next.snapshot::text
         and v_at.upto is not distinct from v_next.upto then
         v_at := v_next;
         v_at.snapshot := v_next.previous;
         v_at.upto := null;
     end if;
-    -- Of another life of this database: its transaction ids mean nothing.
+    -- The transaction ids of another life of this database mean nothing.
     return case when v_at.incarnation = v_last.incarnation then v_at end;
 end
 $$;
 comment on function pgps_internal.as_of(bigint) is
 'The state of dispatch after a batch, for is_dispatched: a transaction that is dispatched as of low is in a batch up to
-low. Null when that cannot be told, before a restore.';
+low. Null when that is unknown, since the batch is from before a restore.';
 
 create or replace function pgps_internal.is_past(type_id integer, segment regclass, low bigint) returns boolean
 language plpgsql stable
@@ -61,14 +61,15 @@ declare
     v_needed boolean;
     v_pending int8multirange;
 begin
-    -- An archived event that came back, as batch 0, was dispatched long ago; whoever wants to see it again is at -1.
+    -- low is -1 while a subscription waits for archived events, which came back as batch 0 and were dispatched long
+    -- ago: only an empty segment is past then.
     if is_past.low < 0 then
         execute format('select not exists (select from %s)', is_past.segment) into v_needed;
         return v_needed;
     end if;
     v_at := pgps_internal.as_of(is_past.low);
     if v_at.batch_id is not null then
-        -- The newest event first: a segment that somebody needs is mostly found out by it.
+        -- The newest event is looked at first: it usually shows that a segment is still needed.
         execute format('select not pgps_internal.is_dispatched(l.xid, l.event_id, $1) from %s l order by l.event_id '
             'desc limit 1', is_past.segment)
         using v_at into v_needed;
@@ -103,7 +104,7 @@ exception when lock_not_available then
 end
 $$;
 comment on function pgps_internal.try_lock(regclass, text) is
-'Takes a table, as a rule a segment for truncation; false when somebody uses it';
+'Locks a table, usually a segment that is to be truncated; false when another session uses it';
 
 create or replace function pgps_internal.reclaim_log(event_type pgps_internal.event_type) returns bigint
 language plpgsql
@@ -117,7 +118,7 @@ declare
     v_low bigint;
     v_reclaimed bigint := 0;
     v_ids record;
-    -- The out queue shows an event's attributes, too.
+    -- An auditable out queue needs the archive, too: it shows the attributes of events.
     v_audit boolean := exists (select from pgps_internal.queue q
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
 begin
@@ -128,7 +129,7 @@ begin
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         continue when not pgps_internal.may_truncate();
         continue when not pgps_internal.try_lock(v_segment);
-        -- Again, with the locks held: what was in flight has ended and shows itself now.
+        -- Looked at again, now that the segment is locked: what was in flight has ended and is visible.
         v_low := pgps_internal.kept_batch((reclaim_log.event_type).type_id);
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         if v_audit then
@@ -202,7 +203,8 @@ begin
 end
 $$;
 comment on function pgps_internal.logs_use(integer) is
-'True while a log has events in this segment: the control queue has their statements in the same one';
+'True while the segment of this number has events in any log: their statements are in the same one of the control
+queue';
 
 create or replace function pgps_internal.control_is_past(segment regclass) returns boolean
 language plpgsql stable
@@ -218,7 +220,7 @@ begin
     if v_needed then
         return false;
     end if;
-    -- Statements that began in another segment, of which there are a few: their events may be there still.
+    -- The few statements that began in another segment: some of their events may be there still.
     for v_statement in execute format('select c.lo, c.hi, t.log from %s c join pgps_internal.event_type t using '
         '(type_id) where c.lo / 65536 < c.hi / 65536',
         control_is_past.segment)
@@ -247,13 +249,13 @@ declare
         0) / pgps_internal.segment_size('control')) % 4;
     v_reclaimed bigint := 0;
 begin
-    -- Segments of the control queue and of the logs are cut at the same event ids, so that one goes with the others
-    -- of its number.
+    -- Segments of the control queue and of the logs are cut at the same event ids, so that each goes with those of its
+    -- number.
     for v_slot in 0..3 loop
         v_segment := format('pgps_internal.control_%s', v_slot);
         continue when v_slot = v_current or pg_relation_size(v_segment) = 0 or pgps_internal.logs_use(v_slot);
         continue when not pgps_internal.control_is_past(v_segment) or not pgps_internal.try_lock(v_segment);
-        -- Again, with the lock held.
+        -- Looked at again, now that the segment is locked.
         continue when pgps_internal.logs_use(v_slot);
         continue when not pgps_internal.control_is_past(v_segment);
         execute format('truncate only %s', v_segment);
@@ -276,7 +278,8 @@ begin
     if pg_relation_size(v_kept) = 0 then
         return;
     end if;
-    -- Whoever shares the type: of them an index has the event, of all together none.
+    -- The subscriptions whose consumers share the type: share has no index by event alone, so it is searched
+    -- subscription by subscription.
     v_shared := array(select m.subscription_id from pgps_internal.member m
         where m.type_id = (reclaim_kept.event_type).type_id and m.takes_batch);
     execute format('delete from %1$s k where not exists (select from pgps_internal.failure f where f.type_id = $1 and '
@@ -297,8 +300,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Written by a dispatch while their subscription was being dropped. Subscription by subscription through the
-    -- index: there is a row for each event that waits.
+    -- A dispatch writes such rows while their subscription is being dropped. Subscriptions are found one by one through
+    -- the index, since there is a row for each event that waits.
     execute format('with recursive has (id) as (
             (select r.subscription_id from pgps_internal.%1$I r order by r.subscription_id limit 1)
             union all
@@ -323,10 +326,10 @@ declare
     v_stage regclass;
 begin
     perform pgps_internal.sweep_orphans('share'), pgps_internal.sweep_orphans('failure');
-    -- Sparse tables: events kept aside for failures that are settled, archives past their retention.
+    -- Few rows, so they are deleted: events kept aside for failures that are settled, archives past their retention.
     for v_type in select t.* from pgps_internal.event_type t loop
         perform pgps_internal.reclaim_kept(v_type);
-        -- As long as the queue that keeps them longest; one whose retention was never set keeps them for ever.
+        -- The archive is kept for the longer retention of its queues; if one of them has none, for ever.
         select case when bool_and(q.retention is not null) then max(q.retention) end into v_retention
         from pgps_internal.queue q where q.type_id = v_type.type_id and q.kind in ('in', 'out') and q.auditable;
         if v_retention is not null then
@@ -368,7 +371,8 @@ declare
     v_ledger text;
 begin
     perform pgps_internal.require_read_committed();
-    -- One at a time. A lock on a table of ours: an advisory one anybody could hold.
+    -- One session at a time. The lock is on a table of pgps, since an advisory lock could be held by anybody (decision
+    -- 12).
     if v_newest is null or not pgps_internal.try_lock('pgps_internal.installation', 'share update exclusive') then
         return 0;
     end if;
@@ -385,7 +389,7 @@ begin
         where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
             where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0)
             and pgps_internal.may_truncate() then
-        -- Deliveries first: a batch and its types must not go before what refers to them.
+        -- Deliveries go first: a batch and its types must not go before what refers to them.
         v_low := least(pgps_internal.kept_batch(), v_newest - 1);
         foreach v_ledger in array array['delivery', 'producer', 'batch_type', 'batch'] loop
             v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger(v_ledger, v_low, v_newest);
@@ -397,9 +401,9 @@ begin
 end
 $$;
 comment on function pgps.reclaim(integer) is
-'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then gives the space of segments
-back that no subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next
-call. max_segments: how many of the logs at about most. Needs pgps_worker or pgps_admin.';
+'Applies the max_backlog of subscriptions that have one (see pgps.alter_subscription), then frees segments that no
+subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call.
+max_segments: stops when at least so many segments of logs were freed. Needs pgps_worker or pgps_admin.';
 
 revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.reclaim(integer) from public;

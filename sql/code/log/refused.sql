@@ -1,6 +1,6 @@
--- What came over a link and is no event here: refused by this broker's constraints, or a gap. Part of
--- pgps.retry_exception and pgps.discard_exception. Locks: the rows; to retry those of receiving, the turns of receiving
--- (shared) and of their origins.
+-- What came over a link and is no event here: events refused by this broker's constraints, and gaps. The part of
+-- pgps.retry_exception and pgps.discard_exception that is about them. Locks: the rows; a retry also takes the locks of
+-- receiving: the turn to receive (shared) and those of the origins.
 -- Writes: arrival, discarded, rejected; by name: the log of a type.
 
 create or replace function pgps_internal.is_of_link(args jsonb) returns boolean
@@ -13,7 +13,7 @@ as $$
                 where s.name = pgps_internal.fold(args ->> 'subscription'))
 $$;
 comment on function pgps_internal.is_of_link(jsonb) is
-'True when a call about exceptions can only mean what came over links';
+'True when a call about exceptions can only be about what came over links';
 
 create or replace function pgps_internal.choose_refused(caller name, args jsonb) returns setof pgps_internal.rejected
 language plpgsql
@@ -40,8 +40,8 @@ begin
 end
 $$;
 comment on function pgps_internal.choose_refused(name, jsonb) is
-'The refused events, or gaps (without an event type), that a call is about, locked, in the order of their origins; none
-unless caller is an administrator';
+'Locks and returns the refused events, or gaps (without an event type), that a call is about, in the order of their
+origins; none unless caller is an administrator';
 
 create or replace function pgps_internal.discard_refused(caller name, args jsonb) returns bigint
 language sql
@@ -104,7 +104,7 @@ declare
     v_error text;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (publish_refused.refused).type_id;
-    -- An attribute that was added since has its default.
+    -- Attributes that were added since take their defaults.
     select string_agg(format(', %I', a.name), '') into v_columns from pgps_internal.attributes_of(v_type.endpoint) a
     where (publish_refused.refused).payload ? a.name;
     begin
@@ -122,8 +122,8 @@ begin
     perform pgps_internal.record(array[v_type.type_id], array[v_id], array[v_id], (publish_refused.refused).publisher,
         null,
         array[(publish_refused.refused).published_at], array[(publish_refused.refused).origin_id], true);
-    -- In the place it has in its origin's history, behind the horizon: neighbours that are past it do not get it. Of no
-    -- attachment.
+    -- It gets its place in its origin's history, before the horizon: neighbours that are past it do not get it. It
+    -- belongs to no attachment (-1).
     insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, lo, hi, ids)
     select coalesce((publish_refused.refused).neighbour_id, 0), coalesce(a.lseq, 0), coalesce(a.mark, ''),
         (publish_refused.refused).origin_id, -1,

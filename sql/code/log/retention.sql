@@ -1,6 +1,6 @@
--- What is kept for brokers behind the neighbours: they may take another path, and then ask again from where they are.
--- Who publishes keeps it; the others need not, they fetch it from there (rule 4 in docs/internals/links.md). Locks:
--- none.
+-- What is kept for brokers behind the neighbours: they may take another path, and then ask again from their horizon.
+-- The broker that published it keeps it; the others need not, since they fetch it from there (rule 4 in
+-- docs/internals/links.md). Locks: none.
 -- Writes: attached.
 
 create or replace function pgps_internal.lows(neighbour_id integer) returns table (kind text, key text, value jsonb)
@@ -11,7 +11,7 @@ declare
     v_now numeric := extract(epoch from pgps_internal.clock());
     v_pause numeric := extract(epoch from pgps_internal.setting('link_report_interval')::interval);
 begin
-    -- Now and then: it changes with every batch.
+    -- Rate-limited: this value changes with every batch.
     return query
     select 'low', x.key, case when t.value is null or t.value ? 'is_stale'
         or t.value -> 'attachment' <> x.value -> 'attachment'
@@ -30,7 +30,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lows(integer) is
-'Origins that come by a neighbour, and up to which of their batches this broker and all behind it have everything';
+'For each origin that a neighbour is the parent of, the batch up to which this broker and all behind it have everything,
+as told to that neighbour';
 
 create or replace function pgps_internal.hear_low(neighbour pgps_internal.neighbour, body jsonb) returns void
 language plpgsql
@@ -45,7 +46,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hear_low(pgps_internal.neighbour, jsonb) is
-'A neighbour, and all behind it, have everything of an origin up to a batch; of an older attachment it means nothing';
+'Notes that a neighbour, and all behind it, have everything of an origin up to a batch; ignored when it is about another
+attachment';
 
 create or replace function pgps_internal.newest_before(at timestamptz) returns bigint
 language plpgsql stable
@@ -56,7 +58,7 @@ declare
     v_high bigint := (pgps_internal.last_batch()).batch_id;
     v_middle bigint;
 begin
-    -- By halves: batches are numbered in the order of their time, and there may be millions.
+    -- Binary search: batches are numbered in the order of their time, and there may be millions.
     while v_low < v_high loop
         v_middle := (v_low + v_high + 1) / 2;
         if (select b.created_at from pgps_internal.batch b where b.batch_id <= v_middle
@@ -93,7 +95,7 @@ begin
 end
 $$;
 comment on function pgps_internal.kept_for_links(integer) is
-'All brokers behind the neighbours have everything (of a type) up to this batch, or it is older than the setting
-link_retention; null: nobody is';
+'The batch up to which all brokers behind the neighbours have everything (of a type; null = any), or which is older than
+the setting link_retention; null when nothing is kept for them';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- The statement language: the paper's table 1. Each statement is taken apart by pgps.parse_statement and run through
--- the public functions with the caller's rights.
+-- The statement language of the paper, table 1. Each statement is parsed by pgps.parse_statement and run through the
+-- public functions with the caller's rights.
 -- Writes: by name: the endpoint.
 
 create or replace function pgps._publish_statement(parsed jsonb) returns text
@@ -34,7 +34,7 @@ begin
         end if;
     end if;
     if coalesce(_publish_statement.parsed ->> 'visibility', v_visibility, 'deferred') = 'immediate' then
-        -- Through the type's own columns, so that a literal gets the attribute's type; then a transaction of its own.
+        -- As JSON, from which pgps.publish makes values of the attributes' types, in a transaction of its own.
         execute pg_catalog.format(E'with pgps_row (%s) as (values (%s\n)) select pg_catalog.to_jsonb(pgps_row) from '
             'pgps_row', v_columns, _publish_statement.parsed ->> 'values') into v_payload;
         perform pgps.publish(pg_catalog.quote_ident(v_type), v_payload, 'immediate',

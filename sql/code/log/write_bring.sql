@@ -6,7 +6,7 @@ create or replace function pgps_internal.write_bring(names jsonb) returns pgps_i
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Rows of the stage, with all their attributes. Settings as in forward_stage.
+    -- pgps_events has rows of the stage, with all their attributes, as text under the settings of forward_stage.
     select pgps_internal.write_function('pgps_internal.bring_{type_id}',
         $head$(pgps_events jsonb, pgps_publisher name, pgps_reliability text, pgps_raiser text, pgps_handler text,
             pgps_client text,

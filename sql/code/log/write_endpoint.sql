@@ -12,13 +12,13 @@ declare
     v_names jsonb := write_endpoint.names || jsonb_build_object(
         'publication', pgps_internal.publication(write_endpoint.event_type, (write_endpoint.event_type).endpoint),
         'new_columns', pgps_internal.column_list((write_endpoint.event_type).endpoint, 'new.'),
-        -- PostgreSQL cannot describe the row of a relation that has lost a column.
+        -- PostgreSQL makes no RETURNING list in a rule on a relation with dropped columns.
         'returning', case when not exists (select from pg_attribute a
             where a.attrelid = (write_endpoint.event_type).endpoint and a.attisdropped)
             then 'returning ' || pgps_internal.column_list((write_endpoint.event_type).endpoint) else '' end);
     v_definition text;
 begin
-    -- Always: also what a session that applies a replica's changes inserts is an event, and must not stay in the
+    -- ENABLE ALWAYS: what a session inserts that applies replicated changes is an event, too, and must not stay in the
     -- endpoint.
     v_definition := case (write_endpoint.event_type).visibility when 'deferred' then $rules$
         create or replace rule publish as on insert to {endpoint} do instead {publication} {returning};

@@ -1,4 +1,4 @@
--- The signature and the class of a filter: found, or made. Locks: catalogue rows.
+-- Finds the signature and the class of a filter, or makes them. Locks: catalogue rows.
 -- Writes: class, signature.
 
 create or replace function pgps_internal.clean_types(types jsonb) returns text[]
@@ -7,7 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if jsonb_typeof(clean_types.types) = 'array' then
-        -- As the catalogue writes them: what a caller writes could go on behind a name, in a comment.
+        -- Names are written as the catalogue has them: a caller's own text could go on behind a name, in a comment.
         return array(select to_regtype(t.name)::text
             from jsonb_array_elements_text(clean_types.types) with ordinality t(name, place)
             order by t.place);
@@ -16,7 +16,7 @@ begin
 end
 $$;
 comment on function pgps_internal.clean_types(jsonb) is
-'A JSON array of type names as a caller gave it, each as the catalogue writes it; null unless an array';
+'The type names in a JSON array given by a caller, each as the catalogue writes it; null unless it is an array';
 
 create or replace function pgps_internal.constant_text(value text, type_name text, environment jsonb) returns text
 language plpgsql stable
@@ -26,8 +26,8 @@ declare
     v_text text;
     v_set text;
 begin
-    -- These settings end with the function. The literal is read when the statement is parsed, before its first column
-    -- is computed.
+    -- The literal is converted when the statement is parsed, under these settings; its first column then sets ISO for
+    -- the output. The settings end with the function.
     perform set_config(e.key, e.value, true) from jsonb_each_text(constant_text.environment) e
         where e.key in ('datestyle', 'intervalstyle', 'timezone');
     execute format('select set_config(''datestyle'', ''ISO'', true) || set_config(''intervalstyle'', ''postgres'', '
@@ -37,8 +37,8 @@ begin
 end
 $$;
 comment on function pgps_internal.constant_text(text, text, jsonb) is
-'A literal that was written under the settings in environment, as text that means the same under all: 01/02/2024 may be
-in January. 22xxx';
+'Rewrites a literal, written under the settings in environment, as text that means the same under any settings:
+01/02/2024 may be in January. Errors: 22xxx.';
 
 create or replace function pgps_internal.constant_values(parameters jsonb, types text[], environment jsonb)
 returns text[]
@@ -59,7 +59,7 @@ begin
     for i in 1..cardinality(constant_values.types) loop
         v_value := constant_values.parameters -> (i - 1) ->> 'value';
         v_kind := constant_values.parameters -> (i - 1) ->> 'kind';
-        -- The two usual kinds, whose text needs no look at the catalogue; an integer fits bigint.
+        -- The two most frequent kinds need no look at the catalogue; an integer always fits bigint.
         if constant_values.types[i] = 'text' and v_kind = 'string' then
             v_values := v_values || v_value;
             continue;
@@ -67,8 +67,8 @@ begin
             v_values := v_values || v_value::numeric::text;
             continue;
         end if;
-        -- Only built-in base types: turning text into others may run somebody's code. "character" and "bit" say one
-        -- when they stand alone, and an array of arrays is taken apart to its elements.
+        -- Only built-in base types: converting text to other types may run user code. "character" and "bit" without a
+        -- length have length one, and unnest would take an array of arrays apart to its elements.
         if not exists (select from pg_type t where t.oid = to_regtype(constant_values.types[i])
                 and t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typcategory <> 'A'
                 and t.typname not in ('bpchar', 'bit')) then
@@ -98,8 +98,8 @@ begin
 end
 $$;
 comment on function pgps_internal.constant_values(jsonb, text[], jsonb) is
-'Constants of a filter, written under the settings in environment, as text of their types; null when one has another
-meaning there, so that the filter keeps them in its text';
+'Converts the constants of a filter, written under the settings in environment, to text of their types; null when one
+would change its meaning, so that the filter keeps them in its text';
 
 create or replace function pgps_internal.is_safe(parsed jsonb, event_type pgps_internal.event_type, search_path text)
 returns boolean
@@ -124,7 +124,7 @@ begin
             where a.attrelid = (is_safe.event_type).endpoint and a.attname = any (v_attributes)
                 and (t.typnamespace <> 'pg_catalog'::regnamespace or t.typtype <> 'b' or t.typname = 'bpchar'))
         and not exists (
-            -- By name, through the index: a scan of the catalogue costs more than all the rest.
+            -- Operators are looked up by name, through the index: a scan of the catalogue costs more than all the rest.
             select from unnest(v_operators) u(name)
             cross join lateral (select o.oprleft, o.oprright from pg_operator o
                 where o.oprname = u.name::name and o.oprnamespace = any (v_schemas) offset 0) o
@@ -158,7 +158,8 @@ begin
             array(select a.attname::text from pg_attribute a
                 where a.attrelid = (find_class.event_type).endpoint and a.attnum > 0 and not a.attisdropped
                     and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
-        -- Beside a smallint or a real a literal is an integer or double precision; a parameter is not.
+        -- PostgreSQL reads a literal next to a smallint or a real as integer or double precision, but would give a
+        -- parameter the column's type.
         v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer'
             when t = 'real' then 'double precision'
                 else t end from unnest(find_class.constant_types) with ordinality c(t, n)
@@ -171,7 +172,8 @@ begin
         if v_tier = 'safe' then
             v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
         end if;
-        -- Hundreds of constants, as of a long IN (…), do not fit a row of constants.
+        -- The constants stay in the text if one cannot be converted or is not in the shape exactly once, or if there
+        -- are too many for a row of constants, as in a long IN (…).
         if v_constants is null or cardinality(v_constants) > 500
             or (select count(*)
             from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
@@ -208,8 +210,8 @@ end
 $$;
 comment on function pgps_internal.find_class(pgps_internal.event_type, regrole, text, text[], jsonb, boolean,
     boolean) is
-'The class of a filter for an owner, made if there is none; nothing of it is run. private: always a new one; in_lane:
-matched in the owner''s lane, null = if it may read more than the event';
+'Finds the class of a filter for an owner, or makes it; nothing of the filter is run. private: always make a new one;
+in_lane: matched in the owner''s lane, null = if it may read more than the event';
 
 create or replace function pgps_internal.find_signature(
     event_type pgps_internal.event_type, owner regrole, parsed jsonb, tier text, parameter_types text[],
@@ -254,8 +256,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_signature(pgps_internal.event_type, regrole, jsonb, text, text[], jsonb,
-    boolean) is
-'The signature of a shape for an owner and its settings, made with its matching function if there is none';
+    boolean) is 'Finds the signature of a shape for an owner and its settings, or makes it with its matching function';
 
 create or replace function pgps_internal.note_member(class_id bigint) returns void
 language plpgsql
@@ -279,6 +280,7 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.note_member(bigint) is 'Puts a new class where its signature keeps constants';
+comment on function pgps_internal.note_member(bigint) is
+'Puts a new class into its signature''s table of constants; makes the table when there are enough classes for one';
 
 revoke all on all functions in schema pgps_internal from public;

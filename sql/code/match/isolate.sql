@@ -1,4 +1,5 @@
--- When a filter raises: which filter on which event, and what becomes of it. One bad filter or event hurts nobody else.
+-- When a filter raises: finds out which filter on which event, puts the event into the exception queue, and suspends a
+-- filter that is broken or keeps failing. One bad filter or event affects no other.
 -- Writes: class, delivery, failure, subscription.
 
 create or replace function pgps_internal.match_carefully(
@@ -12,7 +13,7 @@ declare
         where c.signature_id = (match_carefully.signature).signature_id and c.is_active and c.failures > 0);
 begin
     perform pgps_internal.isolate(match_carefully.batch_id, match_carefully.signature, match_carefully.ids, null);
-    -- "Keeps failing" means batch after batch: who got through this one begins anew.
+    -- Only failures in consecutive batches count: a class that got through this batch starts from zero.
     update pgps_internal.class c set failures = 0
     where c.is_active and not exists (
             select from pgps_internal.member m join pgps_internal.failure f using (subscription_id)
@@ -48,11 +49,11 @@ begin
         end if;
     end;
     if not exists (select from pgps_internal.signature g where g.signature_id = (isolate.signature).signature_id) then
-        -- Dropped meanwhile by whom it belonged to.
+        -- Its owner has dropped it meanwhile.
         return;
     end if;
-    -- Halves of the events first, then of the classes: with 100,000 classes, one bad event costs some thirty matches of
-    -- a part, and going class by class took minutes.
+    -- Bisect the events first, then the classes: with 100,000 classes, one bad event costs some thirty matches of a
+    -- part; class by class took minutes.
     v_events := array(select generate_series(lower(r), upper(r) - 1) from unnest(isolate.ids) r);
     if cardinality(v_events) > 1 then
         perform pgps_internal.isolate(isolate.batch_id, isolate.signature, isolate.ids * h.half, isolate.classes)
@@ -74,8 +75,8 @@ begin
 end
 $$;
 comment on function pgps_internal.isolate(bigint, pgps_internal.signature, int8multirange, int8range) is
-'Matches what can be matched, and files each event with each class whose filter raises on it: by halves. classes: null =
-all';
+'Matches what can be matched, and finds by bisection each event with each class whose filter raises on it, for the
+exception queue. classes: null = all';
 
 create or replace function pgps_internal.note_filter_failure(
     class_id bigint, event_id bigint, batch_id bigint, sqlstate text, error text
@@ -88,7 +89,8 @@ declare
     v_is_free boolean;
     v_members bigint;
 begin
-    -- Who changes or drops the subscription in an open transaction is not waited for: that would hold up everybody.
+    -- Locked rows are skipped: waiting for an open transaction that changes or drops the subscription would hold up
+    -- everybody.
     perform from pgps_internal.class c where c.class_id = note_filter_failure.class_id for no key update skip locked;
     v_is_free := found;
     if v_is_free then
@@ -121,8 +123,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_filter_failure(bigint, bigint, bigint, text, text) is
-'A filter raised on an event: to the exception queue; true when its subscriptions were suspended (it is broken, or keeps
-failing)';
+'Puts an event on which a filter raised into the exception queue; true when its subscriptions were suspended, since the
+filter is broken or keeps failing';
 
 create or replace function pgps_internal.suspend_class(class_id bigint, after_batch bigint, error text) returns void
 language plpgsql
@@ -138,7 +140,8 @@ begin
     perform pgps_internal.filter_broken(c, suspend_class.after_batch) from pgps_internal.class c
         where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
-    -- Of neighbours alone nothing is matched later: they get everything now. One that is blocked waits, as others do.
+    -- A class of neighbours alone is not matched later, since they get everything now. A blocked neighbour waits, as
+    -- other subscribers do.
     update pgps_internal.class c set suspended_batch = suspend_class.after_batch, is_pending = false
     where c.class_id = suspend_class.class_id and (v_local or exists (
         select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
@@ -146,8 +149,8 @@ begin
 end
 $$;
 comment on function pgps_internal.suspend_class(bigint, bigint, text) is
-'Suspends all subscriptions of a class; the log keeps what comes after after_batch, and pgps.resume matches it then.
-Neighbours get all of the type instead.';
+'Suspends all subscriptions of a class; the log keeps the events after after_batch, and pgps.resume matches them.
+Neighbours get all events of the type instead.';
 
 create or replace function pgps.blame() returns text
 language plpgsql security definer
@@ -158,7 +161,7 @@ declare
     v_signature bigint := v_mark & ((1::bigint << 40) - 1);
     v_names text;
 begin
-    -- Another dispatcher may have gone on since; then it finds the same filter.
+    -- Another dispatcher has set the mark since, and will come upon the same filter; or no filter was being matched.
     if v_mark >> 40 <> pg_backend_pid() then
         return null;
     end if;

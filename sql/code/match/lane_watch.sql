@@ -1,6 +1,6 @@
--- Who runs lanes, what becomes of slow ones, and how people see them. Lanes are quick or slow: quick ones are matched
--- one after the other in a short time, each in a transaction of its own; a slow one is matched alone, with the time
--- limit of the setting lane_timeout.
+-- Running lanes, dealing with slow ones, and showing them. Lanes are quick or slow: quick ones are matched one after
+-- the other, several in a short transaction; a slow one is matched alone, with the time limit of the setting
+-- lane_timeout.
 -- Locks: the row of a lane; share row exclusive on lane_session while a session registers.
 -- Writes: asked_again, class, joining, lane, lane_session, setting, subscription.
 
@@ -15,14 +15,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if mark_lane.slot is not null then
-        -- Far above the numbers of signatures, which replace it while one is matched.
+        -- The offset keeps lanes apart from signatures, whose ids replace this mark while they are matched.
         perform setval(format('pgps_internal.lane_mark_%s', mark_lane.slot)::regclass,
             coalesce((1::bigint << 50) + mark_lane.lane_id, 0));
     end if;
 end
 $$;
 comment on function pgps_internal.mark_lane(integer, bigint) is
-'Notes, at once and whatever becomes of the transaction, with which lane a session is busy; null = none';
+'Notes which lane a session is matching, at once and whether or not the transaction commits; lane_id: null = none';
 
 create or replace function pgps_internal.note_quick_lane(lane pgps_internal.lane) returns void
 language plpgsql
@@ -32,7 +32,7 @@ begin
     if not (note_quick_lane.lane).is_slow then
         return;
     end if;
-    -- Who got through this batch begins anew.
+    -- The filters have got through this batch: their failures are counted from zero.
     update pgps_internal.class c set failures = 0
     from pgps_internal.signature g where g.signature_id = c.signature_id and g.in_lane
         and g.owner = (note_quick_lane.lane).owner
@@ -45,7 +45,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_quick_lane(pgps_internal.lane) is
-'A slow lane has got through; when it was quick, it is matched together with the other quick ones from now on';
+'Notes that a slow lane got through; when that was quick, the lane is matched together with the other quick ones from
+now on';
 
 create or replace function pgps_internal.note_slow_lane(
     lane pgps_internal.lane, signature_id bigint, strikes integer, "limit" interval
@@ -60,7 +61,7 @@ declare
     v_again integer := case when (note_slow_lane.lane).failed_at > pgps_internal.clock() - interval '1 hour'
         then (note_slow_lane.lane).offences else 0 end + 1;
 begin
-    -- Each time for longer: who is quick and slow by turns must not have the others wait each time.
+    -- Slow for longer each time: a lane that is quick and slow by turns would otherwise delay the others each time.
     update pgps_internal.lane l set is_slow = true, offences = v_again, failed_at = pgps_internal.clock(),
         last_error = 'a filter ' || v_error,
         slow_until = pgps_internal.clock() + least(power(2, least(v_again, 12)), 3600) * interval '1 second'
@@ -87,8 +88,9 @@ begin
 end
 $$;
 comment on function pgps_internal.note_slow_lane(pgps_internal.lane, bigint, integer, interval) is
-'A filter has taken too long: a quick lane becomes a slow one; in a slow one three strikes suspend the subscriptions of
-the filter. Returns what to tell. signature_id: null = it was one that joins an event type';
+'Notes that a filter has taken too long: a quick lane becomes a slow one; in a slow one three strikes suspend the
+subscriptions of the filter. Returns the message to report. signature_id: null = it was one that joins an event type,
+catches up or is asked again';
 
 create or replace function pgps_internal.note_broken_lane(lane pgps_internal.lane, sqlstate text, error text)
 returns text
@@ -105,7 +107,7 @@ begin
 end
 $$;
 comment on function pgps_internal.note_broken_lane(pgps_internal.lane, text, text) is
-'A lane failed, and not in a filter: it is tried again among the slow ones. Returns what to tell';
+'Notes that a lane failed, and not in a filter: it is tried again among the slow ones. Returns the message to report';
 
 create or replace function pgps_internal.note_slow_joining(lane pgps_internal.lane, strikes integer, error text)
 returns text
@@ -121,11 +123,11 @@ begin
     where s.owner = (note_slow_joining.lane).owner and j.failures < 3 order by j.from_batch, j.type_id,
         j.subscription_id limit 1;
     if not found then
-        -- Then one that was catching up: it is suspended as before.
+        -- Otherwise it was one that was catching up: its subscriptions are suspended.
         select c.class_id into v_class from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.is_pending and g.in_lane and c.owner = (note_slow_joining.lane).owner order by c.class_id limit 1;
         if not found then
-            -- Or one that was asked again about an event: that stays in the exception queue.
+            -- Or one that was asked again about an event, which stays in the exception queue.
             delete from pgps_internal.asked_again a
                 where (a.subscription_id, a.event_id) = (select b.subscription_id, b.event_id
                 from pgps_internal.asked_again b where b.owner = (note_slow_joining.lane).owner
@@ -152,7 +154,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_slow_joining(pgps_internal.lane, integer, text) is
-'The filter that is joining an event type, or catching up, has taken too long; three strikes suspend its subscription';
+'Notes that a filter has taken too long while it joined an event type, where three strikes suspend its subscription,
+while it caught up, where one does, or while it was asked again. Returns the message to report';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Running lanes
@@ -178,7 +181,7 @@ begin
 end
 $$;
 comment on function pgps_internal.run_lanes_here() is
-'Matches the lanes that nobody else has and that are not slow, in this transaction; see pgps.dispatch';
+'Matches the lanes that are not slow and that no other session has, in this transaction; see pgps.dispatch';
 
 create or replace function pgps._lanes(seen bigint, slow boolean, out lanes bigint[], out last bigint)
 language plpgsql security definer stable
@@ -186,7 +189,7 @@ set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set
 set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 begin
-    -- The newest batch first: what comes between is looked for again.
+    -- The newest batch is read first: a batch that comes in between is looked for again by the next call.
     last := coalesce((pgps_internal.last_batch()).batch_id, 0);
     lanes := pgps_internal.lanes_with_work(_lanes.seen, _lanes.slow);
 end
@@ -210,10 +213,11 @@ begin
     next := coalesce(_run_lanes.at, 1);
     late := false;
     told := '{}';
-    -- Several to a transaction while they take no time: a transaction is a part of what a lane with one event costs.
+    -- Several lanes to a transaction while they take no time: the transaction is part of what a lane with one event
+    -- costs.
     while next <= cardinality(_run_lanes.lanes) and not late
         and clock_timestamp() - v_began < interval '20 milliseconds' loop
-        -- Of a slow lane one batch, which is what its time limit is for.
+        -- A slow lane matches one batch at a time, since its time limit is for one batch.
         v_run := pgps_internal.run_lane(_run_lanes.lanes[next], _run_lanes.slow, case when _run_lanes.slow then 1
             else 100 end, _run_lanes.seconds,
             v_slot);
@@ -231,7 +235,8 @@ begin
 end
 $$;
 comment on function pgps._run_lanes(bigint[], integer, boolean, double precision) is
-'One transaction of lanes, from place at on; next: where to go on, null = nowhere. See pgps.run_lanes';
+'Matches lanes in one transaction, beginning with number at of the array; next: the number to go on with, null = none
+left, or late. See pgps.run_lanes';
 
 create or replace procedure pgps.run_lanes(
     inout seen bigint = 0, inout told text[] = '{}', slow boolean = null, seconds double precision = null
@@ -245,7 +250,7 @@ declare
     v_late boolean;
     v_told text[];
 begin
-    -- Nothing here that a search_path which a filter has left behind could give another meaning.
+    -- All names are qualified, and no operator is used: a filter may have left another search_path behind.
     select l.lanes, l.last into v_lanes, v_last from pgps._lanes(run_lanes.seen, run_lanes.slow) l;
     loop
         select r.next, r.late, r.told into v_next, v_late, v_told
@@ -260,10 +265,11 @@ begin
 end
 $$;
 comment on procedure pgps.run_lanes(bigint, text[], boolean, double precision) is
-'Matches filters that read more than the event (lanes, one for each role), in short transactions; the worker does, and
-pgps.dispatch for lanes that are not slow. slow: true = only slow lanes, false = only the others, null = both. seconds:
-begins no batch later than that, null = all there is. seen: looks only for batches after this one, and is then the last;
-told: what was too slow. Not inside a transaction block. Needs pgps_worker or pgps_admin.';
+'Matches filters that read more than the event (lanes, one for each role), in short transactions; the worker calls it,
+and pgps.dispatch does the same for lanes that are not slow. slow: true = only slow lanes, false = only the others, null
+= both. seconds: begins no batch later than that, null = no limit. seen: looks only for batches after this one, and is
+the newest one on return; told: messages about what was too slow. Not inside a transaction block. Needs pgps_worker or
+pgps_admin.';
 
 create or replace function pgps.slow_lanes() returns table (lane_id bigint, role name, timeout double precision)
 language plpgsql security definer stable
@@ -285,7 +291,7 @@ create or replace function pgps_internal.lane_limit(lane pgps_internal.lane) ret
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- A role with very many filters of different shapes needs longer without any of them being slow.
+    -- A role with hundreds of signatures needs longer, although none of its filters is slow.
     select pgps_internal.setting('lane_timeout')::interval
         * greatest(1, ceil((select count(*) from pgps_internal.signature g where g.in_lane
             and g.owner = (lane_limit.lane).owner) / 100.0))
@@ -312,7 +318,7 @@ comment on function pgps.run_slow_lane(bigint) is
 noted. Needs pgps_worker or pgps_admin.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- The sessions that run them
+-- The sessions that match lanes
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps.open_lanes() returns integer
@@ -375,9 +381,9 @@ begin
 end
 $$;
 comment on function pgps.end_lane(session integer) is
-'Ends a session of pgps.open_lanes whose filter does not let itself be cancelled, and notes that filter: in a quick lane
-the lane is a slow one from then on, in a slow one its subscriptions are suspended. Returns what to tell. Waits up to 5
-s for its end. Needs pgps_worker or pgps_admin.';
+'Ends a session of pgps.open_lanes whose filter cannot be cancelled, and notes that filter: a quick lane becomes a slow
+one, in a slow one the filter''s subscriptions are suspended. Returns the message to report. Waits up to 5 s for the
+session to end. Needs pgps_worker or pgps_admin.';
 
 create or replace function pgps.end_stuck_lanes() returns text[]
 language plpgsql security definer
@@ -393,11 +399,11 @@ begin
 end
 $$;
 comment on function pgps.end_stuck_lanes() is
-'As pgps.end_lane for sessions that have been at a lane for three times its limit, whichever worker they are of. Needs
-pgps_worker or pgps_admin.';
+'As pgps.end_lane, for the sessions of all workers whose statement has taken longer than three times the limit of a lane
+and 10 s. Needs pgps_worker or pgps_admin.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- What people look at
+-- Views and metrics
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace view pgps.lanes as
@@ -423,10 +429,10 @@ cross join lateral (select count(*) as joining from pgps_internal.joining q join
     where s.owner = l.owner) j
 where pg_has_role(current_user, l.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.lanes is
-'Where the filters of each role are that read more than the event, the reader''s and all for pgps_admin: state idle,
-behind or slow (a filter took longer than lane_timeout), the batch up to which they have been asked (position), how many
-batches and events of their types, and for how long, wait for them, and new event types that pattern subscriptions have
-still to join';
+'The lanes, where the filters of each role are asked that read more than the event; the reader''s, all for pgps_admin.
+state: idle, behind or slow (a filter took longer than lane_timeout); position: the batch up to which the filters have
+been asked; lag_batches, lag_events, lag_seconds: what waits for them, and for how long; joining: new event types that
+pattern subscriptions have still to join';
 
 create or replace function pgps.slow_lane_counts()
 returns table (role name, lag_batches bigint, lag_events bigint, lag_seconds double precision, last_error text)
@@ -443,7 +449,7 @@ begin
 end
 $$;
 comment on function pgps.slow_lane_counts() is
-'For a worker''s metrics: the slow ones of pgps.lanes, and how much waits for each. Needs pgps_worker or pgps_admin.
+'For a worker''s metrics: the slow lanes of pgps.lanes, and how much waits for each. Needs pgps_worker or pgps_admin.
 Errors: 42501.';
 
 grant select on pgps.lanes to public;

@@ -1,7 +1,7 @@
--- Lanes: filters that may read more than the event, of one role each, matched beside the dispatcher with a position of
--- their own. A slow or stuck filter makes its owner late and nobody else (decision 24). What a lane writes are ordinary
+-- Lanes: each matches the filters of one role that may read more than the event, beside the dispatcher and with a
+-- position of its own. A slow or stuck filter delays its owner and nobody else (decision 24). A lane writes ordinary
 -- deliveries, batch by batch.
--- Locks: the row of the lane, while it is matched; two sessions share the lanes out with SKIP LOCKED.
+-- Locks: the row of the lane, while it is matched; sessions divide the lanes among themselves with SKIP LOCKED.
 -- Writes: class, joining, lane, lane_step, member, subscription.
 
 create or replace function pgps_internal.open_lane(owner regrole) returns void
@@ -24,7 +24,7 @@ declare
     v_batch bigint;
     v_segment bigint := pg_sequence_last_value('pgps_internal.lane_step_seq'::regclass) / 65536;
 begin
-    -- A lane that moves has its newest step in the newest segment: one scan to set up, not four.
+    -- A lane in use has its newest step in the newest segment: looking there alone sets up one scan instead of four.
     select s.batch_id into v_batch from pgps_internal.lane_step s
     where s.lane_id = lane_position.lane_id and (s.step_id / 65536) % 4 = v_segment % 4
         and s.step_id >= v_segment * 65536
@@ -49,7 +49,7 @@ create or replace view pgps_internal.lane_type as
 select g.owner, g.type_id, min(g.from_batch) as from_batch, count(*) as signatures
 from pgps_internal.signature g where g.in_lane group by g.owner, g.type_id;
 comment on view pgps_internal.lane_type is
-'Event types that have filters in a lane, and behind which batch the oldest of these begins';
+'Event types that have filters in a lane, and the batch after which the oldest of these filters begins';
 
 create or replace view pgps_internal.lane_next as
 select p.lane_id, p.owner, t.type_id, p.batch_id as position, t.signatures, n.batch_id
@@ -70,7 +70,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- By the newest batch of each type first: where nothing has come since, no lane is asked.
+    -- The newest batch of each type is looked up first: where none has come since, no lane need be looked at.
     return array(
         with type as materialized (
             select t.type_id, n.batch_id
@@ -96,13 +96,13 @@ begin
                     or exists (select from pgps_internal.asked_again))
                 and l.is_slow = coalesce(lanes_with_work.is_slow, l.is_slow) and pgps_internal.has_guests(l.owner)
         )
-        -- The number of a role that has been dropped is shown as a number.
+        -- A regrole shows a dropped role as a number; its lane is left out.
         select b.lane_id from behind b where b.owner::text <> b.owner::oid::text order by b.lane_id);
 end
 $$;
 comment on function pgps_internal.lanes_with_work(bigint, boolean) is
-'Lanes that have something to match of types that had events after batch seen, to join or to catch up with; is_slow:
-null = slow ones or not';
+'Lanes that have something to match, of types that had events after batch seen, or that have to join or to catch up;
+is_slow: null = slow or not';
 
 create or replace function pgps_internal.has_guests(owner regrole) returns boolean
 language sql stable
@@ -114,7 +114,7 @@ as $$
         or exists (select from pgps_internal.asked_again a where a.owner = has_guests.owner)
 $$;
 comment on function pgps_internal.has_guests(regrole) is
-'True while subscriptions of a role have to join a type, or to catch up, before its lane goes on';
+'True while subscriptions of a role have to join a type, to catch up or to be asked again before its lane goes on';
 
 create or replace function pgps_internal.lane_rows(lane pgps_internal.lane, after_batch bigint, most integer)
 returns pgps_internal.batch_type[]
@@ -134,7 +134,7 @@ begin
 end
 $$;
 comment on function pgps_internal.lane_rows(pgps_internal.lane, bigint, integer) is
-'What the next batches of a lane have of its event types, about so many rows, whole batches';
+'The next batches of a lane, with a row for each of its event types: about so many rows (most), whole batches only';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Matching
@@ -210,7 +210,7 @@ begin
                 perform pgps_internal.mark_lane(run_lane.slot, v_lane.lane_id);
             end if;
             v_position := pgps_internal.lane_position(run_lane.lane_id);
-            -- In one snapshot: nothing may pass what has to join, or to catch up, first.
+            -- One statement, so one snapshot: no batch may be matched ahead of what has to join or to catch up first.
             select pgps_internal.lane_rows(v_lane, v_position, case when v_careful then 1 else run_lane.most end),
                 (exists (select from pgps_internal.joining)
                     or exists (select from pgps_internal.class c where c.is_pending)
@@ -223,7 +223,7 @@ begin
                 v_run.is_done := not pgps_internal.prepare_lane(v_lane, v_position);
                 return v_run;
             end if;
-            -- Behind the rows: who has subscribed since wants only what is committed later.
+            -- Read after the rows: a subscription made since wants only what is committed later.
             v_signatures := array(select g from pgps_internal.signature g join pgps_internal.event_type t
                 using (type_id)
                 where g.owner = v_lane.owner and g.in_lane and has_table_privilege(g.owner::oid, t.endpoint, 'select')
@@ -284,7 +284,7 @@ begin
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
             v_context = pg_exception_context;
         end;
-        -- The server measures from the first message of a statement, which is a little earlier.
+        -- Less than the whole limit: the server measures from the first message of a statement, a little earlier.
         if v_limit > '0' and clock_timestamp() - statement_timestamp() >= 0.9 * v_limit then
             if clock_timestamp() - v_began < v_longest_time then
                 v_signature := v_longest;
@@ -294,18 +294,21 @@ begin
         elsif pgps_internal.is_cancelled(v_state, v_context) then
             raise exception '%', v_error using errcode = v_state;
         elsif v_careful then
-            -- No filter did that, or it would be noted: the others must not wait for it.
+            -- Not the error of a filter, which would have been noted: the lane gives up for now, so that others do not
+            -- wait.
             return row(0, 0, true, pgps_internal.note_broken_lane(v_lane, v_state, v_error))::pgps_internal.lane_run;
         end if;
-        -- One bad filter or event hurts no other: again, one batch, each signature on its own, in halves (isolate.sql).
+        -- Try again with one batch and each signature on its own, so that a filter or event that fails is found by
+        -- bisection (isolate.sql) and affects no other.
         v_careful := true;
     end loop;
 end
 $$;
 comment on function pgps_internal.run_lane(bigint, boolean, integer, double precision, integer) is
-'Matches the next batches of a lane, about so many (most), none more after so many seconds, in this transaction; null
-when another session has it, or it is not as slow as is_slow says (null: whether or not). slot: of the session
-(pgps.open_lanes), null = it has none. told: what somebody should know. What exceeds the statement timeout is noted.';
+'Matches the next batches of a lane in this transaction: about so many (most), and none begun after so many seconds.
+Null when another session has the lane, or it is not as slow as is_slow says (null: slow or not). slot: of the session
+(pgps.open_lanes), null = it has none. told: the message to report. A filter that exceeds the statement timeout is
+noted.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Before a lane goes on: who joins, and who has to catch up
@@ -328,8 +331,8 @@ begin
 end
 $$;
 comment on function pgps_internal.expect_type(pgps_internal.subscription, pgps_internal.event_type) is
-'A pattern subscription is to have the events of a type from now on: its lane does the rest, with its owner''s rights
-and time';
+'Has a pattern subscription get the events of a type from now on: its lane does the rest, with its owner''s rights and
+time';
 
 create or replace function pgps_internal.join_in_lane(joining pgps_internal.joining, upto bigint) returns void
 language plpgsql
@@ -347,7 +350,7 @@ begin
     select s.* into v_subscription from pgps_internal.subscription s
         where s.subscription_id = (join_in_lane.joining).subscription_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_in_lane.joining).type_id;
-    -- One that comes late has a class of its own: others of this filter have been matched since they came.
+    -- One that joins late gets a class of its own: the shared class of this filter has been matched meanwhile.
     v_class := pgps_internal.find_class(v_type, v_subscription.owner, v_subscription.filter,
         v_subscription.parameter_types,
         v_subscription.environment, (join_in_lane.joining).failures <> 0, case when v_subscription.filter is not null
@@ -366,7 +369,7 @@ begin
     select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
         where c.class_id = v_class;
     if v_signature.in_lane then
-        -- Over no events: does the filter mean anything here?
+        -- Matching no events raises if the filter is not valid for this type.
         perform pgps_internal.match_signature(0, v_signature, '{}', int8range(v_class, v_class, '[]'));
         if v_new then
             perform pgps_internal.replay(v_class, v_type, 0, (join_in_lane.joining).from_batch,
@@ -375,15 +378,15 @@ begin
     elsif v_new then
         perform pgps_internal.make_pending(v_class, (join_in_lane.joining).from_batch);
     end if;
-    -- One that was suspended since it could not join.
+    -- The subscription was suspended because it could not join.
     update pgps_internal.subscription s set state = 'active', last_error = null
     where s.subscription_id = v_subscription.subscription_id and s.state = 'suspended'
         and (join_in_lane.joining).failures < 0;
 end
 $$;
 comment on function pgps_internal.join_in_lane(pgps_internal.joining, bigint) is
-'Makes a pattern subscription a member of the class of its filter on one event type; what raises, raises. upto: where
-its lane is';
+'Makes a pattern subscription a member of the class of its filter on one event type; errors of the filter are raised.
+upto: the position of its lane';
 
 create or replace function pgps_internal.try_joining(joining pgps_internal.joining, upto bigint) returns void
 language plpgsql
@@ -408,7 +411,7 @@ exception when others or assert_failure or query_canceled then
 end
 $$;
 comment on function pgps_internal.try_joining(pgps_internal.joining, bigint) is
-'As join_in_lane; a filter that means nothing for the type leaves the subscription as it is, with a note in last_error';
+'As join_in_lane; a filter that is not valid for the type leaves the subscription as it is, with a note in last_error';
 
 create or replace function pgps_internal.make_pending(class_id bigint, after_batch bigint) returns void
 language plpgsql
@@ -427,7 +430,7 @@ begin
 end
 $$;
 comment on function pgps_internal.make_pending(bigint, bigint) is
-'Has who matches a class, the dispatcher or a lane, match it behind a batch first, and then with what comes';
+'Takes a class out of matching until the dispatcher or its lane has matched it with what came after a batch';
 
 create or replace function pgps_internal.catch_up(class pgps_internal.class, upto bigint) returns void
 language plpgsql
@@ -454,7 +457,7 @@ begin
             format('filter: %s', v_error));
         return;
     end;
-    -- Who has it locked is not waited for, and resumes it once more.
+    -- A subscription that another session has locked is not waited for; it has to be resumed once more.
     update pgps_internal.subscription s set state = 'active', last_error = null
     where s.subscription_id in (
         select t.subscription_id from pgps_internal.subscription t join pgps_internal.member m using (subscription_id)
@@ -466,8 +469,8 @@ begin
 end
 $$;
 comment on function pgps_internal.catch_up(pgps_internal.class, bigint) is
-'Matches a pending class up to a batch and takes it into matching; when it raises its subscriptions are suspended
-(again)';
+'Matches a pending class up to a batch and takes it into matching; when its filter raises, its subscriptions are
+suspended (again)';
 
 create or replace function pgps_internal.catch_up_all() returns void
 language plpgsql
@@ -484,7 +487,8 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.catch_up_all() is 'The dispatcher''s pending classes, before it cuts a batch';
+comment on function pgps_internal.catch_up_all() is
+'Has the dispatcher''s pending classes catch up, before it cuts a batch';
 
 create or replace function pgps_internal.try_owner(owner regrole) returns boolean
 language plpgsql
@@ -501,7 +505,7 @@ begin
 end
 $$;
 comment on function pgps_internal.try_owner(regrole) is
-'Takes a role''s definitions until the transaction ends; false when another session has them';
+'Locks a role''s definitions until the transaction ends; false when another session has them locked';
 
 create or replace function pgps_internal.prepare_lane(lane pgps_internal.lane, upto bigint) returns boolean
 language plpgsql
@@ -514,7 +518,8 @@ begin
         select j.* from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
         where s.owner = (prepare_lane.lane).owner and j.failures < 3 order by j.from_batch, j.type_id, j.subscription_id
     loop
-        -- Its owner is changing subscriptions in an open transaction: nothing may pass what joins.
+        -- The owner is changing subscriptions in an open transaction; the lane waits, since no batch may be matched
+        -- ahead of what joins.
         if not pgps_internal.try_owner((prepare_lane.lane).owner) then
             return false;
         end if;
@@ -541,7 +546,7 @@ begin
 end
 $$;
 comment on function pgps_internal.prepare_lane(pgps_internal.lane, bigint) is
-'What comes before a lane goes on: new event types of pattern subscriptions, and classes to catch up. False when an open
-transaction of its owner prevents it';
+'Does what comes before a lane goes on: joins new event types of pattern subscriptions, and has classes catch up. False
+when there was nothing to do, or an open transaction of its owner prevents it';
 
 revoke all on all functions in schema pgps_internal from public;

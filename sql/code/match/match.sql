@@ -1,8 +1,11 @@
--- Matching: one statement a signature over the whole batch. The code is generated when something is defined; what runs
--- per batch is static plpgsql with cached plans. Two tiers of filters: safe   nothing but the event's attributes,
--- constants and built-in data functions: runs with the owner's code, joined to the log owner  anything else (tables,
--- functions): a SECURITY DEFINER function owned by the subscriber, given the events as an array The dispatcher asks the
--- first; the second, and all of pattern subscriptions, are asked in lanes, one for each role (lanes.sql).
+-- Matching: one statement per signature over the whole batch. Code is generated when something is defined; what runs
+-- per batch is static plpgsql with cached plans. There are two tiers of filters:
+--   safe   only the event's attributes, constants and built-in data functions: runs in code of pgps's owner, joined to
+--          the log
+--   owner  anything else (tables, functions): a SECURITY DEFINER function owned by the subscriber, which is given the
+--          events as an array
+-- The dispatcher asks the first; the second, and all filters of pattern subscriptions, are asked in lanes, one for each
+-- role (lanes.sql).
 -- Writes: delivery, share.
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -32,7 +35,8 @@ begin
         if pgps_internal.is_cancelled(v_state, v_context) then
             raise;
         end if;
-        -- One bad filter or event hurts nobody else: again, each signature on its own, in halves (isolate.sql).
+        -- Try again with each signature on its own, so that a filter or event that fails is found by bisection
+        -- (isolate.sql) and affects no other.
         perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
             match.has_unfiltered, match.signatures, true);
         v_classes := array(select d.class_id from pgps_internal.delivery d
@@ -49,15 +53,14 @@ end
 $$;
 comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean,
     pgps_internal.signature[]) is
-'Matches the events of one type in a batch against all classes, and wakes whom they are for; returns how many, null =
-none';
+'Matches the events of one type in a batch against all classes, and wakes the subscribers that get some; returns how
+many were woken, null = none';
 
 create or replace function pgps_internal.plan_for_many(many boolean) returns void
 language plpgsql
 as $$
 begin
-    -- A plan made for these very events knows how large its tables are; one that is kept does not, see
-    -- pgps_internal.enter.
+    -- A custom plan is made for these events and knows how many there are; a generic plan does not.
     perform set_config('plan_cache_mode', case when plan_for_many.many then 'force_custom_plan'
         else 'force_generic_plan' end, true),
         set_config('enable_seqscan', case when plan_for_many.many then 'on' else 'off' end, true),
@@ -65,8 +68,8 @@ begin
 end
 $$;
 comment on function pgps_internal.plan_for_many(boolean) is
-'Has statements planned for the events they are about, or (false) as entry points of dispatch set it; until the
-transaction ends';
+'Has statements planned for the events at hand, or (many false) once for all, as the entry points of dispatch set it;
+until the transaction ends';
 
 create or replace function pgps_internal.share_out(batch_id bigint, type_id integer, classes bigint[] = null)
 returns void
@@ -85,7 +88,8 @@ begin
 end
 $$;
 comment on function pgps_internal.share_out(bigint, integer, bigint[]) is
-'A row for each event of a batch and each subscription whose consumers share it; classes: of these only, null = all';
+'Writes a row for each event of a batch and each subscription whose consumers share it; classes: of these only, null =
+all';
 
 create or replace function pgps_internal.event_ids(delivery pgps_internal.delivery) returns setof bigint
 language plpgsql stable rows 100
@@ -113,7 +117,7 @@ declare
     v_classes bigint[];
     v_mark bigint;
 begin
-    -- Without a filter there is nothing to evaluate; with policies there is.
+    -- Without a filter there is nothing to evaluate but the type's policies, if it has any.
     if match_type.has_unfiltered and not (match_type.event_type).has_policy then
         v_classes := pgps_internal.note_unfiltered(match_type.batch_id, match_type.event_type, match_type.ids,
             match_type.events);
@@ -129,7 +133,7 @@ begin
                 else pgps_internal.visible(match_type.event_type, v_signature.owner, match_type.ids) end;
             continue when isempty(v_ids);
         end if;
-        -- Should it be cancelled by a timeout, pgps.blame() finds whose filter it was.
+        -- Noted so that pgps.blame() finds the filter if a timeout cancels it.
         v_mark := setval('pgps_internal.matching_seq', (pg_backend_pid()::bigint << 40) + v_signature.signature_id);
         if match_type.careful then
             perform pgps_internal.match_carefully(match_type.batch_id, v_signature, v_ids);
@@ -146,8 +150,8 @@ $$;
 comment on function pgps_internal.match_type(
     bigint, pgps_internal.event_type, int8multirange, bigint, boolean, pgps_internal.signature[], boolean
 ) is
-'Deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that have one.
-careful: failures are isolated';
+'Notes the deliveries of one type in a batch: unfiltered classes, then signature by signature; returns the classes that
+have one. careful: failures are isolated';
 
 create or replace function pgps_internal.match_unfiltered(
     batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, careful boolean
@@ -181,14 +185,14 @@ begin
 end
 $$;
 comment on function pgps_internal.match_unfiltered(bigint, pgps_internal.event_type, int8multirange, boolean) is
-'Deliveries of the classes without a filter, where policies decide: owner by owner';
+'Notes the deliveries of classes without a filter on a type with policies, owner by owner';
 
 create or replace function pgps_internal.prepared() returns text
 language plpgsql stable
 as $$
 begin
-    -- Not in SQL, which is planned at each call, nor with settings: half of what it takes to ask a filter about one
-    -- event.
+    -- In plpgsql, since SQL is planned at each call, and without settings: these costs are half of what it takes to ask
+    -- a filter about one event.
     return (select pg_catalog.string_agg(p.name operator(pg_catalog.||) p.prepare_time::pg_catalog.text, ' '
         order by p.name)
         from pg_catalog.pg_prepared_statement() p where p.from_sql);
@@ -214,8 +218,8 @@ begin
 end
 $$;
 comment on function pgps_internal.forget_prepared(text) is
-'When code of a user has prepared a statement (no rollback undoes it), forgets all of the session''s: the client would
-run it as its own';
+'Deallocates all prepared statements of the session when a user''s code has prepared one, which no rollback undoes and
+which the client would run as its own; true when it did. known: prepared() before that code ran';
 
 create or replace function pgps_internal.match_owner(
     batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range
@@ -252,7 +256,7 @@ begin
         from generate_subscripts(v_types, 1) n;
     end if;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold
-    -- for the statements after it, which run with ours: a rolled-back subtransaction takes all of that back; variables
+    -- for the statements after it, which run with ours. Rolling back a subtransaction undoes all of that; variables
     -- keep the result.
     begin
         execute format('select array_agg(((m.pgps_class, m.pgps_events, m.pgps_lowest, '

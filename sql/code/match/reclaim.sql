@@ -1,5 +1,5 @@
--- What matching needs kept: what lanes have not matched yet, and what suspended filters will catch up with. Locks:
--- see log/reclaim.sql.
+-- What matching needs kept: batches that lanes have not matched yet, and those that suspended filters will catch up
+-- with. Locks: see log/reclaim.sql.
 -- Writes: lane_step.
 
 create or replace function pgps_internal.low_of_classes(type_id integer) returns bigint
@@ -12,7 +12,7 @@ begin
 end
 $$;
 comment on function pgps_internal.low_of_classes(integer) is
-'Up to here every filter (of a type) that is suspended was matched; null when none is';
+'The batch up to which every suspended filter (of a type; null = any) was matched; null when none is suspended';
 
 create or replace function pgps_internal.low_of_lanes(type_id integer) returns bigint
 language plpgsql stable
@@ -27,7 +27,8 @@ begin
 end
 $$;
 comment on function pgps_internal.low_of_lanes(integer) is
-'Up to here every lane has matched, and let join who is to join (a type); null when all have';
+'The batch up to which every lane has matched, and every subscription that has to join has done so (of a type; null =
+any); null when nothing is left to do';
 
 create or replace function pgps_internal.reclaim_lanes() returns bigint
 language plpgsql
@@ -40,7 +41,7 @@ begin
 end
 $$;
 comment on function pgps_internal.reclaim_lanes() is
-'Truncates old segments of the steps of lanes; the newest of each lane is carried over';
+'Truncates old segments of the steps of lanes; the newest step of each lane is carried over';
 
 create or replace function pgps_internal.carry_over_lanes(segment regclass) returns void
 language plpgsql
@@ -55,6 +56,6 @@ begin
 end
 $$;
 comment on function pgps_internal.carry_over_lanes(regclass) is
-'Before a segment of the steps of lanes is truncated: writes the newest of each lane anew';
+'Before a segment of the steps of lanes is truncated: writes the newest step of each lane again';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,5 +1,5 @@
--- The code that asks the filters of one shape, and where their constants are: in its arguments, or from some number on
--- in an indexed table.
+-- The matching functions of signatures, and the indexed tables that hold their constants once there are enough classes
+-- (setting table_threshold).
 -- Locks: those of creating and dropping functions and tables.
 -- Writes: class, const, member, signature; by name: the constants of a signature.
 
@@ -65,7 +65,7 @@ begin
 end
 $$;
 comment on function pgps_internal.promote(bigint) is
-'Gives a signature with many members a table of constants, indexed by its equality conditions first, then one range
+'Gives a signature with many classes a table of constants, indexed by its equality conditions first, then one range
 (Hanson et al. 1999)';
 
 create or replace function pgps_internal.drop_signature(signature_id bigint) returns void

@@ -1,4 +1,4 @@
--- What a role may see: row-level policies come first, then filters. Locks: none.
+-- Which events a role may see: row-level policies come first, then filters. Locks: none.
 -- Writes: neighbour.
 
 create or replace function pgps_internal.visible_function(type_id integer, owner regrole) returns regproc
@@ -12,7 +12,7 @@ as $$
     limit 1
 $$;
 comment on function pgps_internal.visible_function(integer, regrole) is
-'What build_visible has made; known by its owner, since the number of a role is another one in a restored database';
+'The function that build_visible has made, found by its owner, since a role''s number differs in a restored database';
 
 create or replace function pgps_internal.build_visible(type_id integer, owner regrole) returns void
 language plpgsql
@@ -34,8 +34,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build_visible(integer, regrole) is
-'For an owner of classes of a type a function, owned by that role, that reads the log under row-level security: which of
-these events may it see?';
+'Makes, for an owner of classes of a type, a function owned by that role that reads the log under row-level security:
+which of these events may it see?';
 
 create or replace function pgps_internal.visible(event_type pgps_internal.event_type, owner regrole, ids int8multirange)
 returns int8multirange
@@ -55,7 +55,7 @@ begin
     if pgps_internal.visible_function((visible.event_type).type_id, visible.owner) is null then
         perform pgps_internal.build_visible((visible.event_type).type_id, visible.owner);
     end if;
-    -- A policy may call anybody's functions: what they did, settings above all, is taken back. See match_signature.
+    -- A policy may call anybody's functions: what they did, settings above all, is rolled back, as in match_owner.
     begin
         execute format('select %s($1)', pgps_internal.visible_function((visible.event_type).type_id, visible.owner))
             using visible.ids into v_ids;
@@ -90,7 +90,7 @@ begin
 end
 $$;
 comment on function pgps_internal.visible_ids(pgps_internal.event_type, regrole, bigint[]) is
-'Those of the events that a role may receive, now, when they are handed out: rights may have changed since they were
+'Those of the events that a role may receive now, when they are handed out: its rights may have changed since they were
 matched';
 
 create or replace function pgps_internal.visible_carefully(
@@ -111,7 +111,7 @@ exception when others or assert_failure or query_canceled then
     if pgps_internal.is_cancelled(v_state, v_context) then
         raise;
     end if;
-    -- A neighbour gets nothing while nobody can say what it may see.
+    -- A neighbour gets nothing while it is unknown what it may see.
     update pgps_internal.neighbour n set is_blocked = true,
         last_error = format('a policy on event type "%s" raised: %s',
         (visible_carefully.event_type).name, v_error) where n.role = visible_carefully.owner;
@@ -122,7 +122,7 @@ exception when others or assert_failure or query_canceled then
 end
 $$;
 comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
-'What a role may receive of a batch; a policy that raises suspends that role''s subscriptions, blocks its links, and
-nobody else''s';
+'The events of a batch that a role may receive; a policy that raises suspends the subscriptions and blocks the links of
+that role only';
 
 revoke all on all functions in schema pgps_internal from public;

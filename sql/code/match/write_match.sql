@@ -1,7 +1,5 @@
--- Generated: pgps_internal.match_<signature>, which asks the filters of one shape about events. Called by match.sql.
--- Two tiers of filters: safe   nothing but the event's attributes, constants and built-in data functions: runs with the
--- owner's code, joined to the log owner  anything else (tables, functions): a SECURITY DEFINER function owned by the
--- subscriber, given the events as an array
+-- Generated: pgps_internal.match_<signature>, which asks the filters of one shape about events. Called by match.sql,
+-- which explains the two tiers of filters.
 -- Writes: delivery.
 
 create or replace function pgps_internal.write_match(signature pgps_internal.signature) returns pgps_internal.piece
@@ -40,7 +38,8 @@ begin
             format('(select * from pgps_internal.const_%s)',
             (write_safe_match.signature).signature_id));
     else
-        -- Read and converted once, not for each event: how many of those there are, the planner cannot know.
+        -- Materialized, so that constants are read and converted once, not for each event: the planner cannot know how
+        -- many events there are.
         v_names := v_names || jsonb_build_object('constants', 'pgps_constants', 'first', format(
             'pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
                     where c.signature_id = %s and c.is_active), ', (
@@ -48,7 +47,7 @@ begin
                     '')
                 from generate_subscripts(v_types, 1) n), (write_safe_match.signature).signature_id));
     end if;
-    -- It notes the deliveries itself: handing out 50,000 of them costs as much as finding them.
+    -- The function notes the deliveries itself: returning 50,000 of them costs as much as finding them.
     return pgps_internal.write_function('pgps_internal.match_{signature_id}',
         $head$(pgps_batch bigint, pgps_ids int8multirange, pgps_only int8range) returns bigint[]
         language plpgsql volatile {settings}$head$, $body$
@@ -66,7 +65,7 @@ begin
                         pg_catalog.max({name}.event_id) as pgps_highest
                     from {log} as {name}, {constants} as pgps_c
                     where {name}.event_id between pgps_lower and pgps_upper and {name}.event_id <@ pgps_ids
-                        -- In the segments where they are only.
+                        -- Only the segments that these ids are in.
                         and ({name}.event_id / 65536) % 4 in (pgps_slot % 4, (pgps_slot + least(pgps_slots, 1)) % 4,
                             (pgps_slot + least(pgps_slots, 2)) % 4, (pgps_slot + least(pgps_slots, 3)) % 4)
                         and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only)

@@ -6,7 +6,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    -- Bound when it is made, so that the owner needs no rights on the schema; there is no text of a user in it.
+    -- BEGIN ATOMIC binds names when the function is made, so that its owner needs no rights on the schema; it contains
+    -- no text of a user.
     select 'function', write_visible.name, format('create or replace function %s', write_visible.name)
         || pgps_internal.render(
         $function$(pgps_ids int8multirange) returns int8multirange

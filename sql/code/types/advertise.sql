@@ -1,6 +1,6 @@
--- Advertisements: who has announced to publish what. A publication finds out by a privilege that is of no other use
--- (references on the log, in a schema that nobody may use): 1 us instead of 11 for a look into the table. Locks: the
--- event type's row.
+-- Advertisements: who has announced to publish what. A publication checks it by a privilege that serves no other
+-- purpose (REFERENCES on the log, in a schema that nobody may use): that takes 1 us, a look-up in the table 11.
+-- Locks: the event type's row.
 -- Writes: advertisement.
 
 create or replace function pgps_internal.require_advertised(type_id integer, publisher oid) returns void
@@ -34,7 +34,7 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
-    -- One after the other: two GRANTs on one table at a time fail.
+    -- The row lock serialises this: two concurrent GRANTs on one table fail.
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole)
         on conflict do nothing;

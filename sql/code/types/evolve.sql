@@ -1,5 +1,5 @@
--- Changing event types while events wait: attributes added and dropped. Locks: the event type's relations, access
--- exclusive.
+-- Changing event types while events wait: attributes are added and dropped.
+-- Locks: the event type's relations, access exclusive.
 -- Writes: event_type.
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
@@ -35,7 +35,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_alter_type(name, jsonb) is
-'First half of pgps.alter_event_type: rights, what still uses the attribute; takes the generated code away';
+'First half of pgps.alter_event_type: checks the caller''s rights and that no filter uses the attribute, and drops the
+generated code';
 
 create or replace function pgps_internal.do_apply_attribute(caller name, args jsonb) returns void
 language plpgsql
@@ -65,7 +66,7 @@ begin
         execute format('drop table %s', v_scratch);
     end if;
     if args ->> 'drop' is not null then
-        -- The entry of an immediate type names the log's columns; it is made again below.
+        -- The rule of an immediate type's entry table depends on the log's columns; build_endpoint creates both again.
         execute format('drop table if exists pgps_internal.%I', v_type.name || '_entry');
         foreach v_relation in array array[v_type.endpoint::text, v_type.log::text,
             format('pgps_internal.%I', v_type.name || '_kept'),
@@ -88,8 +89,8 @@ declare
     v_column record;
     v_check record;
 begin
-    -- The producer's columns stay behind. Columns are renamed and retyped (the endpoint has no rows), not dropped and
-    -- added again: with a dropped one there would be no INSERT … RETURNING any more.
+    -- The producer's columns stay last. Columns are renamed and retyped (the endpoint has no rows), not dropped and
+    -- added again: with a dropped column, INSERT … RETURNING would no longer be possible.
     for v_column in select * from pgps_internal.attributes_of(insert_columns.source) loop
         execute format('alter table %s rename column _producer to %I', insert_columns.endpoint, v_column.name);
         execute format('alter table %s rename column _producer_seq to _producer', insert_columns.endpoint);
@@ -167,10 +168,11 @@ begin
 end
 $$;
 comment on function pgps.alter_event_type(text, text, text, interval) is
-'Adds or drops an attribute; events that wait in the queues survive it (an added attribute has its default, or null, in
-them). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
-uses it; from then on an INSERT into the event type cannot have RETURNING. Locks the event type until the transaction
-ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 23502, 2BP01, 42501.';
+'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
+null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
+uses it; from then on an INSERT into the event type cannot have RETURNING. dedupe_retention: after how long the numbers
+of a producer that publishes no more are forgotten. Locks the event type until the transaction ends. Needs pgps_admin.
+Errors: 42704, 42703, 42701, 23502, 2BP01, 22023, 42501.';
 
 create or replace function pgps_internal.do_set_dedupe(caller name, args jsonb) returns void
 language plpgsql

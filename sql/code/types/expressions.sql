@@ -1,13 +1,14 @@
--- Expressions that an administrator writes and the owner of pgps reads or evaluates: defaults, checks, policies. An
--- administrator is no superuser, so what may stand in them is listed, node by node; what is not listed is refused
--- (decision 22). Locks: none.
+-- Expressions that an administrator writes and the owner of pgps parses or evaluates: defaults, checks, policies. An
+-- administrator is not a superuser, so the kinds of nodes, functions and types that may appear in them are listed, and
+-- everything else is refused (decision 22).
+-- Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.is_firm(schema oid) returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Whoever owns a schema may rename it and put one of that name, with other things in it, in its place.
+    -- The owner of a schema can rename it and create another one of that name with other contents.
     select exists (
         select from pg_namespace n join pg_roles r on r.oid = n.nspowner
         where n.oid = is_firm.schema and (r.rolsuper or r.rolname = 'pg_database_owner' and exists (
@@ -15,7 +16,7 @@ as $$
                 and o.rolsuper)))
 $$;
 comment on function pgps_internal.is_firm(oid) is
-'True for a schema whose names mean what they mean until a superuser changes it';
+'True for a schema that nobody but a superuser can rename or replace, so that names in it keep their meaning';
 
 create or replace function pgps_internal.types_within(types oid[]) returns setof oid
 language sql stable
@@ -39,7 +40,7 @@ as $$
     select u.type_id from used u
 $$;
 comment on function pgps_internal.types_within(oid[]) is
-'The types and all that they are made of: elements, base types, columns, bounds';
+'The types and all types that they consist of: elements, base types, columns, bounds';
 
 create or replace function pgps_internal.functions_in(tree text) returns setof oid
 language sql immutable
@@ -54,7 +55,7 @@ as $$
     where o.oprcode <> 0
 $$;
 comment on function pgps_internal.functions_in(text) is
-'The functions that an expression calls, told from its tree (pg_node_tree as text)';
+'The functions that an expression calls, read from its tree (pg_node_tree as text)';
 
 create or replace function pgps_internal.type_fault(types oid[]) returns text
 language sql stable
@@ -79,7 +80,7 @@ as $$
     limit 1
 $$;
 comment on function pgps_internal.type_fault(oid[]) is
-'Why the owner of pgps must not turn text into one of the types, or meet its name in a text; null when there is nothing
+'Why the owner of pgps must not convert text to one of the types, or parse text that names it; null when nothing speaks
 against it';
 
 create or replace function pgps_internal.types_in(tree text, constants_only boolean) returns oid[]
@@ -95,14 +96,14 @@ as $$
                 where m[1] <> '0')
 $$;
 comment on function pgps_internal.types_in(text, boolean) is
-'The data types that the tree of an expression names; constants_only: those into which text is turned when the
-expression is read';
+'The data types that the tree of an expression names; constants_only: only those of constants, whose input functions run
+when the expression is parsed';
 
 create or replace function pgps_internal.node_fault(tree text, subselects boolean) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Servers before 16 wrote some of the names without the EXPR at their end.
+    -- Servers before version 16 write some of the names without EXPR at the end.
     select case
             when m[1] in ('SUBLINK', 'SUBPLAN', 'QUERY', 'RTE', 'RANGETBLENTRY') then 'a sub-select'
             when m[1] in ('AGGREF', 'GROUPINGFUNC') then 'an aggregate'
@@ -125,8 +126,8 @@ as $$
     limit 1
 $$;
 comment on function pgps_internal.node_fault(text, boolean) is
-'The first part of an expression that is not of a kind listed here, in words; null when all are. subselects: those are
-listed, too';
+'The first node of an expression that is not of a listed kind, in words; null when all are. subselects: sub-selects are
+allowed, too';
 
 create or replace function pgps_internal.function_fault(tree text) returns text
 language sql stable
@@ -138,7 +139,8 @@ as $$
     join pg_roles r on r.oid = p.proowner
     join pg_language l on l.oid = p.prolang
     where not (r.rolsuper and pgps_internal.is_firm(p.pronamespace) and p.prokind = 'f'
-            -- What a superuser has written in SQL or PL/pgSQL may read tables, with the rights of whoever calls it.
+            -- Outside of pg_catalog no functions in SQL or PL/pgSQL, not even of superusers: they may read tables, with
+            -- the rights of whoever calls them.
             and (p.provolatile = 'i' and (l.lanname in ('internal', 'c') or p.pronamespace = 'pg_catalog'::regnamespace)
                 or p.oid in ('now()'::regprocedure, 'transaction_timestamp()'::regprocedure,
                     'statement_timestamp()'::regprocedure,
@@ -168,7 +170,7 @@ as $$
     limit 1
 $$;
 comment on function pgps_internal.sequence_fault(name, regclass) is
-'The first sequence that a default of a table draws from though caller may not use it; null when there is none';
+'The first sequence that a default of a table draws from although caller may not use it; null when there is none';
 
 create or replace function pgps_internal.require_harmless_expressions(caller name, relation regclass) returns void
 language plpgsql stable
@@ -199,8 +201,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_harmless_expressions(name, regclass) is
-'Raises 42501 when a default or check is not made of what is listed: it could do more with the rights of pgps than
-compute a value';
+'Raises 42501 when a default or check contains something that is not listed: with the rights of pgps it could do more
+than compute a value';
 
 create or replace function pgps_internal.policy_fault(caller name, role oid, tree text) returns text
 language plpgsql stable
@@ -214,7 +216,7 @@ begin
     elsif v_type is not null or pg_has_role(policy_fault.caller, policy_fault.role, 'usage') then
         return v_type;
     end if;
-    -- It runs with the rights of somebody else.
+    -- The policy will run with the rights of a role whose rights the caller does not have.
     return coalesce('contains ' || pgps_internal.node_fault(policy_fault.tree, true),
         (select format('calls function %s', p.oid::regprocedure)
             from pgps_internal.functions_in(policy_fault.tree) f(function_id) join pg_proc p on p.oid = f.function_id
@@ -229,7 +231,7 @@ begin
 end
 $$;
 comment on function pgps_internal.policy_fault(name, oid, text) is
-'Why caller may not write a policy of this tree for a role; null when there is nothing against it. Of the constants,
-which are read with the rights of pgps, only the types matter; what else is in it runs with the rights of the role.';
+'Why caller may not write a policy of this tree for a role; null when nothing speaks against it. For a role whose rights
+caller has, only the types of constants matter, since constants are parsed with the rights of pgps.';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,6 +1,7 @@
--- Features: which rooms take part when events of a type are dispatched. They are noted when something is defined, so
--- that the dispatcher need not ask every room about every batch. What each comes to stands in the roster.
--- Locks: add_feature a row of feature, shared, without waiting; drop_features those that nobody needs, likewise.
+-- Features: which rooms take part when events of a type are dispatched. They are recorded when something is defined, so
+-- that the dispatcher need not ask every room about every batch. What each feature causes is in the roster
+-- (roster.sql).
+-- Locks: add_feature locks a row of feature for share, drop_features those that nobody needs for update; neither waits.
 -- Writes: feature.
 
 create or replace function pgps_internal.add_feature(type_id integer, name text) returns void
@@ -8,8 +9,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- One that is there and stays: drop_features leaves it alone until this transaction has ended. Is it being
-    -- dropped just now, there is a new one. Nobody waits here for somebody else's transaction.
+    -- A row that is locked here stays: drop_features skips it until this transaction has ended. If the row is being
+    -- dropped at this moment, a new one is inserted. Nobody waits here for another transaction.
     perform from pgps_internal.feature f
     where f.type_id = add_feature.type_id and f.name = add_feature.name limit 1 for share skip locked;
     if not found then
@@ -18,7 +19,7 @@ begin
 end
 $$;
 comment on function pgps_internal.add_feature(integer, text) is
-'Says that a room is to take part when events of a type are dispatched, from the commit of this transaction on';
+'Lets a room take part when events of a type are dispatched, from the commit of this transaction on';
 
 create or replace function pgps_internal.drop_features() returns void
 language plpgsql
@@ -30,7 +31,8 @@ declare
 begin
     for v_feature in select distinct f.type_id, f.name from pgps_internal.feature f loop
         continue when pgps_internal.needs_feature(v_feature.name, v_feature.type_id);
-        -- Who relies on a row has it locked. What they have committed meanwhile, the second look sees.
+        -- Whoever relies on a row has it locked, so it is skipped. The second check sees what they have committed
+        -- meanwhile.
         v_rows := array(select f.ctid from pgps_internal.feature f
             where f.type_id = v_feature.type_id and f.name = v_feature.name for update skip locked);
         if not pgps_internal.needs_feature(v_feature.name, v_feature.type_id) then
@@ -40,6 +42,6 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_features() is
-'Drops the features that nothing defined on their event type needs any more; reclaim does so';
+'Drops the features that nothing defined on their event type needs any more; called by reclaim';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,6 +1,6 @@
--- All generated code of an event type: the list of its pieces, each written in the room of its caller
--- (core/generated.sql says how). Made when something is defined; what runs per batch is static plpgsql with cached
--- plans.
+-- All generated code of an event type: the list of its pieces, each written in the room of its caller (see
+-- core/generated.sql). It is generated when something is defined; what runs for each batch is static PL/pgSQL with
+-- cached plans.
 -- Locks: those of creating and dropping what is generated.
 -- Writes: nothing.
 
@@ -25,11 +25,9 @@ as $$
 $$;
 comment on function pgps_internal.names_of(pgps_internal.event_type) is
 'What the words in templates stand for. name: of the row type, quoted; label: of the type, as a literal; columns: all of
-the endpoint, also as
-l_columns (of l) and r_columns; attributes: those without the producer''s, of l; each_attribute: each with a comma
-behind it, more_attributes: before it;
-own_attributes: as each_attribute, of no alias. Tables: endpoint, log, kept, audit; of an immediate type entry and '
-    'stage.';
+the endpoint, also as l_columns (of l) and r_columns; attributes: those without the producer''s, of l; each_attribute:
+each with a comma behind it, more_attributes: before it; own_attributes: as each_attribute, of no alias. Tables:
+endpoint, log, kept, audit; of an immediate type entry and stage.';
 
 create or replace function pgps_internal.pieces_of(event_type pgps_internal.event_type)
 returns setof pgps_internal.piece
@@ -66,7 +64,8 @@ begin
 end
 $$;
 comment on function pgps_internal.pieces_of(pgps_internal.event_type) is
-'What is generated for an event type itself; its endpoint, signatures and subscriptions have their own';
+'The pieces that are generated for an event type itself; those of its endpoint, signatures and subscriptions are written
+separately';
 
 create or replace function pgps_internal.build_code(type_id integer) returns void
 language plpgsql
@@ -87,7 +86,7 @@ begin
 end
 $$;
 comment on function pgps_internal.build_code(integer) is
-'Generates all code of an event type; again after its attributes have changed';
+'Generates all code of an event type; called again after its attributes have changed';
 
 create or replace function pgps_internal.drop_code(type_id integer) returns void
 language plpgsql

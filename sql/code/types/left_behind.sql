@@ -1,17 +1,21 @@
--- What code of a user leaves behind. A callback, or a request, runs inside a function of its owner's, in somebody
--- else's session and transaction. What it leaves there would be run, or believed, with other rights than its owner's:
--- by the broker for the rest of the transaction, at the commit, or by whoever goes on with the session. DISCARD ALL
--- names the kinds of things: settings             compared, all of them: a change is an error, which takes it back
--- deferred work        run at once, with the rights of its owner: run_deferred temporary objects    dropped cursors
--- with hold    an error: their queries would be run at the commit prepared statements  forgotten: no rollback does it
--- LISTEN, advisory locks, numbers of sequences: pgps.run_subscribers takes them back; a worker washes its sessions
+-- What user code leaves behind. A callback or a request runs in a function of its owner, in somebody else's session and
+-- transaction. What it leaves there would be run, or believed, with other rights than its owner's: by the broker for
+-- the rest of the transaction, at the commit, or by whoever uses the session next (decision 21). These are the kinds of
+-- things that DISCARD ALL names:
+--   settings              all are compared; a change is an error, which rolls it back
+--   deferred work         run at once, with the rights of its owner: run_deferred
+--   temporary objects     dropped
+--   cursors with hold     an error: their queries would be run at the commit
+--   prepared statements   deallocated, since no rollback removes them
+--   LISTEN, advisory locks, numbers of sequences: taken back by pgps.run_subscribers; a worker washes (resets) its
+--                         sessions
 -- Locks: none.
 -- Writes: command, installation.
 
 do $$
 begin
-    -- Those that a session can set; the text of a setting that its owner may not read is not known here, and nobody
-    -- else may set it.
+    -- The settings that a session can set. One whose value the owner of pgps may not read is left out, since user code
+    -- may not set it either.
     insert into pgps_internal.installation (key, value)
     select 'settings', string_agg(s.name, ' ' order by s.name) from pg_settings s
         where s.context in ('user', 'superuser') and s.setting is not null
@@ -33,7 +37,7 @@ as $$
     where i.key = 'settings' and n.names is not null
 $$;
 comment on function pgps_internal.learn_settings() is
-'Notes the settings of what this session has loaded (auto_explain, pg_trgm …) among those that callbacks are not to
+'Adds the settings of modules that this session has loaded (auto_explain, pg_trgm …) to those that callbacks must not
 change';
 
 create or replace function pgps_internal.session_settings(washed boolean) returns text[]
@@ -58,8 +62,8 @@ begin
             coalesce(pg_catalog.current_setting('pgps.reliability', true), ''),
             coalesce(pg_catalog.current_setting('pgps.visibility', true), '')];
     end if;
-    -- A setting with a dot in its name that nobody has declared is in no view; it is known here when the broker, a role
-    -- or a database has it.
+    -- A custom setting (with a dot in its name) that no module has declared is in no view. It is known here only when
+    -- the broker uses it, or when it is set for a role or a database.
     return array(
         select pg_catalog.concat(n.name, '=', pg_catalog.current_setting(n.name, true))
         from (
@@ -77,8 +81,8 @@ begin
 end
 $$;
 comment on function pgps_internal.session_settings(boolean) is
-'All settings of the session, as name=value; washed: only those on which what runs next in the transaction depends, at a
-twentieth of the cost. No search_path clause: it is about the caller''s.';
+'All settings of the session, as name=value; washed: only the values of those on which the rest of the transaction
+depends, at a twentieth of the cost. Has no search_path clause, since it reports the caller''s.';
 
 create or replace function pgps_internal.check_settings(before pgps_internal.session_state, what text) returns void
 language plpgsql
@@ -86,7 +90,7 @@ as $$
 declare
     v_after pg_catalog.text[] := pgps_internal.session_settings((check_settings.before).temporary is null);
 begin
-    -- Without a search_path of its own, to see the one left behind, and written so that this one means nothing here.
+    -- Has no search_path clause, so that it sees the one that was left behind; every name is therefore qualified.
     if v_after operator(pg_catalog.<>) (check_settings.before).settings then
         raise exception '% changed a setting of the session', what using errcode = '55000',
             detail = coalesce((select pg_catalog.string_agg(pg_catalog.split_part(a.setting, '=', 1), ', ')
@@ -98,7 +102,7 @@ begin
 end
 $$;
 comment on function pgps_internal.check_settings(pgps_internal.session_state, text) is
-'After code of a user has run: 55000 with the names of the settings that are not as they were';
+'After user code has run: raises 55000 when settings have changed; the detail names them, unless the session is washed';
 
 create or replace function pgps_internal.temporary() returns text
 language sql stable
@@ -120,8 +124,8 @@ begin
 end
 $$;
 comment on function pgps_internal.session_state(boolean) is
-'What code of a user could change in this session, before it runs. washed: whoever has the session resets it afterwards,
-so that only what counts in this transaction matters; temporary is null then.';
+'What user code could change in this session, as it is before it runs. washed: whoever has the session resets it
+afterwards, so that only what counts in this transaction matters; temporary is null then.';
 
 create or replace function pgps_internal.check_session(before pgps_internal.session_state, what text) returns void
 language plpgsql
@@ -141,15 +145,14 @@ begin
                 hint = 'Drop them in it, or run it from a session that has no temporary objects itself: then they are '
                     'dropped for you.';
         end if;
-        -- A temporary table comes before all others, also those of the catalogue, in the statements of whoever has the
-        -- session.
+        -- A temporary table is found before all others, even those of the catalogue, by the session's later statements.
         discard temp;
     end if;
 end
 $$;
 comment on function pgps_internal.check_session(pgps_internal.session_state, text) is
-'After code of a user has run: takes back, or raises, when it left something that others would run or believe. Errors:
-0A000, 55000.';
+'After user code has run: removes what it left behind that others would run or believe, or raises. Errors: 0A000,
+55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- Deferred work
@@ -171,8 +174,8 @@ begin
 end
 $$;
 comment on function pgps_internal.command_number() is
-'The number of the current command in its transaction; each command that has written a row makes it grow, also one
-rolled back to a savepoint';
+'The number of the current command in its transaction; each command that has written a row increments it, even one that
+was rolled back to a savepoint';
 
 create or replace function pgps_internal.run_deferred(statement text, what text) returns void
 language plpgsql
@@ -181,9 +184,9 @@ as $$
 declare
     v_number bigint;
 begin
-    -- SET CONSTRAINTS runs what waits. Nothing tells whether something still does: what has run may have said DEFERRED
-    -- and written again. It cannot have done so without a command that writes. So it has come to an end when nothing
-    -- was written any more.
+    -- SET CONSTRAINTS runs what is pending. Nothing tells whether something is pending again: what has run may have set
+    -- constraints DEFERRED and written. That takes a command that writes, so the work is done when a round has written
+    -- nothing.
     for v_round in 1..10 loop
         v_number := pgps_internal.command_number();
         execute run_deferred.statement;
@@ -196,10 +199,10 @@ begin
 end
 $$;
 comment on function pgps_internal.run_deferred(text, text) is
-'Runs what code of a user has deferred to the commit, constraint triggers, foreign keys, unique and exclusion
-constraints, before the commit would run it with the rights of whoever commits. statement: calls SET CONSTRAINTS ALL
-IMMEDIATE with the rights of that user; so nothing of anybody else may wait: see require_unwritten. Errors: 0A000, and
-what it runs raises.';
+'Runs what user code has deferred to the commit (constraint triggers, foreign keys, unique and exclusion constraints),
+because the commit would run it with the rights of whoever commits. statement: calls SET CONSTRAINTS ALL IMMEDIATE with
+the rights of that user, so deferred work of anybody else must not be pending: see require_unwritten. Errors: 0A000, and
+those that the deferred work raises.';
 
 create or replace function pgps_internal.require_unwritten(what text) returns void
 language plpgsql stable
@@ -215,8 +218,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_unwritten(text) is
-'Raises 25001 in a transaction that may have deferred work of its caller''s, which would be run with the rights of those
-whose code runs here';
+'Raises 25001 in a transaction that has written something: it may have deferred work of its caller, which would be run
+with the rights of those whose code runs here';
 
 create or replace function pgps_internal.defer_again() returns text
 language sql stable
@@ -226,13 +229,13 @@ as $$
         || ' deferred', 'set constraints all immediate')
     from pg_constraint c join pg_namespace n on n.oid = c.connamespace
     where c.condeferred and has_schema_privilege(n.oid, 'usage')
-        -- A name stands for all constraints of that name in the schema; one that is not deferrable would make it an
-        -- error.
+        -- A name stands for all constraints of that name in the schema; the statement fails if one of them is not
+        -- deferrable.
         and not exists (select from pg_constraint o where o.conname = c.conname and o.connamespace = c.connamespace
             and not o.condeferrable)
 $$;
 comment on function pgps_internal.defer_again() is
-'The statement that makes constraints that are initially deferred so again: PostgreSQL cannot forget a SET CONSTRAINTS
+'The statement that defers constraints again that are initially deferred: PostgreSQL cannot undo a SET CONSTRAINTS
 within a transaction';
 
 revoke all on all functions in schema pgps_internal from public;

@@ -1,4 +1,5 @@
--- Properties of queues. Locks: catalogue rows; persistent rewrites the log's segments.
+-- Properties of queues.
+-- Locks: catalogue rows; a change of persistent rewrites the log's segments.
 -- Writes: event_type, queue.
 
 create or replace function pgps_internal.do_alter_queue(caller name, args jsonb) returns void

@@ -1,8 +1,10 @@
--- Rules and filters are kept as text, and text names things. What becomes of them when a table, a column, a schema, a
--- function or a type is renamed (decision 29): the table of a rule and its columns are bound by number, and the trigger
--- functions are made anew; partitions that come later get the rule's triggers; of all else the names that a text uses
--- are noted, and who renames one is told, or refused if the rule is in his hands. An event trigger looks at each ALTER;
--- it reads the catalogue only, and runs nothing of a user. Locks: those of CREATE TRIGGER on a partition.
+-- Rules and filters are stored as text, which refers to objects by name. This file decides what happens when a table, a
+-- column, a schema, a function or a type is renamed (decision 29). The table of a rule and its columns are bound by
+-- number, and the trigger functions are generated again; partitions that come later get the rule's triggers. Of
+-- everything else, the names that a text uses are recorded: whoever renames one is warned, or refused if the rule is in
+-- their own hands. An event trigger looks at each ALTER; it reads only catalogues and tables of pgps, and runs no user
+-- code.
+-- Locks: those of CREATE TRIGGER on a partition.
 -- Writes: rule, signature, subscription, used_name.
 
 create or replace function pgps_internal.here() returns text
@@ -13,7 +15,7 @@ as $$
         where d.datname = current_database()
 $$;
 comment on function pgps_internal.here() is
-'This database of this cluster, in which the numbers of objects mean something';
+'Identifies this database of this cluster, in which the OIDs of objects are valid';
 
 create or replace function pgps_internal.words(text text) returns text[]
 language sql immutable
@@ -25,7 +27,7 @@ as $$
             '("(?:[^"]|"")+"|[[:alpha:]_\u0080-\uffff][[:alnum:]_$\u0080-\uffff]*)', 'g') m)
 $$;
 comment on function pgps_internal.words(text) is
-'All that could be a name in SQL text, folded; not what stands in strings';
+'All words of SQL text that could be names, folded; string literals are left out';
 
 create or replace function pgps_internal.path_items(path text) returns text[]
 language sql immutable
@@ -34,7 +36,7 @@ as $$
     select array(select m[1] from regexp_matches(path_items.path, '("(?:[^"]|"")*"|[^,[:space:]]+)', 'g')
         with ordinality x(m, place) order by x.place)
 $$;
-comment on function pgps_internal.path_items(text) is 'The names in a search_path, each quoted as it stands there';
+comment on function pgps_internal.path_items(text) is 'The names in a search_path, each quoted as it is there';
 
 create or replace function pgps_internal.names_used(words text[], path text)
 returns table (class_id oid, object_id oid, sub_id integer, name text, schema oid)
@@ -74,13 +76,13 @@ as $$
     select distinct 'pg_namespace'::regclass::oid, s.oid, 0, s.name, 0::oid from space s where s.is_named and exists (
         select from found f where f.schema = s.oid)
     union all
-    -- Of the search_path: found there, and not named.
+    -- The schemas of the search_path, with sub_id -1 to tell them from those that the text names.
     select 'pg_namespace'::regclass, s.oid, -1, s.name, 0 from space s
     where quote_ident(s.name) = any (pgps_internal.path_items(names_used.path))
 $$;
 comment on function pgps_internal.names_used(text[], text) is
-'What the words of SQL text may stand for under a search_path: relations, their columns, functions, types, and schemas
-that are named. Nothing of the catalogue''s';
+'What the words of SQL text may refer to under a search_path: relations, their columns, functions, types, and schemas,
+named or in the path. Objects of PostgreSQL''s own catalogue and of pgps are left out';
 
 create or replace function pgps_internal.environment_of(function regprocedure) returns text
 language sql stable
@@ -91,7 +93,8 @@ as $$
         else quote_literal(substr(c, strpos(c, '=') + 1)) end), ' ')
     from pg_proc p, unnest(p.proconfig) c where p.oid = environment_of.function
 $$;
-comment on function pgps_internal.environment_of(regprocedure) is 'The SET clauses of a function, to make it again';
+comment on function pgps_internal.environment_of(regprocedure) is
+'The SET clauses of a function, for generating it again';
 
 create or replace function pgps_internal.function_of_rule(rule pgps_internal.rule) returns regprocedure
 language sql stable
@@ -101,7 +104,7 @@ as $$
         lower((function_of_rule.rule).operations[1])))
 $$;
 comment on function pgps_internal.function_of_rule(pgps_internal.rule) is
-'One of the trigger functions of a rule, which have the same settings';
+'One of the trigger functions of a rule, all of which have the same settings';
 
 create or replace function pgps_internal.words_of_rule(rule pgps_internal.rule) returns text[]
 language sql stable
@@ -111,13 +114,13 @@ as $$
         (words_of_rule.rule).condition))
 $$;
 comment on function pgps_internal.words_of_rule(pgps_internal.rule) is
-'All that could be a name in the expressions of a rule';
+'All words in the expressions of a rule that could be names';
 
 create or replace function pgps_internal.note_columns(rule_id integer) returns void
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
-    -- As they are called now, or if they are known already, under the name that the rule knows them by.
+    -- A new column is recorded under its current name; a known one keeps the name that the rule uses for it.
     update pgps_internal.rule r set table_oid = r.table_name::oid, columns = (
         select coalesce(jsonb_object_agg(coalesce(k.name, a.attname), jsonb_build_array(a.attnum, a.attname)), '{}')
         from pg_attribute a
@@ -129,7 +132,7 @@ as $$
     where r.rule_id = note_columns.rule_id
 $$;
 comment on function pgps_internal.note_columns(integer) is
-'Notes the numbers of the columns of a rule''s table, and how they are called';
+'Records the numbers and the current names of the columns of a rule''s table';
 
 create or replace function pgps_internal.note_names_of_rule(rule_id integer) returns void
 language sql
@@ -144,7 +147,8 @@ as $$
     cross join lateral pgps_internal.names_used(pgps_internal.words_of_rule(r), e.path) n
     where r.rule_id = note_names_of_rule.rule_id;
 $$;
-comment on function pgps_internal.note_names_of_rule(integer) is 'Notes what the expressions of a rule name';
+comment on function pgps_internal.note_names_of_rule(integer) is
+'Records what the expressions of a rule refer to by name';
 
 create or replace function pgps_internal.note_names_of_signature(signature_id bigint) returns void
 language sql
@@ -158,7 +162,7 @@ as $$
     where g.signature_id = note_names_of_signature.signature_id and g.tier <> 'safe';
 $$;
 comment on function pgps_internal.note_names_of_signature(bigint) is
-'Notes what the filters of a signature name, if they may name more than attributes';
+'Records what the filters of a signature refer to by name, if they may refer to more than attributes';
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- When something is altered
@@ -173,7 +177,7 @@ declare
 begin
     perform pgps_internal.build_rule_triggers(r) from pgps_internal.rule r join pg_class c on c.oid = r.table_name
     where c.relkind = 'p' and pgps_internal.function_of_rule(r) is not null;
-    -- What was detached is no part of the table any more.
+    -- A partition that was detached does not belong to the table any more.
     for v_trigger in
         select t.tgname, t.tgrelid::regclass as relation
         from pgps_internal.rule r
@@ -187,7 +191,7 @@ begin
 end
 $$;
 comment on function pgps_internal.follow_partitions() is
-'Gives new partitions the triggers of their table''s rules, and takes them from those that were detached';
+'Gives new partitions the triggers of their table''s rules, and drops those of partitions that were detached';
 
 create or replace function pgps_internal.follow_columns(tables oid[]) returns void
 language plpgsql
@@ -200,8 +204,8 @@ begin
     for v_rule in
         select r.* from pgps_internal.rule r
         where r.columns <> '{}' and r.table_name in (
-            -- And what inherits their columns. Nothing else: whoever alters another table must not wait for who is
-            -- altering this one.
+            -- The altered tables and those that inherit their columns. No others: whoever alters one table must not
+            -- wait for somebody who is altering another.
             with recursive altered (relation) as (
                 select t from unnest(follow_columns.tables) t
                 union
@@ -227,7 +231,8 @@ begin
 end
 $$;
 comment on function pgps_internal.follow_columns(oid[]) is
-'Makes the rules on tables anew whose columns may have changed; 2BP01 when one that a rule uses is gone';
+'Generates the rules on these tables again, whose columns may have changed; 2BP01 when a column that a rule uses is
+gone';
 
 create or replace function pgps_internal.renamed_path(path text, was text, now text) returns text
 language sql immutable
@@ -246,8 +251,8 @@ declare
     v_used record;
     v_function record;
 begin
-    -- The settings of generated functions name schemas, too. Only what has this schema on its path is touched: nobody
-    -- else waits for it.
+    -- The settings of generated functions name schemas, too. Only functions with this schema on their path are altered,
+    -- so that nobody else has to wait.
     for v_used in
         select u.rule_id, u.signature_id, u.name, n.nspname::text as now
         from pgps_internal.used_name u join pg_namespace n on n.oid = u.object_id
@@ -273,7 +278,8 @@ begin
         update pgps_internal.signature g set environment = g.environment || jsonb_build_object('search_path',
             pgps_internal.renamed_path(g.environment ->> 'search_path', v_used.name, v_used.now))
         where g.signature_id = v_used.signature_id
-            -- One of a former schema of the new name: whoever has it keeps it, and new subscriptions find the other.
+            -- There may be the same signature for an earlier schema of the new name. Then this one keeps its old path,
+            -- and new subscriptions find the other.
             and not exists (select from pgps_internal.signature o where o.type_id = g.type_id and o.owner = g.owner
                 and md5(o.shape) = md5(g.shape)
                 and o.parameter_types = g.parameter_types and o.in_lane = g.in_lane and o.environment = g.environment
@@ -287,7 +293,7 @@ begin
 end
 $$;
 comment on function pgps_internal.follow_schemas(oid[]) is
-'Has rules and filters look for unqualified names in a schema under its new name';
+'Has unqualified names in rules and filters looked up in a schema under its new name';
 
 create or replace function pgps_internal.names_that_changed(objects oid[])
 returns table (rule_id integer, signature_id bigint, was text, now text, owner oid)
@@ -318,7 +324,8 @@ as $$
         and (x.name <> u.name or u.sub_id = 0 and x.schema <> u.schema)
 $$;
 comment on function pgps_internal.names_that_changed(oid[]) is
-'Which names of objects that rules and filters use are others now';
+'The names of objects, used by rules and filters, that have changed: what they were, what they are now, and the
+object''s owner';
 
 create or replace function pgps_internal.tell_of_renames(caller name, objects oid[]) returns void
 language plpgsql
@@ -331,7 +338,8 @@ begin
         return;
     end if;
     for v_found in
-        -- A rule of a stranger's holds up nobody who renames what is his own, superusers neither.
+        -- Refused when the rule belongs to the object's owner, to the caller, or to a role whose rights the caller has;
+        -- not because a superuser has the rights of all. A rule of others must not block a rename.
         select r.name, n.was, n.now, n.owner = r.owner::oid or u.oid = r.owner::oid
             or not u.rolsuper and pg_has_role(u.oid, r.owner::oid, 'usage') as is_his
         from pgps_internal.names_that_changed(tell_of_renames.objects) n join pgps_internal.rule r using (rule_id)
@@ -370,7 +378,7 @@ begin
 end
 $$;
 comment on function pgps_internal.tell_of_renames(name, oid[]) is
-'Says which rules and filters name something that is called otherwise now. Errors: 2BP01 for a rule that caller could
+'Warns of the rules and filters that name something whose name has changed. Errors: 2BP01 for a rule that caller could
 make again';
 
 create or replace function pgps_internal.after_ddl() returns event_trigger
@@ -403,8 +411,8 @@ begin
 end
 $$;
 comment on function pgps_internal.after_ddl() is
-'After each ALTER, and each new table: what rules and filters name may be called otherwise. Runs nothing of a user''s,
-and nothing at all where there are neither rules nor filters that read tables';
+'After each ALTER, and each new table: follows changes of names that rules and filters use. Runs no user code, and does
+nothing where there are neither rules nor filters that read tables';
 
 do $$
 begin
@@ -415,7 +423,7 @@ begin
             'ALTER FUNCTION', 'ALTER PROCEDURE', 'ALTER ROUTINE', 'ALTER AGGREGATE', 'ALTER TYPE', 'ALTER DOMAIN')
         execute function pgps_internal.after_ddl();
     end if;
-    -- What an older release has made, or a dump was restored to.
+    -- Rules and filters of an older release, or of a restored dump.
     perform pgps_internal.note_columns(r.rule_id),
         pgps_internal.build_rule(r.rule_id, pgps_internal.environment_of(pgps_internal.function_of_rule(r)))
     from pgps_internal.rule r where pgps_internal.function_of_rule(r) is not null

@@ -1,6 +1,6 @@
 -- Row-level policies: which events of a type a role may ever receive. As with a table's row-level security: without a
--- policy every holder of SELECT sees all, with one each role sees what a policy for it (or a role it is in) lets
--- through.
+-- policy every holder of SELECT sees all events; as soon as there is one, each role sees what a policy for it (or for a
+-- role it is a member of) lets through.
 -- Writes: event_type, policy.
 
 create or replace function pgps_internal.take_draft(
@@ -13,7 +13,7 @@ declare
     v_tree text;
     v_fault text;
 begin
-    -- Locked first, so that it stays what it is found to be.
+    -- Locked first, so that it cannot change after it was checked.
     if take_draft.draft is not null then
         execute format('lock table only %s in access exclusive mode', take_draft.draft);
     end if;
@@ -48,8 +48,8 @@ begin
 end
 $$;
 comment on function pgps_internal.take_draft(name, pgps_internal.event_type, oid, regclass) is
-'Takes over the table that pgps.create_policy made with its policy, when that may stand in a policy for the role;
-returns its name in pgps_load. Errors: 55000 no such draft, 42501';
+'Takes over the table that pgps.create_policy made with its policy, if that policy is allowed for the role; returns the
+table''s name in pgps_load. Errors: 55000 no such draft, 42501';
 
 create or replace function pgps_internal.do_create_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -76,11 +76,11 @@ begin
         to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');
-    -- The archive and the events kept aside have the same policies as the log; one relation's never run for another
-    -- role's reader.
+    -- The archive and the events kept aside get the same policies as the log.
     for v_relation in select r, c.relname from pgps_internal.guarded(v_type) r join pg_class c on c.oid = r loop
-        -- Never the caller's text: that would be read with the rights of pgps. What was checked is written out with all
-        -- its names, in the name of the table that it is for, by which a sub-select calls it.
+        -- The caller's text is not used: it would be parsed with the rights of pgps. The checked expression is deparsed
+        -- instead, with all names written out. A sub-select in it calls the draft by the draft's name, so the draft is
+        -- renamed to each table's name first.
         execute format('alter table pgps_load.%I rename to %I', v_draft, v_relation.relname);
         v_draft := v_relation.relname;
         select pg_get_expr(p.polqual, p.polrelid) into v_expression
@@ -103,7 +103,8 @@ as $$
         format('pgps_internal.%I', (guarded.event_type).name || '_audit')]) r
 $$;
 comment on function pgps_internal.guarded(pgps_internal.event_type) is
-'What holds events of a type and is under its rights and policies: the log, the events kept aside, the archive';
+'The relations that hold events of a type and are under its rights and policies: the log, the events kept aside, the
+archive';
 
 create or replace function pgps_internal.refresh_policies(type_id integer) returns void
 language plpgsql
@@ -123,7 +124,7 @@ begin
 end
 $$;
 comment on function pgps_internal.refresh_policies(integer) is
-'Opens a type''s events to every holder of SELECT while it has no policy, else to pgps_admin only';
+'Opens a type''s events to every holder of SELECT while the type has no policy, otherwise to pgps_admin only';
 
 create or replace function pgps_internal.do_may_write_policy(caller name, args jsonb) returns void
 language plpgsql stable
@@ -151,7 +152,7 @@ set standard_conforming_strings = on
 as $$
 declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', create_policy.event_type)) #>> '{}';
-    -- Longer than the name of an event type may be.
+    -- Longer than any event type's name may be, so that it cannot be one.
     v_draft text := pg_catalog.concat('pgps_policy_that_is_being_written_in_session_', pg_catalog.pg_backend_pid());
 begin
     if create_policy.using_expression is null then
@@ -160,8 +161,7 @@ begin
     end if;
     perform pgps.parse_filter(create_policy.using_expression, v_type, '{}');
     perform pgps._call('may_write_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type)));
-    -- Read with the caller's rights: to read an expression turns its constants into values, which runs code of their
-    -- types.
+    -- Parsed with the caller's rights: parsing an expression runs the input functions of its constants' types.
     execute pg_catalog.format('create table pgps_event.%I (like pgps_event.%I)', v_draft, v_type);
     execute pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft,
         create_policy.using_expression);
@@ -173,9 +173,9 @@ $$;
 comment on function pgps.create_policy(text, text, name, text, text) is
 'Lets a role receive, and see in the queues, only events for which using_expression is true; several policies of a role
 add up. From the first policy on a type, a role without one receives nothing of it. The expression runs with the
-receiving role''s rights: who is neither a superuser nor a member of the role uses attributes, constants of built-in
-types, immutable and stable built-in functions, and sub-selects of plain tables that they may read. Needs pgps_admin and
-SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
+receiving role''s rights: a caller who is neither a superuser nor a member of the role may only use attributes,
+constants of built-in types, immutable and stable built-in functions, and sub-selects of plain tables that the caller
+may read. Needs pgps_admin and SELECT on the type. Errors: 42704, 42710, 42601, 42501, and those of the expression.';
 
 create or replace function pgps_internal.do_drop_policy(caller name, args jsonb) returns void
 language plpgsql
@@ -193,7 +193,7 @@ begin
         using errcode = '42704', hint = format('select * from pgps.policies where event_type = %L', v_type.name);
     end if;
     for v_relation in
-        -- DROP OWNED takes a role out of policies, and those away that are about no other.
+        -- DROP OWNED removes a role from policies, and drops those left without a role: some may be gone already.
         select p.polrelid from pgps_internal.guarded(v_type) r join pg_policy p on p.polrelid = r
             and p.polname = ('user_' || v_name)::name
     loop

@@ -1,5 +1,5 @@
--- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes); one set of events a
--- statement.
+-- Active rules: ON {INSERT|UPDATE|DELETE} TO table WHERE condition PUBLISH type (attributes). Each statement on the
+-- table publishes one set of events.
 -- Writes: rule; by name: the endpoint of its event type (generated).
 
 create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
@@ -59,7 +59,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_create_rule(name, jsonb) is
-'First half of pgps.create_rule: checks, and what the triggers are made of';
+'First half of pgps.create_rule: checks the arguments and records the rule; returns what is needed to check its
+expressions';
 
 create or replace function pgps_internal.do_finish_rule(caller name, args jsonb) returns void
 language plpgsql
@@ -79,7 +80,7 @@ begin
 end
 $$;
 comment on function pgps_internal.do_finish_rule(name, jsonb) is
-'Second half of pgps.create_rule: trigger functions and statement triggers';
+'Second half of pgps.create_rule: creates the trigger functions and the statement triggers';
 
 create or replace function pgps_internal.build_rule(rule_id integer, environment text) returns void
 language plpgsql
@@ -105,7 +106,7 @@ begin
 end
 $$;
 comment on function pgps_internal.build_rule(integer, text) is
-'Makes, or makes anew, the trigger functions of a rule. environment: SET clauses, the settings under which it was
+'Creates, or replaces, the trigger functions of a rule. environment: SET clauses, the settings under which the rule was
 written';
 
 create or replace function pgps_internal.build_rule_triggers(rule pgps_internal.rule) returns void
@@ -120,8 +121,7 @@ begin
             format('pgps_internal.rule_%s_%s', (build_rule_triggers.rule).rule_id, lower(o.operation)) as function
         from unnest((build_rule_triggers.rule).operations) o(operation)
         cross join (
-            -- A statement fires the triggers of the table that it names, and of no other: not those of a partition's
-            -- parent.
+            -- A statement fires the triggers of the table that it names, not those of a partition's parent.
             select (build_rule_triggers.rule).table_name as relid
             union
             select p.relid from pg_partition_tree((build_rule_triggers.rule).table_name) p
@@ -140,14 +140,14 @@ begin
 end
 $$;
 comment on function pgps_internal.build_rule_triggers(pgps_internal.rule) is
-'Makes the statement triggers of a rule that are missing, on its table and on each of its partitions';
+'Creates the statement triggers of a rule that are missing, on its table and on each partition';
 
 create or replace function pgps_internal.rule_row(rule pgps_internal.rule, source text) returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- By number: a column has the name that the rule knows, whatever it is called now.
+    -- Columns are matched by number: each has the name that the rule uses, whatever its current name.
     return (
         select string_agg(format('%s%I as %I', rule_row.source, a.attname, coalesce(k.name, a.attname)), ', '
             order by a.attnum)
@@ -159,7 +159,7 @@ begin
 end
 $$;
 comment on function pgps_internal.rule_row(pgps_internal.rule, text) is
-'The columns of a rule''s table, each behind source, under the names that the rule knows them by';
+'The columns of a rule''s table, each prefixed with source, under the names that the rule uses';
 
 create or replace function pgps_internal.rule_body(rule pgps_internal.rule, operation text) returns text
 language plpgsql stable
@@ -176,7 +176,8 @@ begin
     select string_agg(quote_ident(a.name), ', ') into v_columns
     from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a
         limit cardinality((rule_body.rule).attributes)) a;
-    -- The transition tables of an UPDATE hold its rows in the same order: pair them by place (a key may itself change).
+    -- The transition tables of an UPDATE hold its rows in the same order: they are paired by place, since a key may
+    -- change.
     v_source := case rule_body.operation
         when 'INSERT' then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row,
             v_null)
@@ -197,7 +198,7 @@ begin
 end
 $$;
 comment on function pgps_internal.rule_body(pgps_internal.rule, text) is
-'The body of a rule''s trigger function: one INSERT INTO the endpoint SELECT from the transition tables';
+'The body of a rule''s trigger function: one INSERT … SELECT from the transition tables into the endpoint';
 
 create or replace function pgps.create_rule(
     name text, table_name regclass, operations text, event_type text, attributes text[], condition text = null,
@@ -214,7 +215,7 @@ begin
         'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes',
             create_rule.attributes,
         'condition', create_rule.condition, 'run_as', create_rule.run_as));
-    -- With the caller's rights: are the expressions right? PostgreSQL's own error says where they are not.
+    -- EXPLAIN checks the expressions with the caller's rights; PostgreSQL's own error says where one is wrong.
     execute pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
         v_rule ->> 'endpoint', v_rule ->> 'columns',
         (select pg_catalog.string_agg(pg_catalog.format(E'(%s\n)', x.expression), ', ' order by x.place)
@@ -228,10 +229,11 @@ comment on function pgps.create_rule(text, regclass, text, text, text[], text, t
 'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH
 event_type (attributes). operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and
 old (null rows where they do not apply). run_as: invoker publishes with the rights of whoever changes the table, owner
-with the rule owner''s. On a partitioned table it holds for statements that name a partition, too, also one made or
-attached later. The table and its columns may be renamed: attributes and condition keep the names they had. What else
-they name may not (see docs/how-to/active-rules.md), nor may a column that they use be dropped (2BP01). Needs to own the
-table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the expressions.';
+with the rule owner''s. On a partitioned table the rule also applies to statements that name a partition, even one made
+or attached later. The table and its columns may be renamed: attributes and condition keep the names they had. Other
+things that they name may not be renamed (see docs/how-to/active-rules.md), and a column that they use may not be
+dropped (2BP01). Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of
+the expressions.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void
 language plpgsql
@@ -260,7 +262,7 @@ begin
 end
 $$;
 comment on function pgps_internal.forget_rules() is
-'Drops the rules whose tables were dropped: their triggers went with these, and nothing tells of it';
+'Drops the rules whose tables were dropped: that drops the triggers, but leaves the rules and their functions';
 
 create or replace function pgps_internal.do_drop_rule(caller name, args jsonb) returns void
 language plpgsql

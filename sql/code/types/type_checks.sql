@@ -1,5 +1,5 @@
--- What an event type may consist of: no reserved names, plain tables, types and expressions that can do no harm. Locks:
--- none.
+-- What an event type may consist of: a plain table without reserved names, of harmless types and expressions.
+-- Locks: the table that is to become part of an event type, access exclusive.
 -- Writes: nothing.
 
 create or replace function pgps_internal.check_attribute_names(definition regclass, name text) returns void
@@ -27,8 +27,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Whoever calls the second half directly may have made of the table what they like, and it is about to be ours: a
-    -- rewrite rule on it would run with our rights. Locked first, so that it stays what it is found to be.
+    -- The second half may be called directly, with a table that the caller has changed in any way, and pgps is about to
+    -- own it: a rewrite rule on it would run with the rights of pgps. Locked first, so that it cannot change after it
+    -- was checked.
     if require_plain.relation is not null then
         execute format('lock table only %s in access exclusive mode', require_plain.relation);
     end if;
@@ -40,7 +41,7 @@ begin
             and not exists (select from pg_rewrite w where w.ev_class = c.oid)
             and not exists (select from pg_policy p where p.polrelid = c.oid)
             and not exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
-            -- Whoever plans a statement on it evaluates the constant parts of these.
+            -- Planning a statement on the table evaluates the constant parts of index and statistics expressions.
             and not exists (select from pg_index i where i.indrelid = c.oid
                 and not exists (select from pg_constraint k where k.conindid = i.indexrelid))
             and not exists (select from pg_statistic_ext s where s.stxrelid = c.oid)
@@ -57,8 +58,8 @@ begin
 end
 $$;
 comment on function pgps_internal.require_plain(name, regclass) is
-'Raises 55000 or 42501 unless the relation is a plain new table of caller whose types and expressions the owner of pgps
-may meet';
+'Raises 55000 or 42501 unless the relation is a plain new table of caller with types and expressions that are safe for
+the owner of pgps';
 
 create or replace function pgps_internal.drop_set_constraints(endpoint regclass, name text) returns void
 language plpgsql
@@ -68,7 +69,8 @@ declare
     v_dropped text;
     v_constraint text;
 begin
-    -- They would hold in the endpoint, which is always empty, and keep a table that is referenced from being truncated.
+    -- They would be checked in the endpoint, which is always empty, and a foreign key would keep the table it
+    -- references from being truncated.
     for v_constraint in select c.conname from pg_constraint c
         where c.conrelid = drop_set_constraints.endpoint and c.contype in ('p', 'u', 'x', 'f') order by c.conname loop
         execute format('alter table %s drop constraint %I', drop_set_constraints.endpoint, v_constraint);
@@ -83,8 +85,8 @@ begin
 end
 $$;
 comment on function pgps_internal.drop_set_constraints(regclass, text) is
-'Drops what a queue of events does not check, keys and exclusions, and warns of it; a column of a primary key stays NOT
-NULL';
+'Drops the constraints that a queue of events does not check, keys and exclusions, and warns of it; a column of a
+primary key stays NOT NULL';
 
 drop function if exists pgps_internal.require_trusted_types(regclass);
 drop function if exists pgps_internal.require_harmless_expressions(regclass);
@@ -97,7 +99,7 @@ declare
     v_type record;
     v_super boolean := (select r.rolsuper from pg_roles r where r.rolname = require_trusted_types.caller);
 begin
-    -- Whoever owns a type can give it a CHECK or a cast to JSON, and dispatch and delivery run those with the rights of
+    -- The owner of a type can give it a CHECK or a cast to JSON, and dispatch and delivery run those with the rights of
     -- pgps.
     select t.oid::regtype as name, r.rolname as owner, r.rolsuper, t.typnamespace::regnamespace as schema into v_type
     from pgps_internal.types_within(array(select a.atttypid from pg_attribute a
@@ -117,6 +119,7 @@ begin
 end
 $$;
 comment on function pgps_internal.require_trusted_types(name, regclass) is
-'Raises 42501 when a column''s data type, or one it is made of, belongs to somebody who is not a superuser';
+'Raises 42501 when a column''s data type, or one that it consists of, belongs to a role that is not a superuser; unless
+caller is a superuser, also when it is in a schema of such a role';
 
 revoke all on all functions in schema pgps_internal from public;

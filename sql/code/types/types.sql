@@ -1,4 +1,5 @@
--- Event types and their queues: create, alter, drop. Locks: the event type's relations, then catalogue rows.
+-- Event types and their queues: create, alter, drop.
+-- Locks: the event type's relations, then catalogue rows.
 -- Writes: event_type, member, queue.
 
 create or replace function pgps_internal.attributes_of(endpoint regclass)
@@ -29,7 +30,7 @@ as $$
     where a.attrelid = column_list.endpoint and a.attnum > 0 and not a.attisdropped
 $$;
 comment on function pgps_internal.column_list(regclass, text) is
-'All columns of an endpoint, quoted, each behind prefix';
+'All columns of an endpoint, quoted, each with prefix before it';
 
 create or replace function pgps_internal.do_prepare_type(caller name, args jsonb) returns text
 language plpgsql
@@ -48,7 +49,7 @@ begin
 end
 $$;
 comment on function pgps_internal.do_prepare_type(name, jsonb) is
-'First half of pgps.create_event_type: rights and name; returns the folded name';
+'First half of pgps.create_event_type: checks rights and name; returns the folded name';
 
 create or replace function pgps_internal.do_build_type(caller name, args jsonb) returns void
 language plpgsql
@@ -64,7 +65,7 @@ begin
     perform pgps_internal.require_plain(caller, v_endpoint);
     perform pgps_internal.check_attribute_names(v_endpoint, v_name);
     execute format('alter table %s owner to %I', v_endpoint, current_user);
-    -- What the caller's default privileges gave away: a trigger of a stranger's, for one.
+    -- Rights that the caller's default privileges granted to others: TRIGGER, for instance, would let them attach code.
     for v_kind in
         select distinct case a.grantee when 0 then 'public' else a.grantee::regrole::text end
         from pg_class c cross join lateral aclexplode(c.relacl) a where c.oid = v_endpoint and a.grantee <> c.relowner
@@ -129,7 +130,7 @@ begin
     execute format('create index on pgps_internal.%I (pgps_published_at)', v_name || '_audit');
     update pgps_internal.event_type t set log = v_log::regclass where t.type_id = (build_log.event_type).type_id
         returning * into v_type;
-    -- Everybody reads events through the rights on the endpoint; policies come on top (see rights.sql).
+    -- SELECT on the endpoint is the right to read events; policies restrict it further (see rights.sql).
     for v_relation in select r from pgps_internal.guarded(v_type) r loop
         execute format('grant select on %s to public', v_relation);
         execute format('alter table %s enable row level security', v_relation);
@@ -145,7 +146,8 @@ begin
 end
 $$;
 comment on function pgps_internal.build_log(pgps_internal.event_type) is
-'Creates the log of an event type (four segments by event id), where events are kept longer, and its endpoint';
+'Creates the log of an event type (four segments by event id), the tables for events that are kept longer, and the rule
+of its endpoint';
 
 create or replace function pgps_internal.build_endpoint(type_id integer) returns void
 language plpgsql
@@ -185,7 +187,7 @@ begin
             hint = 'Use all, any or raiser.';
     end if;
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
-    -- As the caller: what the attribute list does, it does with the caller's rights.
+    -- Executed as the caller, so that all code in the attribute list runs with the caller's rights.
     execute pg_catalog.format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
         v_name, create_event_type.attributes, case when create_event_type.attributes ~ '[^[:space:]]' then ','
             else '' end);
@@ -252,7 +254,7 @@ begin atomic
 end;
 comment on function pgps.drop_event_type(text, boolean) is
 'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it,
-unless cascade. Locks all of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
+unless cascade. Locks all relations of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function

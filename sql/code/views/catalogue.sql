@@ -80,19 +80,19 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         when s.takes is not null
             then format('%s(pgps_event.%I%s)', s.callback, s.event_type, case s.takes when 'batch' then '[]' end)
         else s.callback end as execute, s.priority, s.handler,
-    -- The number of a role that has been dropped is shown as a number.
+    -- regrole prints the bare OID of a role that was dropped.
     case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead'
         else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from pgps._clock() - least(d.oldest, (
-        -- What its owner's lane has not matched yet may be for it, too.
+        -- Batches that the owner's lane has not matched yet count, too: they may have events for the subscription.
         select min(b.created_at) from pgps_internal.member m
         join pgps_internal.class c on c.class_id = m.class_id and c.is_active
         join pgps_internal.signature g on g.signature_id = c.signature_id and g.in_lane
         join pgps_internal.lane_next n on n.owner = g.owner and n.type_id = m.type_id
         join pgps_internal.batch b on b.batch_id = n.batch_id
         where m.subscription_id = s.subscription_id))), 0)::double precision as lag_seconds,
-    -- Most of many subscriptions rest.
+    -- Evaluated only for subscriptions that have moved recently, which most have not.
     case when p.moved_at > pgps._clock() - interval '1 minute' then (
         select coalesce(case when s.handler = 'any' and s.callback is null then sum(h.acked_total)
                 else max(h.acked_total) - min(h.acked_total) end / nullif(extract(epoch
@@ -119,7 +119,7 @@ cross join lateral (select coalesce(sum(f.attempts), 0)::bigint as attempts,
 cross join lateral (select
     case when l.dead_after is null or d.depth = 0 or greatest(d.oldest, p.moved_at) > pgps._clock() - l.dead_after
         then false
-        -- Who shares what waits has it in hand for as long as a lease lasts.
+        -- A consumer of a shared subscription may hold what waits for as long as its lease lasts.
         else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id
             and h.leased_until > pgps._clock() - l.dead_after)
         end as is_dead) a
@@ -129,8 +129,8 @@ comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the
 last minute, failures. A client that waits for events listens on channel. state: active, paused, suspended (last_error
 says why), or dead: is_dead, that is, nobody has received or acknowledged anything (internal: it was not run) for
-dead_after while events waited. What a dead one was handed is given again; it goes on where it was as soon as somebody
-receives. Without dead_after none is dead.';
+dead_after while events waited. A dead subscription goes on where it was as soon as somebody receives; events it was
+handed are handed out again. Without dead_after none is dead.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as,
@@ -143,7 +143,7 @@ create or replace view pgps.policies as
 select t.name as event_type, p.name, pg_get_userbyid(p.role) as role, p.using_expression
 from pgps_internal.policy p join pgps_internal.event_type t using (type_id)
 where pg_has_role(current_user, p.role::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.policies is 'Row-level policies that are about the reader, all for pgps_admin';
+comment on view pgps.policies is 'Row-level policies for the reader''s roles, all for pgps_admin';
 
 create or replace view pgps.exceptions as
 select t.name as event_type, f.event_id, s.name as subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state,
@@ -154,7 +154,7 @@ join pgps_internal.event_type t on t.type_id = f.type_id
 where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled')
     and (pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage'))
 union all
--- What came over a link and this broker's constraints refused, or nobody has any more.
+-- Events of a link that this broker's constraints refused, or that no broker has any more.
 select t.name, r.origin_event, format('link %s', r.neighbour), r.failed_at, r.attempts, r.sqlstate, r.error,
     case when r.sqlstate = '58030' then 'gap' else 'refused' end, r.payload
 from pgps_internal.rejected r
@@ -171,12 +171,10 @@ join pgps_internal.event_type t on t.type_id = g.type_id
 where pg_has_role(current_user, s.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.exceptions is
 'The exception queues together: of the reader''s subscriptions, all for pgps_admin. For pgps_admin also what came over a
-link (subscription: link
-and the neighbour''s name): state refused, an event that this broker''s constraints refused, event_id the one at its
-origin, payload the event;
-state gap, events that nobody has any more, of no event type. A gap of a subscription: its oldest events were passed '
-    'over, since more waited than its
-max_backlog; error says how many, from which to which, event_id is the first; pgps.discard_exception takes note of it';
+link (subscription: link and the neighbour''s name): state refused, an event that this broker''s constraints refused,
+event_id the one at its origin, payload the event; state gap, events that nobody has any more, of no event type. A gap
+of a subscription: its oldest events were passed over, since more waited than its max_backlog; error says how many, from
+which to which, event_id is the first; pgps.discard_exception takes note of it';
 
 create or replace view pgps.workers as
 select a.pid, split_part(a.application_name, '/', 2) as worker,
@@ -210,8 +208,8 @@ cross join lateral (select coalesce(sum(x.events) / 60.0, 0)::double precision a
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.activity is
-'What happens, by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the
-last minute), waiting for dispatch';
+'Activity by event type: events dispatched, acknowledged, repeats dropped, batches, rate (events per second of the last
+minute), waiting for dispatch';
 
 create or replace view pgps.settings as
 select s.name, s.value, s.kind, s.description from pgps_internal.setting s

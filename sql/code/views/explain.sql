@@ -1,4 +1,5 @@
--- pgps.explain: why an event did, or did not, reach a subscription; the steps of an event's path, one row each.
+-- pgps.explain: why an event did, or did not, reach a subscription. Returns the steps of the event's path, one row
+-- each.
 -- Writes: nothing.
 
 create or replace function pgps_internal.do_explain(caller name, args jsonb) returns jsonb
@@ -32,7 +33,7 @@ begin
     execute pgps_internal.statement_of('c.*', '$1', '$2', '$3') into v_control using v_type.type_id, v_event, v_xid;
     if not pg_has_role(caller, 'pgps_admin', 'usage')
         and cardinality(pgps_internal.visible_ids(v_type, v_subscription.owner, array[v_event])) = 0 then
-        -- A row-level policy hides it: not who published it when, either.
+        -- A row-level policy hides the event, so its publisher and time are not shown either.
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('published', format('as %s', v_type.name)));
     else
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('published',
@@ -73,7 +74,7 @@ begin
 end
 $$;
 comment on function pgps_internal.find_event(bigint) is
-'Of which type an event is, and its transaction; nulls when it is gone';
+'The type and the transaction of an event; nulls when it is gone';
 
 create or replace function pgps_internal.explain_match(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type, event_id bigint
@@ -191,8 +192,8 @@ begin
 end
 $$;
 comment on function pgps_internal.explain_skip(bigint, pgps_internal.member, bigint, bigint) is
-'Why an event that a subscription''s class has is not for the subscription: its start, the filter at the origin, or
-asked for again for others';
+'Why an event that was delivered to a subscription''s class is not for the subscription: it is from before its start,
+its filter was not in force yet at the origin, or the batch was fetched again for others';
 
 create or replace function pgps_internal.explain_delivery(subscription_id bigint, batch_id bigint, event_id bigint)
 returns text

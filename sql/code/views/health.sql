@@ -1,5 +1,6 @@
--- What an administrator should know of the server: room on its disks, what a crash took, who holds others up. Locks:
--- none.
+-- What an administrator should know of the server: free space on its disks, events that a crash took, and who blocks
+-- others.
+-- Locks: none.
 -- Writes: nothing.
 
 create or replace function pgps_internal.disks()
@@ -24,7 +25,8 @@ for place, path in places.items():
         seen.add(device)
         yield place, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 $python$;
-comment on function pgps_internal.disks() is 'The file systems that the server writes to, and how much room they have';
+comment on function pgps_internal.disks() is
+'The file systems that the server writes to, and their total and free space';
 
 create or replace function pgps_internal.lost_events(event_type pgps_internal.event_type) returns bigint
 language plpgsql stable
@@ -33,7 +35,7 @@ as $$
 declare
     v_lost bigint;
 begin
-    -- A crash empties an unlogged log; the statements that published stand in the control queue, which is logged.
+    -- A crash empties an unlogged log, but the publishing statements are in the control queue, which is logged.
     execute format('select coalesce(sum(c.hi - c.lo + 1), 0) from (
             select c.* from pgps_internal.control c where c.type_id = $1 order by c.xid desc, c.hi desc limit 10000
         ) c where not exists (select from %s l where l.event_id = c.hi)
@@ -44,8 +46,8 @@ begin
 end
 $$;
 comment on function pgps_internal.lost_events(pgps_internal.event_type) is
-'About how many events of a type with an unlogged log a crash has taken: of the last 10,000 statements that published
-it';
+'About how many events of a type with an unlogged log a crash has taken; counts those of the last 10,000 statements that
+published it';
 
 create or replace function pgps_internal.do_health(caller name, args jsonb) returns jsonb
 language plpgsql stable

@@ -59,7 +59,7 @@ begin
             v_type.log, pgps_internal.statement_of('c.*', '$3')) using args ->> 'origin', v_event, v_type.type_id
                 into v_hops;
         if v_hops is not null then
-            -- Whether the caller may see this event is for the caller's own rights to say: see pgps.trace.
+            -- Whether the caller may see this event is decided with the caller's own rights, in pgps.trace.
             return jsonb_build_object('hops', v_hops, 'queue', case when v_type.has_policy
                 and not pg_has_role(caller, 'pgps_admin', 'usage')
                 then v_type.name || '_in' end);
@@ -98,10 +98,10 @@ begin
 end
 $$;
 comment on function pgps.trace(text, bigint) is
-'The way of an event from its origin to this broker: each broker it was at, when it was dispatched there (by that
-broker''s clock), and its id here. origin: name or id of the broker that published it; event_id: its id there (columns
-origin and origin_event_id of the in queue). No rows: not here, or hidden by a policy. Needs SELECT on its type, or
-pgps_admin. Errors: 22023 null.';
+'The path of an event from its origin to this broker: each broker it was at, when it was dispatched there (by that
+broker''s clock), and, in the row of this broker, its id here. origin: name or id of the broker that published it;
+event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here, or hidden by a policy.
+Needs SELECT on its type, or pgps_admin. Errors: 22023 null.';
 
 revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.trace(text, bigint) to public;
