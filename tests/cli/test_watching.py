@@ -22,8 +22,8 @@ from tests.fix_db import Connect, wait_until
 Name = Callable[..., str]
 
 
-def test_doctor_on_a_sound_broker_finds_no_problem(pgps: Pgps) -> None:
-    result = pgps("doctor", "--json")
+def test_doctor_on_a_sound_broker_finds_no_problem(pgps: Pgps, own_database: str) -> None:
+    result = pgps("doctor", "--json", dsn=own_database)
     findings = result.json
     assert result.status == 0, [one for one in findings if one["level"] == "problem"]
     assert {one["check"] for one in findings} >= {"server", "plpython3u", "revision", "code", "roles", "workers"}

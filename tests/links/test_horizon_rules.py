@@ -503,7 +503,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (wanted_again_at_once, [[Taken("note_breaks", *_BREAK_BEGINS)]]),
     (says_active_again, [[Taken("should_know", "'told', nullif(w.told, 0)", "'told', null")]]),
     (unheard_keep, [[Taken("go_live", "and cardinality(a.missing) = 0", "")]]),
-    (poorer_path, [[Taken("choose_parents", "g.parent is not distinct from n.neighbour_id or", "true or")]]),
+    (poorer_path, [[Taken("choose_parents", "and (g.parent is not distinct from n.neighbour_id", "and (true")]]),
     (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
     (detached_at_rest, [[Taken("take_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
     (
