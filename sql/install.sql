@@ -47,6 +47,7 @@
 \ir code/match/match.sql
 \ir code/match/write_rows.sql
 \ir code/match/lanes.sql
+\ir code/match/lane_joining.sql
 \ir code/match/isolate.sql
 \ir code/match/signatures.sql
 \ir code/match/write_match.sql
@@ -58,6 +59,7 @@
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
 \ir code/deliver/subscribe.sql
+\ir code/deliver/joining.sql
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql

@@ -1,0 +1,332 @@
+-- Joining: from where on a subscription gets the events of a type. From now, from the beginning, or from an event: what
+-- is in the log already is matched once more for it.
+-- Locks: catalogue rows; with a start other than now the owner's lane, and a lock against reclaim, until the
+-- transaction ends.
+-- Writes: delivery, member, share.
+
+create or replace function pgps_internal.waiting_ids(event_type pgps_internal.event_type, last pgps_internal.batch)
+returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_xids xid8[];
+    v_ranges int8multirange;
+    v_ids int8multirange;
+begin
+    select array_agg(distinct w.xid), range_agg(int8range(w.lo, w.hi, '[]')) into v_xids, v_ranges
+    from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w
+        where w.type_id = (waiting_ids.event_type).type_id;
+    if v_xids is not null then
+        execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id)
+            using v_xids, v_ranges into v_ids;
+    end if;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
+'The ids of events of a type that have been committed and are in no batch up to last';
+
+create or replace function pgps_internal.join_unseen_types(subscription pgps_internal.subscription) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    -- A later GRANT cannot be noticed. So a subscription to a prefix joins all types of it, also those that its owner
+    -- may not see yet: rights are checked when an event is matched, and when it is handed out.
+    for v_type in
+        select t.* from pgps_internal.event_type t
+        where starts_with(t.name, left((join_unseen_types.subscription).event_type, -1))
+            and not exists (select from pgps_internal.member m
+            where m.subscription_id = (join_unseen_types.subscription).subscription_id and m.type_id = t.type_id)
+    loop
+        begin
+            perform pgps_internal.join_type(join_unseen_types.subscription, v_type, 'now');
+        exception when others or assert_failure or query_canceled then
+            -- The filter does not fit the type. No error: the owner may not even know the type, and gets nothing of it.
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text,
+            v_context = pg_exception_context;
+            if pgps_internal.is_cancelled(v_state, v_context) then
+                raise;
+            end if;
+        end;
+    end loop;
+end
+$$;
+comment on function pgps_internal.join_unseen_types(pgps_internal.subscription) is
+'Joins a new subscription to a prefix to the event types of it that its owner may not see yet';
+
+create or replace function pgps_internal.join_type(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, start text
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_from bigint := 0;
+    v_class bigint;
+begin
+    -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
+    perform pgps_internal.hold_owner((join_type.subscription).owner::oid);
+    if (join_type.subscription).is_pattern then
+        perform pgps_internal.open_lane((join_type.subscription).owner);
+    end if;
+    if join_type.start = 'now' then
+        -- An assignment, not PERFORM: PL/pgSQL evaluates it without setting up an executor.
+        v_class := pgps_internal.join_now(join_type.subscription, join_type.event_type);
+        return;
+    elsif join_type.start <> 'earliest' then
+        if join_type.start !~ '^\s*\d{1,18}\s*$' then
+            raise exception 'invalid start "%"', join_type.start using errcode = '22023',
+                hint = 'Use now, earliest, or an event id.';
+        end if;
+        v_from := join_type.start::bigint;
+    end if;
+    perform pgps_internal.join_past(join_type.subscription, join_type.event_type, v_from);
+end
+$$;
+comment on function pgps_internal.join_type(pgps_internal.subscription, pgps_internal.event_type, text) is
+'Makes a subscription a member of the class of its filter on one event type, from now, earliest or an event id on';
+
+create or replace function pgps_internal.start_batch(
+    event_type pgps_internal.event_type, event_id bigint, last pgps_internal.batch
+) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_next bigint := coalesce((start_batch.last).batch_id, 0) + 1;
+    v_batch bigint;
+    v_known int8multirange;
+    v_is_archived boolean;
+begin
+    select max(b.batch_id) into v_batch from pgps_internal.batch_type b where start_batch.event_id <@ b.ids;
+    if v_batch is not null then
+        return v_batch;
+    elsif exists (select from pgps_internal.waiting(start_batch.last, pg_current_snapshot()) w
+        where start_batch.event_id between w.lo and w.hi) then
+        return v_next;
+    end if;
+    select coalesce(range_agg(r), '{}') into v_known
+    from pgps_internal.batch_type b, unnest(b.ids) r where b.type_id = (start_batch.event_type).type_id;
+    execute format('select exists (select from pgps_internal.%I a where a.event_id >= $1 and not a.event_id <@ $2)',
+        (start_batch.event_type).name || '_audit') using start_batch.event_id, v_known into v_is_archived;
+    if v_is_archived then
+        return 0;
+    end if;
+    -- The event is in no batch: it is reclaimed, was rolled back, or is still to be committed. The start is the first
+    -- batch with a higher id.
+    return coalesce((select min(b.batch_id) from pgps_internal.batch_type b where upper(b.ids) > start_batch.event_id),
+        v_next);
+end
+$$;
+comment on function pgps_internal.start_batch(pgps_internal.event_type, bigint, pgps_internal.batch) is
+'The batch with which a subscription to a type begins when it is to begin with an event (of any type): that event''s
+own, 0 = among the archived ones, or the next';
+
+create or replace function pgps_internal.join_now(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class bigint;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+    v_is_shared boolean := (join_now.subscription).handler = 'any' and (join_now.subscription).callback is null;
+begin
+    v_class := pgps_internal.find_class(join_now.event_type, (join_now.subscription).owner,
+        (join_now.subscription).filter,
+        (join_now.subscription).parameter_types, (join_now.subscription).environment, false,
+        case when (join_now.subscription).is_pattern and (join_now.subscription).filter is not null then true end);
+    -- Events that are committed but not in a batch yet were published before: they are skipped.
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values ((join_now.subscription).subscription_id, v_class, (join_now.event_type).type_id,
+        coalesce(v_last.batch_id, 0),
+        pgps_internal.waiting_ids(join_now.event_type, v_last), v_is_shared);
+    if v_is_shared then
+        perform pgps_internal.add_feature((join_now.event_type).type_id, 'share');
+    end if;
+    if (join_now.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_now.subscription).subscription_id, (join_now.event_type).type_id);
+    end if;
+    return v_class;
+end
+$$;
+comment on function pgps_internal.join_now(pgps_internal.subscription, pgps_internal.event_type) is
+'Makes a subscription a member of the class of its filter on one event type, from now on; the filter is not run';
+
+create or replace function pgps_internal.join_past(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type, from_event bigint
+)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch;
+    v_class bigint;
+    v_signature pgps_internal.signature;
+    v_skip int8multirange := '{}';
+    v_batch bigint := 0;
+    v_upto bigint;
+begin
+    perform pgps_internal.require_read_committed();
+    -- The dispatcher goes on meanwhile; the locks only keep reclaim from truncating what is read here, until the
+    -- commit.
+    execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
+        'share mode',
+        (join_past.event_type).log);
+    v_last := pgps_internal.last_batch();
+    v_class := pgps_internal.find_class(join_past.event_type, (join_past.subscription).owner,
+        (join_past.subscription).filter,
+        (join_past.subscription).parameter_types, (join_past.subscription).environment, true,
+        case when (join_past.subscription).is_pattern and (join_past.subscription).filter is not null then true end);
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
+    -- All classes of a subscription are filled up to the same batch: otherwise its position would pass events that
+    -- another class has still to catch up with.
+    select min(c.suspended_batch) into v_upto from pgps_internal.member m join pgps_internal.class c using (class_id)
+    where m.subscription_id = (join_past.subscription).subscription_id and c.is_pending;
+    v_upto := coalesce(v_upto, pgps_internal.matched_upto((join_past.subscription).owner, v_signature, v_last));
+    -- The start is a place in delivery order, batch first: an event of a lower id may have been committed, and
+    -- delivered, later.
+    if join_past.from_event > 0 then
+        v_batch := pgps_internal.start_batch(join_past.event_type, join_past.from_event, v_last);
+        v_skip := coalesce((select range_agg(r) from pgps_internal.batch_type b,
+            unnest(b.ids * int8multirange(int8range(null, join_past.from_event))) r
+            where b.batch_id = v_batch and b.type_id = (join_past.event_type).type_id), '{}');
+    end if;
+    perform pgps_internal.restore_audited(join_past.event_type, v_batch, join_past.from_event);
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values ((join_past.subscription).subscription_id, v_class, (join_past.event_type).type_id, v_batch - 1, v_skip,
+        (join_past.subscription).handler = 'any' and (join_past.subscription).callback is null);
+    perform pgps_internal.add_feature((join_past.event_type).type_id, 'share')
+    where (join_past.subscription).handler = 'any' and (join_past.subscription).callback is null;
+    perform pgps_internal.replay(v_class, join_past.event_type, join_past.from_event, v_batch - 1, v_upto);
+    if v_signature.in_lane is not true then
+        perform pgps_internal.make_pending(v_class, v_upto);
+    end if;
+    if (join_past.subscription).callback is not null then
+        perform pgps_internal.build_callback((join_past.subscription).subscription_id, (join_past.event_type).type_id);
+    end if;
+end
+$$;
+comment on function pgps_internal.join_past(pgps_internal.subscription, pgps_internal.event_type, bigint) is
+'Makes a subscription a member of a class of its own, with what is still there from an event id on (0: everything)';
+
+create or replace function pgps_internal.matched_upto(
+    owner regrole, signature pgps_internal.signature, last pgps_internal.batch
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_lane pgps_internal.lane;
+begin
+    if (matched_upto.signature).in_lane is not true then
+        -- The next dispatch catches up from here.
+        return coalesce((matched_upto.last).batch_id, 0);
+    end if;
+    -- Holds the lane until the transaction ends, which delays only its owner.
+    select l.* into v_lane from pgps_internal.lane l where l.owner = matched_upto.owner for update;
+    return greatest(pgps_internal.lane_position(v_lane.lane_id), (matched_upto.signature).from_batch);
+end
+$$;
+comment on function pgps_internal.matched_upto(regrole, pgps_internal.signature, pgps_internal.batch) is
+'The batch up to which a class that is filled now has to be filled: the last one or, in a lane, the one that the lane
+has reached; the lane is held there until the transaction ends';
+
+create or replace function pgps_internal.replay(
+    class_id bigint, event_type pgps_internal.event_type, from_event bigint, after_batch bigint, upto bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_class pgps_internal.class;
+    v_signature pgps_internal.signature;
+    v_batch record;
+    v_ids int8multirange;
+begin
+    select c.* into v_class from pgps_internal.class c where c.class_id = replay.class_id;
+    select g.* into v_signature from pgps_internal.signature g where g.signature_id = v_class.signature_id;
+    for v_batch in
+        select b.batch_id, case when b.batch_id = replay.after_batch + 1
+            then b.ids * int8multirange(int8range(replay.from_event, null))
+            else b.ids end as ids
+        from pgps_internal.batch_type b
+        where b.type_id = (replay.event_type).type_id and b.batch_id > replay.after_batch and b.batch_id <= replay.upto
+            and not isempty(b.ids)
+        order by b.batch_id
+    loop
+        v_ids := pgps_internal.visible(replay.event_type, v_class.owner, v_batch.ids);
+        if isempty(v_ids) then
+            continue;
+        elsif v_signature.signature_id is not null then
+            perform pgps_internal.match_signature(v_batch.batch_id, v_signature, v_ids,
+                int8range(v_class.class_id, v_class.class_id, '[]'));
+        else
+            -- Only events that are still in the log: a delivery without events would hold up its subscriptions and
+            -- reclaim for ever. As ranges, like those of dispatch.
+            execute format('insert into pgps_internal.delivery (batch_id, class_id, type_id, events, ids)
+                select $1, $2, $3, sum(i.upto - i.since + 1), range_agg(int8range(i.since, i.upto, ''[]'')) from (
+                    select min(e.event_id) as since, max(e.event_id) as upto from (
+                        select l.event_id, l.event_id - row_number() over (order by l.event_id) as island from %s l
+                        where l.event_id between lower($4) and upper($4) - 1 and l.event_id <@ $4) e
+                    group by e.island) i
+                having count(*) > 0', (replay.event_type).log)
+            using v_batch.batch_id, v_class.class_id, v_class.type_id, v_ids;
+        end if;
+    end loop;
+    insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+    select m.subscription_id, d.batch_id, e.event_id, d.type_id
+    from pgps_internal.member m
+    join pgps_internal.delivery d using (class_id)
+    cross join lateral pgps_internal.event_ids(d) e(event_id)
+    where m.class_id = replay.class_id and m.takes_batch and not e.event_id <@ m.skip
+        and d.batch_id > greatest(replay.after_batch, m.from_batch) and d.batch_id <= replay.upto
+    on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.replay(bigint, pgps_internal.event_type, bigint, bigint, bigint) is
+'Matches, for a class that is new or was suspended, what is still there after a batch and up to another; of the first of
+these batches only from an event id on';
+
+create or replace function pgps_internal.match_pattern_subscriptions(type_id integer) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_subscription pgps_internal.subscription;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = match_pattern_subscriptions.type_id;
+    for v_subscription in
+        select s.* from pgps_internal.subscription s
+        where s.is_pattern and starts_with(v_type.name, left(s.event_type, -1))
+            and not exists (select from pgps_internal.member m where m.subscription_id = s.subscription_id
+                and m.type_id = v_type.type_id)
+            and exists (select from pg_roles r where r.oid = s.owner)
+    loop
+        -- A filter is planned and asked only in its owner's lane. A subscription that an open transaction is dropping
+        -- is skipped and not waited for. The owner's definitions need no lock, since nobody else knows the type yet.
+        perform from pgps_internal.subscription s
+            where s.subscription_id = v_subscription.subscription_id for key share skip locked;
+        if found and v_subscription.filter is null then
+            perform pgps_internal.join_now(v_subscription, v_type);
+        else
+            perform pgps_internal.expect_type(v_subscription, v_type);
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.match_pattern_subscriptions(integer) is
+'Joins the subscriptions to a prefix to a new event type';
+
+revoke all on all functions in schema pgps_internal from public;

@@ -1,0 +1,240 @@
+-- Before a lane goes on: subscriptions that join it, and classes that have to catch up with it (decision 24).
+-- Locks: the turn of the owner's definitions, which is not waited for; the row of the lane is held by the caller.
+-- Writes: class, joining, member, subscription.
+
+create or replace function pgps_internal.expect_type(
+    subscription pgps_internal.subscription, event_type pgps_internal.event_type
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.open_lane((expect_type.subscription).owner);
+    insert into pgps_internal.joining (subscription_id, type_id, from_batch, skip)
+    select (expect_type.subscription).subscription_id, (expect_type.event_type).type_id,
+        coalesce((pgps_internal.last_batch()).batch_id, 0),
+        pgps_internal.waiting_ids(expect_type.event_type, pgps_internal.last_batch())
+    on conflict do nothing;
+    perform pg_notify('pgps_lanes', '');
+end
+$$;
+comment on function pgps_internal.expect_type(pgps_internal.subscription, pgps_internal.event_type) is
+'Has a pattern subscription get the events of a type from now on: its lane does the rest, with its owner''s rights and
+time';
+
+create or replace function pgps_internal.join_in_lane(joining pgps_internal.joining, upto bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_subscription pgps_internal.subscription;
+    v_type pgps_internal.event_type;
+    v_signature pgps_internal.signature;
+    v_class bigint;
+    v_new boolean;
+begin
+    delete from pgps_internal.joining j
+    where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id;
+    select s.* into v_subscription from pgps_internal.subscription s
+        where s.subscription_id = (join_in_lane.joining).subscription_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_in_lane.joining).type_id;
+    -- One that joins late gets a class of its own: the shared class of this filter has been matched meanwhile.
+    v_class := pgps_internal.find_class(v_type, v_subscription.owner, v_subscription.filter,
+        v_subscription.parameter_types,
+        v_subscription.environment, (join_in_lane.joining).failures <> 0, case when v_subscription.filter is not null
+            then true end);
+    v_new := not exists (select from pgps_internal.member m where m.class_id = v_class);
+    insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
+    values (v_subscription.subscription_id, v_class, v_type.type_id, (join_in_lane.joining).from_batch,
+        (join_in_lane.joining).skip,
+        v_subscription.handler = 'any' and v_subscription.callback is null)
+    on conflict do nothing;
+    perform pgps_internal.add_feature(v_type.type_id, 'share') where v_subscription.handler = 'any'
+        and v_subscription.callback is null;
+    if v_subscription.callback is not null then
+        perform pgps_internal.build_callback(v_subscription.subscription_id, v_type.type_id);
+    end if;
+    select g.* into v_signature from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.class_id = v_class;
+    if v_signature.in_lane then
+        -- Matching no events raises if the filter is not valid for this type.
+        perform pgps_internal.match_signature(0, v_signature, '{}', int8range(v_class, v_class, '[]'));
+        if v_new then
+            perform pgps_internal.replay(v_class, v_type, 0, (join_in_lane.joining).from_batch,
+                greatest(join_in_lane.upto, v_signature.from_batch));
+        end if;
+    elsif v_new then
+        perform pgps_internal.make_pending(v_class, (join_in_lane.joining).from_batch);
+    end if;
+    -- The subscription was suspended because it could not join.
+    update pgps_internal.subscription s set state = 'active', last_error = null
+    where s.subscription_id = v_subscription.subscription_id and s.state = 'suspended'
+        and (join_in_lane.joining).failures < 0;
+end
+$$;
+comment on function pgps_internal.join_in_lane(pgps_internal.joining, bigint) is
+'Makes a pattern subscription a member of the class of its filter on one event type; errors of the filter are raised.
+upto: the position of its lane';
+
+create or replace function pgps_internal.try_joining(joining pgps_internal.joining, upto bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    perform pgps_internal.join_in_lane(try_joining.joining, try_joining.upto);
+exception when others or assert_failure or query_canceled then
+    get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+    if pgps_internal.is_cancelled(v_state, v_context) then
+        raise;
+    end if;
+    delete from pgps_internal.joining j
+    where j.subscription_id = (try_joining.joining).subscription_id and j.type_id = (try_joining.joining).type_id;
+    update pgps_internal.subscription s set last_error = format('event type "%s": %s',
+        (select t.name from pgps_internal.event_type t where t.type_id = (try_joining.joining).type_id), v_error)
+    where s.subscription_id = (try_joining.joining).subscription_id;
+end
+$$;
+comment on function pgps_internal.try_joining(pgps_internal.joining, bigint) is
+'As join_in_lane; a filter that is not valid for the type leaves the subscription as it is, with a note in last_error';
+
+create or replace function pgps_internal.make_pending(class_id bigint, after_batch bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.set_class_active(make_pending.class_id, false);
+    update pgps_internal.class c set is_pending = true, suspended_batch = make_pending.after_batch
+        where c.class_id = make_pending.class_id;
+    if exists (select from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+            where c.class_id = make_pending.class_id and g.in_lane) then
+        perform pg_notify('pgps_lanes', '');
+    else
+        perform pgps_internal.wake_dispatcher();
+    end if;
+end
+$$;
+comment on function pgps_internal.make_pending(bigint, bigint) is
+'Takes a class out of matching until the dispatcher or its lane has matched it with what came after a batch';
+
+create or replace function pgps_internal.catch_up(class pgps_internal.class, upto bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (catch_up.class).type_id;
+    begin
+        perform pgps_internal.set_class_active((catch_up.class).class_id, true);
+        update pgps_internal.class c set is_pending = false where c.class_id = (catch_up.class).class_id;
+        perform pgps_internal.replay((catch_up.class).class_id, v_type, 0, (catch_up.class).suspended_batch,
+            catch_up.upto);
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if pgps_internal.is_cancelled(v_state, v_context) then
+            raise;
+        end if;
+        perform pgps_internal.suspend_class((catch_up.class).class_id, (catch_up.class).suspended_batch,
+            format('filter: %s', v_error));
+        return;
+    end;
+    -- A subscription that another session has locked is not waited for; it has to be resumed once more.
+    update pgps_internal.subscription s set state = 'active', last_error = null
+    where s.subscription_id in (
+        select t.subscription_id from pgps_internal.subscription t join pgps_internal.member m using (subscription_id)
+        where m.class_id = (catch_up.class).class_id and t.state = 'suspended'
+            and not exists (select from pgps_internal.member o join pgps_internal.class c using (class_id)
+                where o.subscription_id = t.subscription_id and not c.is_active)
+        for no key update of t skip locked);
+    perform pgps_internal.wake_members(array[(catch_up.class).class_id]);
+end
+$$;
+comment on function pgps_internal.catch_up(pgps_internal.class, bigint) is
+'Matches a pending class up to a batch and takes it into matching; when its filter raises, its subscriptions are
+suspended (again)';
+
+create or replace function pgps_internal.catch_up_all() returns void
+language plpgsql
+as $$
+declare
+    v_upto bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_class pgps_internal.class;
+begin
+    for v_class in
+        select c.* from pgps_internal.class c left join pgps_internal.signature g using (signature_id)
+        where c.is_pending and g.in_lane is not true order by c.class_id for update of c skip locked
+    loop
+        perform pgps_internal.catch_up(v_class, v_upto);
+    end loop;
+end
+$$;
+comment on function pgps_internal.catch_up_all() is
+'Has the dispatcher''s pending classes catch up, before it cuts a batch';
+
+create or replace function pgps_internal.try_owner(owner regrole) returns boolean
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.turn t where t.kind = 'o' and t.id = try_owner.owner::oid::bigint for update skip locked;
+    if not found and exists (select from pgps_internal.turn t where t.kind = 'o'
+        and t.id = try_owner.owner::oid::bigint) then
+        return false;
+    elsif not found then
+        perform pgps_internal.hold_owner(try_owner.owner::oid);
+    end if;
+    return true;
+end
+$$;
+comment on function pgps_internal.try_owner(regrole) is
+'Locks a role''s definitions until the transaction ends; false when another session has them locked';
+
+create or replace function pgps_internal.prepare_lane(lane pgps_internal.lane, upto bigint) returns boolean
+language plpgsql
+as $$
+declare
+    v_joining pgps_internal.joining;
+    v_class pgps_internal.class;
+begin
+    for v_joining in
+        select j.* from pgps_internal.joining j join pgps_internal.subscription s using (subscription_id)
+        where s.owner = (prepare_lane.lane).owner and j.failures < 3 order by j.from_batch, j.type_id, j.subscription_id
+    loop
+        -- The owner is changing subscriptions in an open transaction; the lane waits, since no batch may be matched
+        -- ahead of what joins.
+        if not pgps_internal.try_owner((prepare_lane.lane).owner) then
+            return false;
+        end if;
+        perform pgps_internal.try_joining(v_joining, prepare_lane.upto);
+        if (prepare_lane.lane).is_slow then
+            -- One at a time, so that it is known which one takes long.
+            return true;
+        end if;
+    end loop;
+    v_class := null;
+    for v_class in
+        select c.* from pgps_internal.class c join pgps_internal.signature g using (signature_id)
+        where c.is_pending and g.in_lane and c.owner = (prepare_lane.lane).owner
+            order by c.class_id for update of c skip locked
+    loop
+        perform pgps_internal.catch_up(v_class, greatest(prepare_lane.upto,
+            (select g.from_batch from pgps_internal.signature g where g.signature_id = v_class.signature_id)));
+        if (prepare_lane.lane).is_slow then
+            return true;
+        end if;
+    end loop;
+    return pgps_internal.ask_again((prepare_lane.lane).owner, (prepare_lane.lane).is_slow)
+        or v_joining.type_id is not null or v_class.class_id is not null;
+end
+$$;
+comment on function pgps_internal.prepare_lane(pgps_internal.lane, bigint) is
+'Does what comes before a lane goes on: joins new event types of pattern subscriptions, and has classes catch up. False
+when there was nothing to do, or an open transaction of its owner prevents it';
+
+revoke all on all functions in schema pgps_internal from public;
