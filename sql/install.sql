@@ -17,6 +17,11 @@
 \ir schema/0014_clock.sql
 \ir schema/0015_leftovers.sql
 \ir schema/0016_generator.sql
+\ir schema/0017_names.sql
+\ir schema/0018_mends.sql
+\ir schema/0019_composite.sql
+\ir schema/0020_units.sql
+\ir schema/0021_spools.sql
 
 -- Functions in PL/Python, generated from sql/python.
 \ir generated/python.sql
