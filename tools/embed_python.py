@@ -81,6 +81,21 @@ Errors: 42601 when it begins like one of the statements and is not; the hint has
 Needs: no privilege; reads and locks nothing.""",
     ),
     Function(
+        "parse_attributes",
+        "attribute_list",
+        {"attributes": "text"},
+        """\
+Take the attributes of an event type apart, without a look at the catalogue. The result has:
+text        the list in one normal form; it cannot leave parentheses it is put between, and reads the
+            same whatever standard_conforming_strings is; empty when the list is
+names       of the attributes, in order, folded unless quoted
+
+Nulls: NULL when the argument is.
+Errors: 42601 not a list of columns, 0A000 LIKE or GENERATED, 42701 _producer and _producer_seq, 54000 over
+100,000 characters or nested deeper than 100.
+Needs: no privilege; reads and locks nothing.""",
+    ),
+    Function(
         "parse_callback",
         "callback_text",
         {"callback": "text"},

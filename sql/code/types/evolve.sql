@@ -57,6 +57,7 @@ begin
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.
         v_scratch := to_regclass(format('pgps_event.%I', v_type.name || '_add'));
         perform pgps_internal.require_plain(caller, v_scratch);
+        perform pgps_internal.require_columns(v_scratch, args -> 'attributes', false);
         perform pgps_internal.check_attribute_names(v_scratch, v_type.name);
         perform pgps_internal.insert_columns(v_scratch, v_type.endpoint);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
@@ -143,7 +144,13 @@ language plpgsql
 as $$
 declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', alter_event_type.name)) #>> '{}';
+    v_added jsonb := pgps.parse_attributes(alter_event_type.add_attribute);
+    v_list text := pg_catalog.jsonb_extract_path_text(v_added, 'text');
 begin
+    if v_list = '' then
+        raise exception 'add_attribute for event type "%" is empty', v_type using errcode = '22023',
+            hint = 'Give add_attribute => ''name type …''.';
+    end if;
     if alter_event_type.dedupe_retention is not null then
         perform pgps._call('set_dedupe',
             pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'retention',
@@ -160,10 +167,10 @@ begin
     perform pgps._call('alter_type',
         pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
     if alter_event_type.add_attribute is not null then
-        execute pg_catalog.format(E'create table pgps_event.%I (%s\n)', v_type || '_add',
-            alter_event_type.add_attribute);
+        execute pg_catalog.format('create table pgps_event.%I (%s)', v_type || '_add', v_list);
     end if;
     perform pgps._call('apply_attribute', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type),
+        'attributes', pg_catalog.jsonb_extract_path(v_added, 'names'),
         'add', alter_event_type.add_attribute, 'drop', alter_event_type.drop_attribute));
 end
 $$;
@@ -172,7 +179,7 @@ comment on function pgps.alter_event_type(text, text, text, interval) is
 null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
 uses it; from then on an INSERT into the event type cannot have RETURNING. dedupe_retention: after how long the numbers
 of a producer that publishes no more are forgotten. Locks the event type until the transaction ends. Needs pgps_admin.
-Errors: 42704, 42703, 42701, 23502, 2BP01, 22023, 42501.';
+Errors: 42704, 42703, 42701, 23502, 2BP01, 42601, 0A000, 22023, 42501.';
 
 create or replace function pgps_internal.do_set_dedupe(caller name, args jsonb) returns void
 language plpgsql

@@ -61,6 +61,39 @@ comment on function pgps_internal.require_plain(name, regclass) is
 'Raises 55000 or 42501 unless the relation is a plain new table of caller with types and expressions that are safe for
 the owner of pgps';
 
+create or replace function pgps_internal.require_columns(relation regclass, attributes jsonb, is_endpoint boolean)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_own text[] := case when require_columns.is_endpoint then '{_producer,_producer_seq}' else '{}' end;
+    v_names text[];
+    v_types regtype[];
+    v_plain boolean;
+begin
+    select array_agg(a.attname::text order by a.attnum), array_agg(a.atttypid::regtype order by a.attnum),
+        bool_and(a.attgenerated = '' and a.attidentity = ''
+            and (a.attname::text <> all (v_own) or not (a.attnotnull or a.atthasdef)))
+    into v_names, v_types, v_plain
+    from pg_attribute a where a.attrelid = require_columns.relation and a.attnum > 0 and not a.attisdropped;
+    -- The second half of a definition may be called directly, with any table of the caller and any list.
+    if v_plain and (require_columns.attributes is null or v_names = array(
+            select x from jsonb_array_elements_text(require_columns.attributes) x) || v_own)
+        and not v_names[:cardinality(v_names) - cardinality(v_own)] && '{_producer,_producer_seq}'
+        and v_names[cardinality(v_names) - cardinality(v_own) + 1:] = v_own
+        and (not require_columns.is_endpoint or v_types[cardinality(v_types) - 1:] = '{text,bigint}') then
+        return;
+    end if;
+    raise exception 'relation "%" does not have the columns of its definition', require_columns.relation
+    using errcode = '55000', detail = format('It has the columns %s.', array_to_string(v_names, ', ')),
+        hint = 'Use pgps.create_event_type and pgps.alter_event_type, with a list of plain columns.';
+end
+$$;
+comment on function pgps_internal.require_columns(regclass, jsonb, boolean) is
+'Raises 55000 unless a table has exactly the attributes of a definition (a list of names, null = any), in order and
+none of them generated, and as an endpoint the two columns of producers behind them';
+
 create or replace function pgps_internal.drop_set_constraints(endpoint regclass, name text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -63,6 +63,7 @@ declare
 begin
     v_endpoint := format('pgps_event.%I', v_name)::regclass;
     perform pgps_internal.require_plain(caller, v_endpoint);
+    perform pgps_internal.require_columns(v_endpoint, args -> 'attributes', true);
     perform pgps_internal.check_attribute_names(v_endpoint, v_name);
     execute format('alter table %s owner to %I', v_endpoint, current_user);
     -- Rights that the caller's default privileges granted to others: TRIGGER, for instance, would let them attach code.
@@ -171,6 +172,8 @@ language plpgsql
 as $$
 declare
     v_name text;
+    v_attributes jsonb := pgps.parse_attributes(create_event_type.attributes);
+    v_list text := pg_catalog.jsonb_extract_path_text(v_attributes, 'text');
 begin
     if create_event_type.attributes is null then
         raise exception 'event type "%" has no attribute list', create_event_type.name using errcode = '22023',
@@ -187,11 +190,12 @@ begin
             hint = 'Use all, any or raiser.';
     end if;
     v_name := pgps._call('prepare_type', pg_catalog.jsonb_build_object('name', create_event_type.name)) #>> '{}';
-    -- Executed as the caller, so that all code in the attribute list runs with the caller's rights.
-    execute pg_catalog.format(E'create table pgps_event.%I (%s\n%s _producer text, _producer_seq bigint)',
-        v_name, create_event_type.attributes, case when create_event_type.attributes ~ '[^[:space:]]' then ','
-            else '' end);
+    -- Executed as the caller, so that all code in the attribute list runs with the caller's rights. The list is written
+    -- as the parser understood it, and do_build_type checks that it made these columns.
+    execute pg_catalog.format('create table pgps_event.%I (%s _producer text, _producer_seq bigint)',
+        v_name, pg_catalog.concat(nullif(v_list, ''), case when v_list <> '' then ',' end));
     perform pgps._call('build_type', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_name),
+        'attributes', pg_catalog.jsonb_extract_path(v_attributes, 'names'),
         'visibility', create_event_type.visibility, 'reliability', create_event_type.reliability,
         'persistent', coalesce(create_event_type.persistent, true), 'auditable',
             coalesce(create_event_type.auditable, false),
@@ -200,11 +204,11 @@ end
 $$;
 comment on function pgps.create_event_type(text, text, text, text, boolean, boolean, text) is
 'Creates an event type (paper, section 4.1) with its in, out and exception queue and its publish endpoint
-pgps_event.<name>. attributes: a column list as in CREATE TABLE; keys and exclusions, which are about more than one
-event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or non-guaranteed (then
-unlogged). persistent: queues survive a crash. auditable: queues keep their events. handler: all, any or raiser. Needs
-pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 22023 bad
-argument, 42501, and those of CREATE TABLE.';
+pgps_event.<name>. attributes: a column list as in CREATE TABLE, without LIKE and GENERATED; keys and exclusions, which
+are about more than one event, are not kept (WARNING). visibility: deferred or immediate. reliability: guaranteed or
+non-guaranteed (then unlogged). persistent: queues survive a crash. auditable: queues keep their events. handler: all,
+any or raiser. Needs pgps_admin. Errors: 42710 exists, 42602/42622 bad name, 42939 an attribute named event_id, xid or pgps_…, 42601 not a
+column list, 0A000 LIKE or GENERATED, 22023 bad argument, 42501, and those of CREATE TABLE.';
 
 create or replace function pgps_internal.do_type_name(caller name, args jsonb) returns text
 language sql stable

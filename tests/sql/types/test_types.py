@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests.fix_broker import (
     call,
@@ -124,6 +125,12 @@ def test_a_name_of_forty_bytes_works_throughout(admin: psycopg.Connection, name:
         ("pgps_x integer", {}, "42939"),
         ("event_id integer", {}, "42939"),
         ("_producer integer", {}, "42701"),
+        ("n integer); create table public.{t} (b integer", {}, "42601"),
+        ("n integer) inherits (pg_catalog.pg_class", {}, "42601"),
+        ("n integer as (select 1)", {}, "42601"),
+        ("like pg_catalog.pg_class", {}, "0A000"),
+        ("n integer generated always as identity", {}, "0A000"),
+        ("n integer default $1", {}, "42601"),
     ],
 )
 def test_a_bad_definition_is_refused_and_leaves_nothing(
@@ -131,9 +138,61 @@ def test_a_bad_definition_is_refused_and_leaves_nothing(
 ) -> None:
     made = name()
     with refused(sqlstate):
-        call(admin, "create_event_type", made, attributes, **options)
+        call(admin, "create_event_type", made, attributes and attributes.replace("{t}", made), **options)
     assert value(admin, "select to_regclass(%s)", [endpoint(made)]) is None
+    assert value(admin, "select to_regclass(%s)", [f"public.{quoted(made)}"]) is None
     assert value(admin, "select count(*) from pgps.event_types where name = %s", [made]) == 0
+
+
+def test_a_list_with_a_statement_in_it_is_refused_with_its_place(admin: psycopg.Connection, name: Name) -> None:
+    made = name()
+    for refuse, function, args in (
+        ("create", "create_event_type", (made, "a int); create table public.x (b int")),
+        ("alter", "alter_event_type", (made, "c int; drop table public.x")),
+        ("execute", "execute", (f"CREATE EVENT TYPE {made}_2 AS (a int) TABLESPACE x",)),
+    ):
+        if refuse == "alter":
+            make_type(admin, made)
+        with refused("42601") as caught:
+            call(admin, function, *args)
+        assert caught.value.diag.message_hint, refuse
+        if refuse != "execute":
+            assert "attribute list" in str(caught.value.diag.message_primary)
+            assert caught.value.diag.message_detail == "At character 6 of the text."
+
+
+@pytest.mark.parametrize("setting", ["on", "off"])
+def test_constants_in_a_definition_mean_the_same_under_any_setting(connect: Connect, name: Name, setting: str) -> None:
+    admin, made = connect(), name()
+    rows(admin, f"set standard_conforming_strings = {setting}")
+    text = "n integer, a text default 'back\\', b text default 'x); drop table y; --' check (b <> $$it's$$)"
+    make_type(admin, made, text)
+    rows(admin, f"insert into {endpoint(made)} (n) values (1)")
+    assert rows(admin, f"select a, b from {queue(made, 'in')}") == [("back\\", "x); drop table y; --")]
+
+
+def test_what_a_definition_made_is_compared_with_what_was_asked_for(admin: psycopg.Connection, name: Name) -> None:
+    for columns, asked in (
+        ("n integer", ["n"]),
+        ("n integer, _producer text", ["n"]),
+        ("n integer, _producer_seq bigint, _producer text", ["n"]),
+        ("n integer, _producer text, _producer_seq integer", ["n"]),
+        ("n integer, _producer text, _producer_seq bigint not null", ["n"]),
+        ("n integer, _producer text default 'x', _producer_seq bigint", ["n"]),
+        ("n integer, m integer, _producer text, _producer_seq bigint", ["n"]),
+        ("m integer, n integer, _producer text, _producer_seq bigint", ["n", "m"]),
+        ("n integer, _producer text, _producer_seq bigint, m integer", ["n", "m"]),
+        ("n integer generated always as (1) stored, _producer text, _producer_seq bigint", ["n"]),
+    ):
+        made = name()
+        rows(admin, f"create table {endpoint(made)} ({columns})")
+        args = {
+            "name": made, "attributes": asked, "visibility": "deferred", "reliability": "guaranteed",
+            "persistent": True, "auditable": False, "handler": "all",
+        }  # fmt: skip
+        with refused("55000", made):
+            rows(admin, "select pgps._call('build_type', %s)", [Jsonb(args)])
+        rows(admin, f"drop table {endpoint(made)}")
 
 
 def test_a_second_type_of_one_name_is_refused(admin: psycopg.Connection, name: Name) -> None:
@@ -297,6 +356,10 @@ def test_an_attribute_that_a_filter_uses_is_not_dropped(admin: psycopg.Connectio
         ({"add_attribute": "b nonsense"}, "42704"),
         ({"add_attribute": "b integer); drop table x; --"}, "42601"),
         ({"add_attribute": "b integer not null"}, "23502"),
+        ({"add_attribute": "b integer); create table public.more (n integer"}, "42601"),
+        ({"add_attribute": "like pg_catalog.pg_class"}, "0A000"),
+        ({"add_attribute": "_producer text"}, "42701"),
+        ({"add_attribute": " -- nothing"}, "22023"),
     ],
 )
 def test_a_bad_change_is_refused_and_changes_nothing(
