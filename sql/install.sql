@@ -88,7 +88,7 @@
 
 -- dispatch: Cutting the log into batches, and waking who has to.
 \ir code/dispatch/dispatch.sql
-\ir code/dispatch/write_cut.sql
+\ir code/dispatch/write_part_ids.sql
 \ir code/dispatch/wake.sql
 \ir code/dispatch/reclaim.sql
 
@@ -108,7 +108,7 @@
 -- links: Between brokers: identity, neighbours, routes, sending and receiving, rewinding, dropping.
 \ir code/links/identity.sql
 \ir code/links/neighbours.sql
-\ir code/links/neighbour_filters.sql
+\ir code/links/link_filters.sql
 \ir code/links/routes.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
@@ -119,10 +119,10 @@
 \ir code/links/write_segments.sql
 \ir code/links/write_sent_rows.sql
 \ir code/links/receive.sql
-\ir code/links/take.sql
+\ir code/links/small_batches.sql
 \ir code/links/write_wire.sql
 \ir code/links/write_sent.sql
-\ir code/links/write_take.sql
+\ir code/links/write_store.sql
 \ir code/links/reclaim.sql
 \ir code/links/links.sql
 \ir code/links/views.sql

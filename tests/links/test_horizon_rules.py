@@ -426,8 +426,8 @@ def withdrawn_keep(s: Scene) -> None:
 
 
 Step = Callable[[Scene], object]
-_ATTACHMENT = "(take_item.item ->> 'attachment')::integer"
-_PREVIOUS = "(take_item.item ->> 'previous')::bigint > v_place"
+_ATTACHMENT = "(admit_item.item ->> 'attachment')::integer"
+_PREVIOUS = "(admit_item.item ->> 'previous')::bigint > v_place"
 _UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n        from"
 _UNWANTED = "where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)"
 _OF_WHAT_WAS_TOLD = (
@@ -446,13 +446,13 @@ _MISSING_AT_THE_END = Taken(
 # For each scene the ways to take its rule out.
 RULES: list[tuple[Step, list[list[Taken]]]] = [
     (path, [[Taken("hear_ad", "v_me.broker_id = any (v_path) or ", "")]]),
-    (older_attachment, [[Taken("take_item", f"v_origin.attachment <> {_ATTACHMENT}", "false")]]),
+    (older_attachment, [[Taken("admit_item", f"v_origin.attachment <> {_ATTACHMENT}", "false")]]),
     (
         other_neighbour,
         [
             [
-                Taken("take_item", f"v_origin.attachment <> {_ATTACHMENT}", "false"),
-                Taken("take_item", "v_origin.parent is distinct from (take_item.neighbour).neighbour_id", "false"),
+                Taken("admit_item", f"v_origin.attachment <> {_ATTACHMENT}", "false"),
+                Taken("admit_item", "v_origin.parent is distinct from (admit_item.neighbour).neighbour_id", "false"),
             ]
         ],
     ),
@@ -470,18 +470,18 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         repeat,
         [
             [
-                Taken("take_item", "if v_upto > v_place then", "if true then"),
-                Taken("take_item", "if v_upto <= v_horizon then", "if false then"),
+                Taken("admit_item", "if v_upto > v_place then", "if true then"),
+                Taken("admit_item", "if v_upto <= v_horizon then", "if false then"),
             ]
         ],
     ),
-    (gap, [[Taken("take_item", _PREVIOUS, "false")]]),
+    (gap, [[Taken("admit_item", _PREVIOUS, "false")]]),
     (silence, [[Taken("be_silent", "where x.upto > x.sent", "where false")]]),
     (
         rewind,
         [
             [Taken("go_live", "where c.since is null or c.since > v_attached.horizon", "where false")],
-            [Taken("take_rewound", "set skip = m.skip + (v_ids - v_known)", "set skip = m.skip")],
+            [Taken("admit_rewound", "set skip = m.skip + (v_ids - v_known)", "set skip = m.skip")],
         ],
     ),
     (kept, [[Taken("choose_parents", _UNCONFIRMED, "delete from pgps_internal.activation a\n        using")]]),
@@ -497,7 +497,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (child_ahead, [[Taken("rewind", _NOT_AHEAD, "")]]),
     (
         child_ahead_at_rest,
-        [[Taken("take_item", "v_origin.rewind_from is not null and v_upto >= v_horizon", "v_upto > v_horizon")]],
+        [[Taken("admit_item", "v_origin.rewind_from is not null and v_upto >= v_horizon", "v_upto > v_horizon")]],
     ),
     (told_once_more, [[Taken("hear_active", *_OF_WHAT_WAS_TOLD)]]),
     (wanted_again_at_once, [[Taken("note_breaks", *_BREAK_BEGINS)]]),
@@ -505,13 +505,13 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (unheard_keep, [[Taken("go_live", "and cardinality(a.missing) = 0", "")]]),
     (poorer_path, [[Taken("choose_parents", "and (g.parent is not distinct from n.neighbour_id", "and (true")]]),
     (richer_path, [[Taken("choose_parents", "r.types_carried desc, ", "")]]),
-    (detached_at_rest, [[Taken("take_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
+    (detached_at_rest, [[Taken("admit_item", "v_origin.answered is distinct from v_origin.attachment", "false")]]),
     (
         early,
         [
             [
                 Taken(
-                    "take_item",
+                    "admit_item",
                     "if not isempty(v_ids) and not (v_origin.is_settled",
                     "if false and not (v_origin.is_settled",
                 )
@@ -523,7 +523,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (
         last,
         [
-            [Taken("take_batch", "and pgps_internal.last_received((take_batch.neighbour).neighbour_id)", "and 9e9")],
+            [Taken("admit_batch", "and pgps_internal.last_received((admit_batch.neighbour).neighbour_id)", "and 9e9")],
             [Taken("do_link_begin", "if (args ->> 'after')::bigint < v_last then", "if false then"), _MISSING],
         ],
     ),

@@ -160,7 +160,7 @@ def test_a_neighbours_name_for_a_filter_does_not_hide_anybodys(hub: tuple[Broker
     key = value(b.admin, "select min(key) from pgps_internal.pushed")
     body = {"key": key, "type": "tick", "filter": "n > 1000", "constant_types": ["integer"], "environment": {}}
     say(lane, {"kind": "sub", "body": body | {"collation": b.identity()["collation"]}})
-    own = "select f.filter from pgps_internal.filter f where key = %s"
+    own = "select f.filter from pgps_internal.link_filter f where key = %s"
     assert value(b.admin, own, [key]) is None, "still every event"
     assert value(b.admin, "select count(*) from pgps_internal.cover where key = %s", [key]) == 0
     with pytest.raises(psycopg.errors.InvalidParameterValue):
@@ -169,7 +169,7 @@ def test_a_neighbours_name_for_a_filter_does_not_hide_anybodys(hub: tuple[Broker
     assert (
         value(
             b.admin,
-            "select count(*) from pgps_internal.wanted w join pgps_internal.filter f using (key)"
+            "select count(*) from pgps_internal.wanted w join pgps_internal.link_filter f using (key)"
             " where w.known_as = 'k2' and f.filter is null",
         )
         == 1

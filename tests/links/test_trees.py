@@ -19,7 +19,7 @@ def filters_from(broker: Broker, neighbour: str) -> list[str | None]:
     """Return the filters that a neighbour has sent."""
     return column(
         broker.admin,
-        "select f.filter from pgps_internal.wanted w join pgps_internal.filter f using (key)"
+        "select f.filter from pgps_internal.wanted w join pgps_internal.link_filter f using (key)"
         " join pgps_internal.neighbour n using (neighbour_id) where n.name = %s order by 1",
         [neighbour],
     )

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pgps_worker.agenda import Agenda, Outcome, Result, Turn
-from pgps_worker.broker import Pending
+from pgps_worker.calls import Pending
 
 pytestmark = pytest.mark.anyio
 

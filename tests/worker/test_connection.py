@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgps.errors import ConfigError
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.config import WorkerConfig, default_name
 from pgps_worker.connection import Connection, connect, is_alive, notified
 from pgps_worker.stop import Stop
@@ -39,7 +39,7 @@ async def test_it_names_itself_and_has_time_limits(config: WorkerConfig) -> None
 async def test_the_limits_are_what_a_reset_leads_back_to(config: WorkerConfig) -> None:
     async with connect(config, "tester", statement_timeout=1.5) as connection:
         await connection.execute("set statement_timeout = 0")
-        await broker.wash(connection)
+        await calls.wash(connection)
         assert await show(connection, "statement_timeout") == "1500ms"
         assert await show(connection, "application_name") == "pgps-worker/me/tester"
 
@@ -101,7 +101,7 @@ async def test_waiting_ends_when_asked_to_stop(config: WorkerConfig) -> None:
 async def test_terminate_ends_a_session_of_the_same_role(config: WorkerConfig, connect_as: Connect) -> None:
     victim = connect_as()
     async with connect(config, "tester", statement_timeout=5) as connection:
-        await broker.terminate(connection, victim.info.backend_pid)
+        await calls.terminate(connection, victim.info.backend_pid)
     with pytest.raises(psycopg.errors.AdminShutdown):
         victim.execute("select pg_sleep(10)")
 
@@ -115,18 +115,18 @@ async def test_only_one_session_looks_for_a_bad_event(
     call(admin, "subscribe", another, event_type)
     async with connect(config, "two", statement_timeout=5) as two:
         async with connect(config, "one", statement_timeout=5) as one:
-            assert await broker.try_suspect(one, one_of_them)
-            assert not await broker.try_suspect(two, one_of_them)
-            assert await broker.try_suspect(two, another)
-            await broker.release_suspects(one)
-            assert await broker.try_suspect(two, one_of_them)
-            await broker.release_suspects(two)
-            assert await broker.try_suspect(one, one_of_them)
+            assert await calls.try_suspect(one, one_of_them)
+            assert not await calls.try_suspect(two, one_of_them)
+            assert await calls.try_suspect(two, another)
+            await calls.release_suspects(one)
+            assert await calls.try_suspect(two, one_of_them)
+            await calls.release_suspects(two)
+            assert await calls.try_suspect(one, one_of_them)
             gone = one.info.backend_pid
         # A server process goes a moment after its client.
         running = "select count(*) from pg_stat_activity where pid = %s"
         wait_until(lambda: value(admin, running, [gone]) == 0, what="the session has ended")
-        assert await broker.try_suspect(two, one_of_them), "a session that has ended looks for nothing"
+        assert await calls.try_suspect(two, one_of_them), "a session that has ended looks for nothing"
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from pgps_worker import broker, dispatcher
-from pgps_worker.broker import Batch
+from pgps_worker import calls, dispatcher
+from pgps_worker.calls import Batch
 from pgps_worker.dispatcher import LEADING, Leading
 from pgps_worker.links.pump import CARRYING, Carrying
 from pgps_worker.modes import Modes
@@ -68,7 +68,7 @@ class Scene:
             ("all_ended_and_dispatch", (not rings, _NOTHING)),
             ("is_told_awake", False),
         ):
-            monkeypatch.setattr(broker, name, self._answers(name, answer))
+            monkeypatch.setattr(calls, name, self._answers(name, answer))
 
     def _answers(self, name: str, answer: object) -> Any:
         def called(*_: object) -> object:
@@ -119,12 +119,12 @@ def test_a_leader_that_is_interrupted_awake_has_publishers_notify_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(monkeypatch)
-    stay_awake = broker.stay_awake_and_dispatch
+    stay_awake = calls.stay_awake_and_dispatch
 
     def interrupted(wire: Any) -> tuple[bool, Batch]:
         scene.interrupted = True
         return stay_awake(wire)
 
-    monkeypatch.setattr(broker, "stay_awake_and_dispatch", interrupted)
+    monkeypatch.setattr(calls, "stay_awake_and_dispatch", interrupted)
     scene.lead()
     assert scene.trail == [Leading.FALLING_ASLEEP, Leading.ASLEEP]

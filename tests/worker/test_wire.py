@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.config import WorkerConfig
 from pgps_worker.connection import connect
 from pgps_worker.stop import Stop
@@ -154,5 +154,5 @@ async def test_a_dispatch_tells_how_many_events_it_found_and_subscriptions_it_wo
     ticks.publish(2)
     async with connect(WorkerConfig(dsn=own_database), "wire", statement_timeout=5) as connection:
         with Wire(connection) as wire:
-            assert broker.dispatch(wire) == broker.Batch(events=2, woken=3)
-            assert broker.dispatch(wire) == broker.Batch(events=0, woken=0)
+            assert calls.dispatch(wire) == calls.Batch(events=2, woken=3)
+            assert calls.dispatch(wire) == calls.Batch(events=0, woken=0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pgps_worker.broker import Pending
+    from pgps_worker.calls import Pending
 
 __all__ = ["Agenda", "Outcome", "Result", "Turn"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import errors
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.bell import hang
 from pgps_worker.connection import connect
 from pgps_worker.large import dispatch_large
@@ -103,7 +103,7 @@ class Dispatcher:
 
     async def _dispatch(self, wire: Wire, leader: _Leader) -> None:
         if not wire.interrupted:
-            await wire.connection.execute("listen " + broker.DISPATCH_CHANNEL)
+            await wire.connection.execute("listen " + calls.DISPATCH_CHANNEL)
             self.vitals.leading = True
             self.vitals.beat(self.name, self.config.dispatch_timeout)
             log.info("dispatching")
@@ -111,7 +111,7 @@ class Dispatcher:
             try:
                 await wire.aside(leader.lead)
             except errors.QueryCanceled:
-                names = await broker.blame(wire.connection)
+                names = await calls.blame(wire.connection)
                 if names is not None:
                     log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
                     continue
@@ -122,7 +122,7 @@ class Dispatcher:
 
 def _stand_by(wire: Wire) -> None:
     waiting = False
-    while not wire.interrupted and not broker.try_lead(wire):
+    while not wire.interrupted and not calls.try_lead(wire):
         if not waiting:
             log.info("standing by: another worker dispatches")
             waiting = True
@@ -152,7 +152,7 @@ class _Leader:
     def lead(self) -> None:
         """Dispatch until interrupted."""
         if self._patience > self._timeout:
-            broker.limit_session(self._wire, self._patience)
+            calls.limit_session(self._wire, self._patience)
         self._keep_leading(patience=0)
         turns = {
             Leading.AWAKE: self._awake,
@@ -170,9 +170,9 @@ class _Leader:
         while not self._wire.interrupted:
             began = time.monotonic()
             if awake:
-                batch = broker.dispatch(self._wire)
+                batch = calls.dispatch(self._wire)
             else:
-                awake, batch = broker.stay_awake_and_dispatch(self._wire)
+                awake, batch = calls.stay_awake_and_dispatch(self._wire)
             now = self._note(batch, began)
             if not batch.events and self._pace.is_calm(now):
                 break
@@ -183,11 +183,11 @@ class _Leader:
     def _fall_asleep(self) -> Leading:
         """Have publishers wake the leader again, and look until none is left that was committing without."""
         began = time.monotonic()
-        running, batch = broker.fall_asleep_and_dispatch(self._wire)
+        running, batch = calls.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
         for poll in RUNG_POLLS if self._bell else ALL_ENDED_POLLS:
             began = time.monotonic()
-            ended, batch = broker.all_ended_and_dispatch(self._wire, running)
+            ended, batch = calls.all_ended_and_dispatch(self._wire, running)
             now = self._note(batch, began)
             if ended or self._wire.interrupted:
                 break
@@ -204,12 +204,12 @@ class _Leader:
         timeout = CONFIRM
         while not self._wire.interrupted:
             told = self._wire.notified(timeout)
-            if self._bell and (told or (timeout == SAFETY and broker.is_told_awake(self._wire))):
+            if self._bell and (told or (timeout == SAFETY and calls.is_told_awake(self._wire))):
                 # Whoever rang has not committed yet, and others that came meanwhile have not rung.
                 return Leading.AWAKE
             self._keep_leading()
             began = time.monotonic()
-            batch = broker.dispatch(self._wire)
+            batch = calls.dispatch(self._wire)
             if self._pace.is_busy(self._note(batch, began, commits=told)):
                 return Leading.AWAKE
             timeout = confirm(batch.events)
@@ -218,11 +218,11 @@ class _Leader:
     def _keep_leading(self, patience: float = SAFETY) -> None:
         """Say every second that this session leads, and make sure of it."""
         if time.monotonic() - self._led >= patience:
-            if not broker.try_lead(self._wire, self._bell.pid if self._bell else None):
+            if not calls.try_lead(self._wire, self._bell.pid if self._bell else None):
                 raise LeadershipLostError
             self._led = time.monotonic()
 
-    def _note(self, batch: broker.Batch, began: float, *, commits: int = 1) -> float:
+    def _note(self, batch: calls.Batch, began: float, *, commits: int = 1) -> float:
         """Count what a look found, once it is dispatched, and return the time."""
         if batch.large:
             batch = dispatch_large(self._wire, batch.large, timeout=self._patience, progress=self._beat)
@@ -231,7 +231,7 @@ class _Leader:
         if batch.events:
             if self._patience > self._timeout:
                 self._patience = self._timeout
-                broker.limit_session(self._wire, self._timeout)
+                calls.limit_session(self._wire, self._timeout)
             self._pace.note(Round(began, now, batch.events, batch.woken, max(1, commits)))
             self._vitals.events_dispatched += batch.events
             self._vitals.batches_dispatched += 1

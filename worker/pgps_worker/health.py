@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.broker import AuditFinding, SlowLane, TroubleCount
+    from pgps_worker.calls import AuditFinding, SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from pgps_worker import broker
+from pgps_worker import calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ __all__ = ["dispatch_large"]
 _EVENTS_A_TIMEOUT = 100_000
 
 
-def dispatch_large(wire: Wire, events: int, *, timeout: float, progress: Callable[[], None]) -> broker.Batch:
+def dispatch_large(wire: Wire, events: int, *, timeout: float, progress: Callable[[], None]) -> calls.Batch:
     """Dispatch one transaction of about `events` events; `progress` is called after each part. Blocks.
 
     Each part may take `timeout` seconds, longer if it is larger than usual: a
@@ -30,20 +30,20 @@ def dispatch_large(wire: Wire, events: int, *, timeout: float, progress: Callabl
     """
     done, woken = 0, 0
     try:
-        largest = broker.begin_large(wire, _limit(timeout, events))
-        broker.limit_statements(wire, _limit(timeout, largest))
-        while (part := broker.dispatch_next_part(wire)) is not None:
+        largest = calls.begin_large(wire, _limit(timeout, events))
+        calls.limit_statements(wire, _limit(timeout, largest))
+        while (part := calls.dispatch_next_part(wire)) is not None:
             done, woken = done + part.events, part.woken
             progress()
             if wire.interrupted:
                 wire.command("rollback")
-                return broker.Batch(0, 0)
+                return calls.Batch(0, 0)
         wire.command("commit")
     except psycopg.Error:
         if not wire.connection.closed:
             wire.command("rollback")
         raise
-    return broker.Batch(done, woken)
+    return calls.Batch(done, woken)
 
 
 def _limit(timeout: float, events: int) -> float:

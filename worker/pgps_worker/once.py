@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from pgps_worker import broker
+from pgps_worker.calls import Batch, dispatch, pending_subscribers, reclaim, wash
 from pgps_worker.agenda import Agenda
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
@@ -55,7 +55,7 @@ async def _drain(config: WorkerConfig, stop: Stop, vitals: Vitals) -> None:
         while not stop.requested and await _pass(connection, agenda, vitals, config.dispatch_timeout):
             if await calls.pending_requests(connection):
                 await Requests(config, stop, vitals).drain()
-        while not stop.requested and (segments := await broker.reclaim(connection)):
+        while not stop.requested and (segments := await reclaim(connection)):
             vitals.segments_reclaimed += segments
         stop.request()
 
@@ -69,18 +69,18 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
             dispatched += events
     vitals.events_dispatched += dispatched
     await run_all_lanes(connection)
-    agenda.offer(await broker.pending_subscribers(connection, LOOK_LIMIT))
+    agenda.offer(await pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
     confirmed = (await calls.raise_confirming(connection)).done
     if confirmed:
         vitals.events_confirmed += confirmed
-        await broker.wash(connection)
+        await wash(connection)
     waiting = await calls.pending_requests(connection) > 0
     return waiting or dispatched > 0 or confirmed > 0 or vitals.events_handled + vitals.events_filed > before
 
 
-def _dispatch(wire: Wire, timeout: float) -> broker.Batch:
-    batch = broker.dispatch(wire)
+def _dispatch(wire: Wire, timeout: float) -> Batch:
+    batch = dispatch(wire)
     return dispatch_large(wire, batch.large, timeout=timeout, progress=lambda: None) if batch.large else batch
 
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.connection import connect
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Reclaimer:
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
             self.vitals.up(self.name)
             while not self.stop.requested:
-                segments = await broker.reclaim(connection)
+                segments = await calls.reclaim(connection)
                 self.vitals.segments_reclaimed += segments
                 self.vitals.beat(self.name, 2 * (_STATEMENT_TIMEOUT + self.config.reclaim_every))
                 if not segments:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.connection import Connection, connect
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Reporter:
     _suspended: set[str] = field(default_factory=set)
     _dead: set[str] = field(default_factory=set)
     _slow: set[str] = field(default_factory=set)
-    _found: set[broker.AuditFinding] = field(default_factory=set)
+    _found: set[calls.AuditFinding] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -51,16 +51,16 @@ class Reporter:
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
             self.vitals.up(self.name)
             if self._since is None:
-                self._since = await broker.now(connection)
+                self._since = await calls.now(connection)
             while not self.stop.requested:
                 await self._look(connection)
                 await self.stop.sleep(self.config.report_every)
 
     async def _look(self, connection: Connection) -> None:
-        counts = await broker.trouble_counts(connection)
+        counts = await calls.trouble_counts(connection)
         self.vitals.troubles = {count.subscription: count for count in counts}
-        self.vitals.slow_lanes = await broker.slow_lanes(connection)
-        self.vitals.findings = await broker.audit_findings(connection)
+        self.vitals.slow_lanes = await calls.slow_lanes(connection)
+        self.vitals.findings = await calls.audit_findings(connection)
         if self.vitals.leading:
             self._tell_of_suspended(counts)
             self._tell_of_dead(counts)
@@ -68,7 +68,7 @@ class Reporter:
             self._tell_of_findings(self.vitals.findings)
             await self._tell_of_failures(connection)
 
-    def _tell_of_findings(self, findings: list[broker.AuditFinding]) -> None:
+    def _tell_of_findings(self, findings: list[calls.AuditFinding]) -> None:
         for one in sorted(set(findings) - self._found, key=str):
             log.error(
                 "events of type %s of broker %s, by way of %s: %d there, %d here (%s, %s): see pgps audit",
@@ -76,20 +76,20 @@ class Reporter:
             )  # fmt: skip
         self._found = set(findings)
 
-    def _tell_of_suspended(self, counts: list[broker.TroubleCount]) -> None:
+    def _tell_of_suspended(self, counts: list[calls.TroubleCount]) -> None:
         suspended = {count.subscription: count for count in counts if count.state == "suspended"}
         for name in sorted(suspended.keys() - self._suspended):
             count = suspended[name]
             log.warning("subscription %s is suspended: %s (%s)", name, _in_one_line(count.last_error), count.hint)
         self._suspended = set(suspended)
 
-    def _tell_of_dead(self, counts: list[broker.TroubleCount]) -> None:
+    def _tell_of_dead(self, counts: list[calls.TroubleCount]) -> None:
         dead = {count.subscription: count for count in counts if count.state == "dead"}
         for name in sorted(dead.keys() - self._dead):
             log.warning("nobody takes the %d events of subscription %s (%s)", dead[name].depth, name, dead[name].hint)
         self._dead = set(dead)
 
-    def _tell_of_slow(self, lanes: list[broker.SlowLane]) -> None:
+    def _tell_of_slow(self, lanes: list[calls.SlowLane]) -> None:
         slow = {lane.role: lane for lane in lanes}
         for role in sorted(slow.keys() - self._slow):
             log.warning(
@@ -102,8 +102,8 @@ class Reporter:
 
     async def _tell_of_failures(self, connection: Connection) -> None:
         assert self._since is not None
-        began, after, lines = await broker.now(connection), self._since - _LATE, 0
-        while lines < _MOST_LINES and (found := await broker.troubles(connection, after)):
+        began, after, lines = await calls.now(connection), self._since - _LATE, 0
+        while lines < _MOST_LINES and (found := await calls.troubles(connection, after)):
             for one in found:
                 key = (one.subscription, one.event, one.attempts)
                 if key not in self._told:
@@ -117,7 +117,7 @@ class Reporter:
         self._told = {key: at for key, at in self._told.items() if at > began - 2 * _LATE}
 
 
-def _tell(one: broker.Trouble) -> None:
+def _tell(one: calls.Trouble) -> None:
     if one.kind == "gap":
         log.warning(
             "events of type %s were passed over for subscription %s, from event %d on: %s; %s",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import errors
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.agenda import Agenda, Outcome, Result, Turn
 from pgps_worker.connection import Connection, connect, in_one_line, is_alive
 from pgps_worker.watchdog import Watchdog
@@ -72,7 +72,7 @@ class Runner:
         if not is_alive(connection):
             await connection.close()
             return Result(Outcome.UNTOUCHED)
-        if turn.alone and not await broker.try_suspect(connection, turn.subscription):
+        if turn.alone and not await calls.try_suspect(connection, turn.subscription):
             return Result(Outcome.REFUSED)
         result = turn.verdict or await self._call(connection, turn)
         if connection.closed:
@@ -80,23 +80,23 @@ class Runner:
         if turn.is_to_blame(result.outcome):
             result = await self._file(connection, turn, result)
         if result.outcome is not Outcome.NOTHING:
-            await broker.wash(connection)
+            await calls.wash(connection)
         if turn.alone:
-            await broker.release_suspects(connection)
+            await calls.release_suspects(connection)
         return result
 
     async def _call(self, connection: Connection, turn: Turn) -> Result:
         event: int | None = None
         if turn.alone:
             # To be named if it must be filed: by then another worker may have done it, and gone on to the next.
-            event = await broker.next_delivery(connection, turn.subscription)
+            event = await calls.next_delivery(connection, turn.subscription)
             if event is None:
                 return Result(Outcome.NOTHING)
         began = time.monotonic()
         with Watchdog(self.config, self.name, connection) as watchdog:
             try:
                 async with asyncio.timeout(watchdog.give_up):
-                    events = await broker.run_subscriber(connection, turn.subscription, turn.limit)
+                    events = await calls.run_subscriber(connection, turn.subscription, turn.limit)
             except TimeoutError:
                 await connection.close()
                 log.error("the callback of subscription %s cannot be ended; left alone", turn.subscription)
@@ -124,7 +124,7 @@ class Runner:
         return Result(Outcome.NOTHING if isinstance(error, errors.UndefinedObject) else Outcome.REFUSED)
 
     async def _file(self, connection: Connection, turn: Turn, result: Result) -> Result:
-        filed = result.event is not None and await broker.fail_delivery(
+        filed = result.event is not None and await calls.fail_delivery(
             connection, turn.subscription, sqlstate=result.sqlstate, error=result.error, event=result.event
         )
         if not filed:

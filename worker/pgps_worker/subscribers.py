@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.connection import Connection, connect, notified
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class Watcher:
     async def run(self) -> None:
         """Look until asked to stop."""
         async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-            await connection.execute("listen " + broker.INTERNAL_CHANNEL)
+            await connection.execute("listen " + calls.INTERNAL_CHANNEL)
             self.vitals.up(self.name)
             self._warn_of_superuser(connection)
             while not self.stop.requested:
                 began = time.monotonic()
-                pending = await broker.pending_subscribers(connection, LOOK_LIMIT)
+                pending = await calls.pending_subscribers(connection, LOOK_LIMIT)
                 self.agenda.offer(pending)
                 self.vitals.beat(self.name, 2 * _STATEMENT_TIMEOUT)
                 took = time.monotonic() - began

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgps_worker.broker import AuditFinding, SlowLane, TroubleCount
+    from pgps_worker.calls import AuditFinding, SlowLane, TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from pgps_worker import broker
+from pgps_worker import calls
 from pgps_worker.connection import Connection, connect, in_one_line
 
 if TYPE_CHECKING:
@@ -58,6 +58,6 @@ class Watchdog:
     async def _terminate(self) -> None:
         try:
             async with connect(self._config, self._service, statement_timeout=_STATEMENT_TIMEOUT) as connection:
-                await broker.terminate(connection, self._pid)
+                await calls.terminate(connection, self._pid)
         except psycopg.Error as error:
             log.warning("server process %d could not be ended: %s", self._pid, in_one_line(error))

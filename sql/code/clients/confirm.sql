@@ -139,45 +139,45 @@ $$;
 comment on function pgps_internal.outcome(xid8) is
 'What became of a transaction: in progress, committed, aborted, or unknown';
 
-create or replace function pgps_internal.take_raised(
-    link pgps_internal.confirm_link, max_events integer, out ids int8multirange[], out raisers xid8[], out taken bigint
+create or replace function pgps_internal.fetch_raised(
+    link pgps_internal.confirm_link, max_events integer, out ids int8multirange[], out raisers xid8[], out events bigint
 )
 returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (take_raised.link).subscription_id;
+    v_id bigint := (fetch_raised.link).subscription_id;
     v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
 begin
     v_next := array(select (n.batch_id, n.event_id, n.type_id, 1)::pgps_internal.received
-        from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, take_raised.max_events) n
+        from pgps_internal.next_events(v_id, v_position.acked_batch, v_position.acked_event, fetch_raised.max_events) n
             order by n.batch_id, n.event_id);
-    take_raised.taken := cardinality(v_next);
-    if take_raised.taken = 0 then
+    fetch_raised.events := cardinality(v_next);
+    if fetch_raised.events = 0 then
         return;
     end if;
-    v_last := v_next[take_raised.taken];
+    v_last := v_next[fetch_raised.events];
     perform pgps_internal.move(v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
-        v_position.acked_total + take_raised.taken);
+        v_position.acked_total + fetch_raised.events);
     execute format('select array_agg(g.ids), array_agg(g.raiser) from (
             select c.raiser, range_agg(int8range(r.event_id, r.event_id, ''[]'')) as ids
             from unnest($1) r
             join %s l on l.event_id = r.event_id
             left join lateral (%s) c on true
             group by c.raiser) g',
-                (select t.log from pgps_internal.event_type t where t.type_id = (take_raised.link).original),
+                (select t.log from pgps_internal.event_type t where t.type_id = (fetch_raised.link).original),
         pgps_internal.statement_of('c.raiser', '$2'))
-    using v_next, (take_raised.link).original into take_raised.ids, take_raised.raisers;
+    using v_next, (fetch_raised.link).original into fetch_raised.ids, fetch_raised.raisers;
 end
 $$;
-comment on function pgps_internal.take_raised(pgps_internal.confirm_link, integer) is
+comment on function pgps_internal.fetch_raised(pgps_internal.confirm_link, integer) is
 'Takes the next events of a confirm link''s original type, grouped by the transaction that raised them as immediate
 events (null: deferred events), and moves its cursor past them';
 
-create or replace function pgps_internal.confirm(link pgps_internal.confirm_link, max_events integer) returns bigint
+create or replace function pgps_internal.confirm_raised(link pgps_internal.confirm_link, max_events integer) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -187,17 +187,17 @@ declare
     v_ids bigint[];
     v_committed boolean[];
 begin
-    select r.* into v_raised from pgps_internal.take_raised(confirm.link, confirm.max_events) r;
+    select r.* into v_raised from pgps_internal.fetch_raised(confirm_raised.link, confirm_raised.max_events) r;
     insert into pgps_internal.confirm_open (link_id, raiser, ids)
-    select (confirm.link).link_id, u.raiser, u.ids from unnest(v_raised.ids, v_raised.raisers) u(ids, raiser)
+    select (confirm_raised.link).link_id, u.raiser, u.ids from unnest(v_raised.ids, v_raised.raisers) u(ids, raiser)
         where u.raiser is not null;
     with outcome as materialized (
         select o.raiser, pgps_internal.outcome(o.raiser) as outcome
-        from (select distinct o.raiser from pgps_internal.confirm_open o where o.link_id = (confirm.link).link_id) o
+        from (select distinct o.raiser from pgps_internal.confirm_open o where o.link_id = (confirm_raised.link).link_id) o
     ),
     ended as (
         delete from pgps_internal.confirm_open o using outcome c
-        where o.link_id = (confirm.link).link_id and c.raiser = o.raiser and c.outcome <> 'in progress'
+        where o.link_id = (confirm_raised.link).link_id and c.raiser = o.raiser and c.outcome <> 'in progress'
         returning o.ids, c.outcome
     )
     select array_agg(i.id order by i.id),
@@ -212,19 +212,19 @@ begin
     cross join lateral generate_series(lower(r), upper(r) - 1) i(id);
     if v_ids is not null then
         v_before := pgps_internal.session_state(false);
-        execute format('select pgps_internal.confirm_%s($1, $2)', (confirm.link).link_id) using v_ids, v_committed;
+        execute format('select pgps_internal.confirm_%s($1, $2)', (confirm_raised.link).link_id) using v_ids, v_committed;
         -- All names from here on are qualified, since a constraint may have left another search_path behind.
         -- check_settings raises then, and the rollback restores it.
         perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)',
-            (confirm.link).link_id),
+            (confirm_raised.link).link_id),
             'a constraint of the confirming event');
         perform pgps_internal.check_settings(v_before, 'a constraint of the confirming event');
         perform pgps_internal.check_session(v_before, 'a constraint of the confirming event');
     end if;
-    return coalesce(v_raised.taken, 0) + coalesce(cardinality(v_ids), 0);
+    return coalesce(v_raised.events, 0) + coalesce(cardinality(v_ids), 0);
 end
 $$;
-comment on function pgps_internal.confirm(pgps_internal.confirm_link, integer) is
+comment on function pgps_internal.confirm_raised(pgps_internal.confirm_link, integer) is
 'One pass over a confirm link: raises the confirming events whose outcome is known, keeps the others open; returns the
 number of events taken plus the number confirmed';
 
@@ -251,7 +251,7 @@ begin
     end if;
     for v_link in select k.* from pgps_internal.confirm_link k order by k.link_id loop
         begin
-            done := done + pgps_internal.confirm(v_link, raise_confirming.max_events);
+            done := done + pgps_internal.confirm_raised(v_link, raise_confirming.max_events);
             update pgps_internal.confirm_link k set last_error = null where k.link_id = v_link.link_id
                 and k.last_error is not null;
         exception when others or assert_failure or query_canceled then

@@ -194,7 +194,7 @@ declare
     v_client pgps_internal.client := pgps_internal.look_session(caller, args);
     v_max integer := pgps_internal.limit_of(args, 'max_events');
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
-    v_broker text := pgps_internal.broker();
+    v_broker text := pgps_internal.broker_name();
     v_note text;
     v_place integer := 0;
     v_parts text[];

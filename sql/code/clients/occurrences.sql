@@ -43,7 +43,7 @@ declare
     v_type_id integer := (first_occurrence.event_type).type_id;
     v_rest int8multirange := first_occurrence.ids * int8multirange(int8range(first_occurrence.after, null, '()'));
     v_statement pgps_internal.control;
-    v_taken pgps_internal.taken;
+    v_taken pgps_internal.part_ids;
     v_next pgps_internal.received[];
     v_mark pgps_internal.client_mark;
 begin
@@ -59,7 +59,7 @@ begin
                 else v_rest * int8multirange(int8range(v_next[1].event_id, null)) end;
             continue;
         end if;
-        execute 'select * from pgps_internal.cut_' || v_type_id || '($1, $2)'
+        execute 'select * from pgps_internal.part_ids_' || v_type_id || '($1, $2)'
         using array[v_statement.xid], int8multirange(int8range(v_statement.lo, v_statement.hi, '[]')) into v_taken;
         v_taken.ids := v_taken.ids * first_occurrence.ids;
         if lower(v_taken.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id,
@@ -242,7 +242,7 @@ begin
         'publisher', case when v_statement.publisher is not null then pg_get_userbyid(v_statement.publisher::oid) end,
             'xid', coalesce(nullif(v_statement.raiser, '0'), v_statement.xid)::text,
         'origin', coalesce((select o.name from pgps_internal.origin o where o.origin_id = v_statement.origin_id),
-            pgps_internal.broker()),
+            pgps_internal.broker_name()),
         'raiser', pgps_internal.raiser_of(v_statement.client_id), 'attempt', (describe_mark.mark).attempt) end;
 end
 $$;

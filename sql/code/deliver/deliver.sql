@@ -70,7 +70,7 @@ consumer';
 -- receive
 -- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.take_due(subscription_id bigint, max_events integer)
+create or replace function pgps_internal.hand_out_due(subscription_id bigint, max_events integer)
 returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -81,20 +81,20 @@ declare
 begin
     with chosen as materialized (
         select d.event_id from pgps_internal.failure d
-        where d.subscription_id = take_due.subscription_id
+        where d.subscription_id = hand_out_due.subscription_id
             and (d.state = 'retrying' and d.due_at <= pgps_internal.clock() or d.state = 'leased')
-        order by d.event_id limit take_due.max_events
+        order by d.event_id limit hand_out_due.max_events
     ),
     returned as (
         -- Events that an earlier call handed out and this one does not: the next ack must not cover them.
         update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
-        where f.subscription_id = take_due.subscription_id and f.state = 'leased'
+        where f.subscription_id = hand_out_due.subscription_id and f.state = 'leased'
             and f.event_id not in (select c.event_id from chosen c)
     ),
     due as (
         update pgps_internal.failure f set state = 'leased',
             due_at = pgps_internal.clock() + pgps_internal.setting('lease')::interval
-        from chosen c where f.subscription_id = take_due.subscription_id and f.event_id = c.event_id
+        from chosen c where f.subscription_id = hand_out_due.subscription_id and f.event_id = c.event_id
         returning f.event_id, f.type_id, f.attempts
     )
     select array_agg((0, d.event_id, d.type_id, d.attempts + 1)::pgps_internal.received order by d.event_id) into v_due
@@ -102,7 +102,7 @@ begin
     return v_due;
 end
 $$;
-comment on function pgps_internal.take_due(bigint, integer) is 'Hands out events that were put back and are due again';
+comment on function pgps_internal.hand_out_due(bigint, integer) is 'Hands out events that were put back and are due again';
 
 create or replace function pgps_internal.has_due(subscription_id bigint) returns boolean
 language plpgsql stable
@@ -114,16 +114,16 @@ begin
             and (f.state = 'retrying' and f.due_at <= pgps_internal.clock() or f.state = 'leased'));
 end
 $$;
-comment on function pgps_internal.has_due(bigint) is 'True when take_due has something to hand out';
+comment on function pgps_internal.has_due(bigint) is 'True when hand_out_due has something to hand out';
 
-create or replace function pgps_internal.take(
+create or replace function pgps_internal.hand_out(
     subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
 ) returns pgps_internal.received[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (take.subscription).subscription_id;
+    v_id bigint := (hand_out.subscription).subscription_id;
     v_position pgps_internal.position;
     v_has_failures boolean;
     v_due pgps_internal.received[] := '{}';
@@ -135,7 +135,7 @@ begin
     end if;
     v_position := pgps_internal.position_of(v_id);
     v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
-    v_next := pgps_internal.next_received(v_id, v_position, take.max_events, v_has_failures);
+    v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events, v_has_failures);
     -- The turn is taken only when there is something to hand out: taking it writes, and a call that finds nothing
     -- writes nothing.
     if v_next is null and not (v_has_failures and pgps_internal.has_due(v_id)) then
@@ -145,12 +145,12 @@ begin
         -- The position has moved meanwhile, or there are failures. Events put back come first: by putting them back the
         -- consumer has given up their order.
         v_position := pgps_internal.position_of(v_id);
-        v_due := coalesce(pgps_internal.take_due(v_id, take.max_events), '{}');
-        v_next := pgps_internal.next_received(v_id, v_position, take.max_events - cardinality(v_due), true);
+        v_due := coalesce(pgps_internal.hand_out_due(v_id, hand_out.max_events), '{}');
+        v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events - cardinality(v_due), true);
     end if;
     if v_next is null and v_due = '{}' then
         return v_due;
-    elsif take.acks then
+    elsif hand_out.acks then
         if v_next is null then
             v_next := '{}';
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch,
@@ -169,10 +169,10 @@ begin
         return v_due || v_next;
     elsif v_next is null then
         -- Only events put back are handed out. What was received before stays received, unless by another consumer.
-        if v_position.consumer is distinct from take.consumer then
+        if v_position.consumer is distinct from hand_out.consumer then
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
                 v_position.acked_event,
-                v_position.acked_total, 0, take.consumer);
+                v_position.acked_total, 0, hand_out.consumer);
         end if;
         return v_due;
     end if;
@@ -180,17 +180,17 @@ begin
     -- Written also when this moves it back: the next ack must not cover events that only an earlier call handed out.
     if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
         v_position.received_event, v_position.outstanding)
-            or v_position.consumer is distinct from take.consumer then
+            or v_position.consumer is distinct from hand_out.consumer then
         insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
             acked_total, outstanding, consumer)
         values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id,
             v_position.acked_total, cardinality(v_next),
-            take.consumer);
+            hand_out.consumer);
     end if;
     return v_due || v_next;
 end
 $$;
-comment on function pgps_internal.take(pgps_internal.subscription, integer, boolean, text) is
+comment on function pgps_internal.hand_out(pgps_internal.subscription, integer, boolean, text) is
 'Hands out the next events of a subscription with one consumer, and notes how far it has received; they come again until
 acknowledged. acks: acknowledges them at once';
 
@@ -244,7 +244,7 @@ comment on function pgps_internal.lease(pgps_internal.subscription, integer, boo
 'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: acknowledges
 them at once';
 
-create or replace function pgps_internal.unfold(taken pgps_internal.received[], subscription pgps_internal.subscription)
+create or replace function pgps_internal.unfold(handed_out pgps_internal.received[], subscription pgps_internal.subscription)
 returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -263,23 +263,23 @@ begin
             or not has_table_privilege(v_owner::oid, t.endpoint, 'select') as is_restricted,
             coalesce((select nullif(s.value, '') from pgps_internal.setting s where s.name = 'broker'),
                 current_database()::text) as broker
-        into v_found from pgps_internal.event_type t where t.type_id = unfold.taken[1].type_id;
+        into v_found from pgps_internal.event_type t where t.type_id = unfold.handed_out[1].type_id;
         if v_found.is_restricted then
             select t.* into v_type from pgps_internal.event_type t where t.type_id = v_found.type_id;
-            v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.taken) r));
+            v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.handed_out) r));
         end if;
         execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, $2, $3, $4)'
-        using unfold.taken, v_ids, v_found.name, v_found.broker into v_messages;
+        using unfold.handed_out, v_ids, v_found.name, v_found.broker into v_messages;
         return coalesce(v_messages, '{}');
     end if;
     v_messages := '{}';
     for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select r.type_id from unnest(unfold.taken) r)
+        where t.type_id in (select r.type_id from unnest(unfold.handed_out) r)
     loop
         v_ids := pgps_internal.visible_ids(v_type, v_owner,
-            array(select r.event_id from unnest(unfold.taken) r where r.type_id = v_type.type_id));
+            array(select r.event_id from unnest(unfold.handed_out) r where r.type_id = v_type.type_id));
         execute 'select pgps_internal.unfold_' || v_type.type_id || '($1, $2, $3, $4)'
-        using unfold.taken, v_ids, v_type.name, pgps_internal.broker() into v_part;
+        using unfold.handed_out, v_ids, v_type.name, pgps_internal.broker_name() into v_part;
         v_messages := v_messages || v_part;
     end loop;
     return v_messages;
@@ -289,7 +289,7 @@ comment on function pgps_internal.unfold(pgps_internal.received[], pgps_internal
 'Events with their payload, as far as the subscription''s owner may see them now; one statement for each event type
 among them';
 
-create or replace function pgps_internal.broker() returns text
+create or replace function pgps_internal.broker_name() returns text
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -298,7 +298,7 @@ begin
         current_database()::text);
 end
 $$;
-comment on function pgps_internal.broker() is 'Name of this broker';
+comment on function pgps_internal.broker_name() is 'Name of this broker';
 
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
@@ -348,7 +348,7 @@ begin
     loop
         v_taken := case v_subscription.handler when 'any'
             then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
-            else pgps_internal.take(v_subscription, v_max, v_acks, new.consumer) end;
+            else pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer) end;
         new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription)
             else '{}' end;
         if v_subscription.kind <> 'external' then

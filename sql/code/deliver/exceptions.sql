@@ -66,7 +66,7 @@ declare
     v_name text[] := parse_ident((callback_exists.subscription).callback);
 begin
     if (callback_exists.subscription).arguments is null then
-        return pgps_internal.callback_takes((callback_exists.subscription).callback,
+        return pgps_internal.callback_argument((callback_exists.subscription).callback,
             (select t.endpoint from pgps_internal.event_type t where t.type_id = callback_exists.type_id)) is not null;
     end if;
     -- With arguments PostgreSQL chooses among the functions of a name when it is called: one has to exist.

@@ -18,7 +18,7 @@ begin
     from pgps_internal.waiting(waiting_ids.last, pg_current_snapshot()) w
         where w.type_id = (waiting_ids.event_type).type_id;
     if v_xids is not null then
-        execute format('select c.ids from pgps_internal.cut_%s($1, $2) c', (waiting_ids.event_type).type_id)
+        execute format('select c.ids from pgps_internal.part_ids_%s($1, $2) c', (waiting_ids.event_type).type_id)
             using v_xids, v_ranges into v_ids;
     end if;
     return coalesce(v_ids, '{}');

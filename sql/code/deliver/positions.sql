@@ -241,7 +241,7 @@ comment on function pgps_internal.next_received(bigint, pgps_internal.position, 
 null when there is nothing';
 
 create or replace function pgps_internal.pass_over(
-    subscription pgps_internal.subscription, taken pgps_internal.received[]
+    subscription pgps_internal.subscription, handed_out pgps_internal.received[]
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -251,10 +251,10 @@ declare
     v_position pgps_internal.position := pgps_internal.position_of(v_id);
     v_last pgps_internal.received;
 begin
-    delete from pgps_internal.share s using unnest(pass_over.taken) t
+    delete from pgps_internal.share s using unnest(pass_over.handed_out) t
     where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
     if (pass_over.subscription).handler = 'all' then
-        select t.* into v_last from unnest(pass_over.taken) t
+        select t.* into v_last from unnest(pass_over.handed_out) t
         where not exists (select from pgps_internal.failure f where f.subscription_id = v_id
             and f.event_id = t.event_id)
         order by t.batch_id desc, t.event_id desc limit 1;
@@ -263,7 +263,7 @@ begin
                 v_position.acked_total);
         end if;
     end if;
-    perform pgps_internal.settle(v_id, array(select t.event_id from unnest(pass_over.taken) t));
+    perform pgps_internal.settle(v_id, array(select t.event_id from unnest(pass_over.handed_out) t));
 end
 $$;
 comment on function pgps_internal.pass_over(pgps_internal.subscription, pgps_internal.received[]) is

@@ -117,7 +117,7 @@ comment on function pgps_internal.is_behind(bigint) is
 'True when a subscription has deliveries of a later batch than it has acknowledged: a first test, at a quarter of the
 cost of have_news';
 
-create or replace function pgps_internal.take_runs(
+create or replace function pgps_internal.hand_out_runs(
     subscription_ids bigint[], event_type pgps_internal.event_type, max_events integer, consumer text,
     out runs pgps_internal.run[], out others integer[]
 ) language plpgsql
@@ -135,14 +135,14 @@ begin
     for v_group in
         select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event,
             p.outstanding,
-            p.consumer, s.handler = 'all' and not (take_runs.event_type).has_policy
+            p.consumer, s.handler = 'all' and not (hand_out_runs.event_type).has_policy
                 and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
                 -- pgps.receive evaluates the handler clause for registrations of clients.
                 and not exists (select from pgps_internal.registration r
                     where r.subscription_id = s.subscription_id) as is_plain,
             array_agg(s.subscription_id) as ids, array_agg(p.acked_total) as totals,
                 range_agg(int4range(u.place::integer, u.place::integer, '[]')) as places
-        from unnest(take_runs.subscription_ids) with ordinality u(subscription_id, place)
+        from unnest(hand_out_runs.subscription_ids) with ordinality u(subscription_id, place)
         join pgps_internal.subscription s using (subscription_id)
         join pgps_internal.member m using (subscription_id)
         cross join lateral pgps_internal.position_of(s.subscription_id) p
@@ -153,10 +153,10 @@ begin
         if v_group.is_plain then
             v_found := pgps_internal.next_runs(v_group.class_id, v_group.from_batch, v_group.skip, v_group.acked_batch,
                 v_group.acked_event,
-                take_runs.max_events);
+                hand_out_runs.max_events);
             continue when v_found is null;
-            execute 'select pgps_internal.statements_' || (take_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
-            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker()
+            execute 'select pgps_internal.statements_' || (hand_out_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
+            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker_name()
                 into v_told;
         end if;
         if not v_group.is_plain or v_told is null then
@@ -167,20 +167,20 @@ begin
         v_events := (select sum(r.hi - r.lo + 1) from unnest(v_found) r);
         if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event,
             v_group.outstanding)
-                or v_group.consumer is distinct from take_runs.consumer then
+                or v_group.consumer is distinct from hand_out_runs.consumer then
             insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
                 received_event, acked_total, outstanding,
                 consumer)
             select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events,
-                take_runs.consumer
+                hand_out_runs.consumer
             from unnest(v_group.ids, v_group.totals) u(id, total);
         end if;
         runs := runs || v_told;
     end loop;
 end
 $$;
-comment on function pgps_internal.take_runs(bigint[], pgps_internal.event_type, integer, text) is
-'Hands out the next events of subscriptions to one type as pgps_internal.take does, once for all that are at the same
+comment on function pgps_internal.hand_out_runs(bigint[], pgps_internal.event_type, integer, text) is
+'Hands out the next events of subscriptions to one type as pgps_internal.hand_out does, once for all that are at the same
 position of the same class. others: places in the call of those that are left to pgps.receive';
 
 create or replace function pgps_internal.enter_receive_rows() returns trigger
@@ -229,7 +229,7 @@ begin
     perform pgps_internal.hold_subscriptions(array(select s.subscription_id from unnest(v_subscriptions) s
         where s.handler = 'all'));
     select t.runs, t.others into new.runs, new.others
-    from pgps_internal.take_runs(array(select (v_subscriptions[n.place]).subscription_id
+    from pgps_internal.hand_out_runs(array(select (v_subscriptions[n.place]).subscription_id
         from generate_subscripts(v_subscriptions, 1) n(place) order by n.place),
         v_type, new.max_events, new.consumer) t;
     return new;

@@ -188,7 +188,7 @@ begin
             v_event := case when v_events = v_max then v_part else v_event end;
         end if;
         if exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
-            v_due := coalesce(pgps_internal.take_due(v_id, least(v_max, 1000)::integer), '{}');
+            v_due := coalesce(pgps_internal.hand_out_due(v_id, least(v_max, 1000)::integer), '{}');
         end if;
     end if;
     return jsonb_build_object('batch', v_batch, 'event', v_event, 'events', v_events,

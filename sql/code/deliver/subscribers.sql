@@ -18,17 +18,17 @@ comment on function pgps_internal.build_callback(bigint, integer) is
 'Generates the function that calls a subscription''s callback for an array of events, with the rights and settings of
 its owner';
 
-create or replace function pgps_internal.callback_takes(callback text, endpoint regclass) returns text
+create or replace function pgps_internal.callback_argument(callback text, endpoint regclass) returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case when to_regprocedure(format('%s(%s)', callback_takes.callback, callback_takes.endpoint)) is not null
+    select case when to_regprocedure(format('%s(%s)', callback_argument.callback, callback_argument.endpoint)) is not null
         then 'event'
-        when to_regprocedure(format('%s(%s[])', callback_takes.callback, callback_takes.endpoint)) is not null
+        when to_regprocedure(format('%s(%s[])', callback_argument.callback, callback_argument.endpoint)) is not null
             then 'batch'
-        when to_regprocedure(format('%s(record)', callback_takes.callback)) is not null then 'record' end
+        when to_regprocedure(format('%s(record)', callback_argument.callback)) is not null then 'record' end
 $$;
-comment on function pgps_internal.callback_takes(text, regclass) is
+comment on function pgps_internal.callback_argument(text, regclass) is
 'What a callback that is given without arguments takes: an event, a batch of events, a record; null when there is no
 such function';
 
@@ -67,7 +67,7 @@ comment on function pgps_internal.call_back(pgps_internal.subscription, integer,
 follows in its subtransaction, so what is deferred runs now';
 
 create or replace function pgps_internal.try_events(
-    subscription pgps_internal.subscription, taken pgps_internal.received[], washed boolean
+    subscription pgps_internal.subscription, handed_out pgps_internal.received[], washed boolean
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -87,7 +87,7 @@ begin
                 row_number() over (order by min(r.place)) as place,
                 count(*) over () as runs
             from (select r.*, r.place - row_number() over (partition by r.type_id order by r.place) as run
-                from unnest(try_events.taken) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
+                from unnest(try_events.handed_out) with ordinality r(batch_id, event_id, type_id, attempt, place)) r
             group by r.type_id, r.run order by min(r.place)
         loop
             perform pgps_internal.call_back(try_events.subscription, v_run.type_id, v_run.ids, v_before,
@@ -100,19 +100,19 @@ begin
             raise;
         end if;
     end;
-    if cardinality(try_events.taken) = 1 then
-        perform pgps_internal.note_failures(try_events.subscription, try_events.taken, 'callback', v_state, v_error,
+    if cardinality(try_events.handed_out) = 1 then
+        perform pgps_internal.note_failures(try_events.subscription, try_events.handed_out, 'callback', v_state, v_error,
             null);
         return;
     end if;
-    perform pgps_internal.try_each(try_events.subscription, try_events.taken, v_before);
+    perform pgps_internal.try_each(try_events.subscription, try_events.handed_out, v_before);
 end
 $$;
 comment on function pgps_internal.try_events(pgps_internal.subscription, pgps_internal.received[], boolean) is
 'Runs a callback over events: all at once, and when that raises one by one; failures are noted, the others stand';
 
 create or replace function pgps_internal.try_each(
-    subscription pgps_internal.subscription, taken pgps_internal.received[], before pgps_internal.session_state
+    subscription pgps_internal.subscription, handed_out pgps_internal.received[], before pgps_internal.session_state
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -124,7 +124,7 @@ declare
     v_error text;
     v_context text;
 begin
-    foreach v_one in array try_each.taken loop
+    foreach v_one in array try_each.handed_out loop
         begin
             perform pgps_internal.call_back(try_each.subscription, v_one.type_id, array[v_one.event_id],
                 try_each.before, true);

@@ -134,24 +134,24 @@ comment on function pgps_internal.rebaseline(pgps_internal.batch) is
 'The first batch of a new epoch, with all waiting control rows in pg_temp.pgps_rebaseline; nothing lost, nothing
 repeated';
 
-create or replace function pgps_internal.begin_epoch(last pgps_internal.batch) returns pgps_internal.cut
+create or replace function pgps_internal.begin_epoch(last pgps_internal.batch) returns pgps_internal.batch_window
 language plpgsql
 as $$
 declare
-    v_cut pgps_internal.cut;
+    v_window pgps_internal.batch_window;
 begin
     -- Creates the temporary table that the next statement reads.
-    v_cut.batch := pgps_internal.rebaseline(begin_epoch.last);
-    v_cut.parts := array(select (r.type_id, array_agg(distinct r.xid),
+    v_window.batch := pgps_internal.rebaseline(begin_epoch.last);
+    v_window.parts := array(select (r.type_id, array_agg(distinct r.xid),
         range_agg(int8range(r.lo, r.hi, '[]')))::pgps_internal.part
         from pg_temp.pgps_rebaseline r group by r.type_id);
-    return v_cut;
+    return v_window;
 end
 $$;
 comment on function pgps_internal.begin_epoch(pgps_internal.batch) is
 'The first batch of a new epoch and what it consists of; see rebaseline';
 
-create or replace function pgps_internal.cut_window(max_events integer) returns pgps_internal.cut
+create or replace function pgps_internal.cut_window(max_events integer) returns pgps_internal.batch_window
 language plpgsql
 as $$
 declare
@@ -171,7 +171,7 @@ as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
     -- The body of cut_window: calling it would copy all arrays once more.
-    v_window pgps_internal.cut := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
+    v_window pgps_internal.batch_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
         then pgps_internal.next_window(v_last, cut_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
     v_part pgps_internal.part;
     v_events bigint := 0;
@@ -228,7 +228,7 @@ comment on function pgps_internal.last_batch_before(timestamptz) is
 'The newest batch that is older than a time; 0 when none is';
 
 create or replace function pgps_internal.next_window(last pgps_internal.batch, max_events integer)
-returns pgps_internal.cut
+returns pgps_internal.batch_window
 language plpgsql
 as $$
 declare
@@ -273,7 +273,7 @@ begin
         else (next_window.last).previous end,
         v_current, v_upto, coalesce((next_window.last).base_hi, 0), greatest((next_window.last).max_hi, v_max),
         coalesce((next_window.last).incarnation, pgps_internal.incarnation()), pg_postmaster_start_time(),
-        pgps_internal.clock())::pgps_internal.batch, v_parts)::pgps_internal.cut;
+        pgps_internal.clock())::pgps_internal.batch, v_parts)::pgps_internal.batch_window;
 end
 $$;
 comment on function pgps_internal.next_window(pgps_internal.batch, integer) is
@@ -316,7 +316,7 @@ as $$
 declare
     v_known record;
     v_type pgps_internal.event_type;
-    v_cut pgps_internal.taken;
+    v_found pgps_internal.part_ids;
     v_all bigint;
     v_woken bigint;
 begin
@@ -338,36 +338,36 @@ begin
         return 0;
     end if;
     v_type := v_known.event_type;
-    execute 'select * from pgps_internal.cut_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids,
-        (dispatch_part.part).ranges into v_cut;
-    v_all := v_cut.events;
-    if v_cut.numbered then
-        select r.ids, r.events into v_cut.ids, v_cut.events
-            from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type.type_id, v_cut.ids,
+    execute 'select * from pgps_internal.part_ids_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids,
+        (dispatch_part.part).ranges into v_found;
+    v_all := v_found.events;
+    if v_found.numbered then
+        select r.ids, r.events into v_found.ids, v_found.events
+            from pgps_internal.drop_repeats(dispatch_part.batch_id, v_type.type_id, v_found.ids,
             (dispatch_part.part).xids) r;
     end if;
     if v_all = 0 then
         return 0;
     end if;
     -- An assignment instead of PERFORM: it is evaluated as a simple expression, without executor start-up.
-    v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_cut.ids, v_cut.events,
-        v_all - v_cut.events);
-    if v_cut.events > 0 then
-        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_cut.ids, v_cut.events, v_known.has_unfiltered,
+    v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_found.ids, v_found.events,
+        v_all - v_found.events);
+    if v_found.events > 0 then
+        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_found.ids, v_found.events, v_known.has_unfiltered,
             v_known.signatures);
         if v_known.features <> '{}' then
-            perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_cut.ids,
+            perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_found.ids,
                 v_known.features);
         end if;
     end if;
-    return v_cut.events;
+    return v_found.events;
 end
 $$;
 comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is
 'Takes the events of one type into a batch: cut, drop repeats, match';
 
 create or replace function pgps_internal.drop_repeats(
-    batch_id bigint, type_id integer, cut_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
+    batch_id bigint, type_id integer, part_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
 ) returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -407,9 +407,9 @@ begin
         select coalesce(range_agg(int8range(n.event_id, n.event_id, '[]')), '{}')
         from numbered n left join known k using (publisher, producer)
         where n.place > 1 or n.number <@ k.taken$sql$, v_log, pgps_internal.statement_of('c.publisher', '$2'))
-    using drop_repeats.cut_ids, drop_repeats.type_id, drop_repeats.batch_id,
+    using drop_repeats.part_ids, drop_repeats.type_id, drop_repeats.batch_id,
         case when cardinality(v_publishers) = 1 then v_publishers[1] end into v_repeats;
-    drop_repeats.ids := drop_repeats.cut_ids - v_repeats;
+    drop_repeats.ids := drop_repeats.part_ids - v_repeats;
     drop_repeats.events := (select coalesce(sum(upper(r) - lower(r)), 0) from unnest(drop_repeats.ids) r);
 end
 $$;

@@ -112,7 +112,7 @@ begin
         v_type := coalesce(v_type,
             (select (s.value ->> 'type_id')::integer from jsonb_array_elements(tally_item.slices) s
                 where s.value -> 'lseq' = tally_item.item -> 'lseq' limit 1),
-            (select f.type_id from pgps_internal.told t join pgps_internal.filter f using (key)
+            (select f.type_id from pgps_internal.told t join pgps_internal.link_filter f using (key)
                 where t.neighbour_id = (tally_item.neighbour).neighbour_id and t.kind = 'sub'
                     order by f.type_id limit 1));
         perform pgps_internal.note_difference('hop', 'count', (tally_item.neighbour).name, tally_item.origin_id, v_type,
@@ -206,7 +206,7 @@ begin
             select c.* into v_found from pgps_internal.contents(v_own.event_type, v_own.ids) c
                 where v_own.shape is not null;
             if v_found.events < v_own.sampled and not pgps_internal.is_truncated(v_own.type_id, v_own.ids) then
-                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker(), v_origin, v_own.type_id,
+                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker_name(), v_origin, v_own.type_id,
                     v_last.batch_id,
                     count_own.packed, v_own.sampled, v_found.events);
             end if;
@@ -257,7 +257,7 @@ begin
         select distinct t.type_id, t.name, case
             when has_table_privilege((points_for.neighbour).role::oid, t.endpoint, 'select') and not t.has_policy
             then (select c.xmin::text from pg_class c where c.oid = t.endpoint) end as rights
-        from pgps_internal.wanted w join pgps_internal.filter f using (key)
+        from pgps_internal.wanted w join pgps_internal.link_filter f using (key)
             join pgps_internal.event_type t on t.type_id = f.type_id
         where w.neighbour_id = (points_for.neighbour).neighbour_id and w.gone_batch is null and f.filter is null
             and pgps_internal.audits(t)

@@ -40,7 +40,7 @@ as $$
     row as (
         select 'hop' as kind, n.name as neighbour, h.origin_id, h.type_id, (
                 select string_agg(coalesce(l.filter, 'all'), '; ' order by l.filter)
-                from pgps_internal.told k join pgps_internal.filter l using (key)
+                from pgps_internal.told k join pgps_internal.link_filter l using (key)
                 where k.neighbour_id = h.neighbour_id and k.kind = 'sub' and l.type_id = h.type_id) as filter,
             null::bigint as there, h.events as here, true as is_compared
         from hop h join pgps_internal.neighbour n using (neighbour_id)
@@ -78,7 +78,7 @@ begin
                 when r.finding is null then null
                 when r.kind = 'here'
                     then format('Events that "%s" has taken are gone from its log: see pgps.audit_findings, and what '
-                    'was done there.', pgps_internal.broker())
+                    'was done there.', pgps_internal.broker_name())
                 when r.kind = 'hop'
                     then format('Fewer or more came than "%s" says: see pgps.audit_findings here and pgps.audit() '
                     'there. To ask again: select pgps.resync_link(%L)',

@@ -65,7 +65,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- One event type, all in binary, and no item that take_item could refuse. The locks of the origins are held, so the
+    -- One event type, all in binary, and no item that admit_item could refuse. The locks of the origins are held, so the
     -- answer stays true.
     if jsonb_array_length(is_plain.batch -> 'types') <> 1
         or is_plain.batch @? '$.types[0].attributes[*] ? (@.as_text == true)'
@@ -100,7 +100,7 @@ begin
 end
 $$;
 comment on function pgps_internal.is_flowing(pgps_internal.neighbour, jsonb) is
-'True when a batch has only items (data, silence) and totals of the audit, and none that take_item could refuse';
+'True when a batch has only items (data, silence) and totals of the audit, and none that admit_item could refuse';
 
 create or replace function pgps_internal.open_segment(neighbour pgps_internal.neighbour, wire jsonb) returns text
 language plpgsql

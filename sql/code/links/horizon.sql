@@ -101,7 +101,7 @@ as $$
 begin
     insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
     select distinct (end_rewind.origin).origin_id, f.key, (end_rewind.origin).rewind_start, false
-    from pgps_internal.attached c, unnest(c.keep) k join pgps_internal.filter f on f.key = k
+    from pgps_internal.attached c, unnest(c.keep) k join pgps_internal.link_filter f on f.key = k
     where c.origin_id = (end_rewind.origin).origin_id and not c.is_live
         and c.horizon >= (end_rewind.origin).rewind_start
         and f.key = any ((end_rewind.origin).rewind_keep)
@@ -278,14 +278,14 @@ comment on function pgps_internal.catch_up(pgps_internal.neighbour, pgps_interna
 'Answers an attachment: sends a gap if history was trimmed, then the log behind the child''s horizon; from then on the
 child gets what is dispatched';
 
-create or replace function pgps_internal.take_rewound(
+create or replace function pgps_internal.admit_rewound(
     neighbour pgps_internal.neighbour, origin pgps_internal.origin, item jsonb, slices jsonb, mark text
 ) returns int8multirange
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_upto bigint := (take_rewound.item ->> 'upto')::bigint;
+    v_upto bigint := (admit_rewound.item ->> 'upto')::bigint;
     v_wire jsonb;
     v_type pgps_internal.event_type;
     v_known int8multirange;
@@ -296,11 +296,11 @@ declare
     v_tallies pgps_internal.tally[] := '{}';
 begin
     select coalesce(range_agg(r), '{}') into v_ids
-    from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-        where s.value -> 'lseq' = take_rewound.item -> 'lseq';
+    from jsonb_array_elements(admit_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+        where s.value -> 'lseq' = admit_rewound.item -> 'lseq';
     for v_type in select t.* from pgps_internal.event_type t
-        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(take_rewound.slices) s
-            where s.value -> 'lseq' = take_rewound.item -> 'lseq')
+        where t.type_id in (select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_rewound.slices) s
+            where s.value -> 'lseq' = admit_rewound.item -> 'lseq')
     loop
         -- Which events are here already, by origin and event id; and which were counted already, which may be more.
         execute format('select coalesce(range_agg(int8range(s.pgps_id, s.pgps_id, ''[]'')) filter (where '
@@ -316,17 +316,17 @@ begin
                 where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
                     and l.pgps_origin_event = s.pgps_event) k
             where s.pgps_id <@ $1 and k.is_held is not null', v_type.type_id, v_type.log)
-        using v_ids, (take_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known, v_counted;
+        using v_ids, (admit_rewound.origin).origin_id, v_upto, v_first, v_type.type_id into v_known, v_counted;
         v_had := v_had + v_known;
         v_tallies := v_tallies || array(select (v_type.type_id, sum(upper(r) - lower(r)))::pgps_internal.tally
-            from jsonb_array_elements(take_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
-            where s.value -> 'lseq' = take_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id
+            from jsonb_array_elements(admit_rewound.slices) s, unnest((s.value ->> 'ids')::int8multirange - v_counted) r
+            where s.value -> 'lseq' = admit_rewound.item -> 'lseq' and (s.value ->> 'type_id')::integer = v_type.type_id
                 having count(*) > 0);
-        if exists (select from pgps_internal.arrival a where a.origin_id = (take_rewound.origin).origin_id
+        if exists (select from pgps_internal.arrival a where a.origin_id = (admit_rewound.origin).origin_id
             and a.upto = v_upto
                 and pgps_internal.is_truncated(v_type.type_id, a.ids)) then
             -- Events that were counted and truncated since cannot be told from new ones.
-            perform pgps_internal.excuse((take_rewound.origin).origin_id, v_upto, v_type.type_id);
+            perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, v_type.type_id);
         end if;
         -- Fetched for children only: local subscriptions have had what was for them, and skip these.
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
@@ -339,17 +339,17 @@ begin
     if not isempty(v_ids - v_had) then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events, lo,
             hi, ids, tallies, hops)
-        values ((take_rewound.neighbour).neighbour_id, (take_rewound.item ->> 'lseq')::bigint, take_rewound.mark,
-            (take_rewound.origin).origin_id,
-            (take_rewound.origin).attachment, v_upto, pgps_internal.horizon((take_rewound.origin).origin_id),
+        values ((admit_rewound.neighbour).neighbour_id, (admit_rewound.item ->> 'lseq')::bigint, admit_rewound.mark,
+            (admit_rewound.origin).origin_id,
+            (admit_rewound.origin).attachment, v_upto, pgps_internal.horizon((admit_rewound.origin).origin_id),
                 pgps_internal.count_ids(v_ids - v_had),
             lower(v_ids - v_had), upper(v_ids - v_had) - 1, v_ids - v_had, v_tallies,
-            nullif(take_rewound.item -> 'hops', 'null'));
+            nullif(admit_rewound.item -> 'hops', 'null'));
     end if;
     return v_had;
 end
 $$;
-comment on function pgps_internal.take_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
+comment on function pgps_internal.admit_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
 'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. Returns the ids of what was here
 already';
 

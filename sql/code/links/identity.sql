@@ -24,7 +24,7 @@ begin
         on conflict do nothing;
         select b.* into v_me from pgps_internal.broker b;
         insert into pgps_internal.origin (broker_id, epoch, name, is_self)
-            values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true)
+            values (v_me.broker_id, v_me.epoch, pgps_internal.broker_name(), true)
         on conflict do nothing;
     end if;
     if v_me.incarnation <> pgps_internal.link_incarnation() then
@@ -104,7 +104,7 @@ begin
     perform pgps_internal.require_link_role(caller, 'link brokers');
     v_me := pgps_internal.me();
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'state', v_me.state, 'name',
-        pgps_internal.broker(), 'protocol', 1, 'audits', true,
+        pgps_internal.broker_name(), 'protocol', 1, 'audits', true,
         'version', pgps.version(), 'collation',
             (select concat_ws('/', d.datcollate, d.datctype, d.datlocprovider, d.daticulocale)
             from pg_database d where d.datname = current_database()));
@@ -169,7 +169,7 @@ begin
     set broker_id = v_me.broker_id, epoch = v_me.epoch, incarnation = pgps_internal.link_incarnation(),
         state = 'active';
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
-    values (v_me.broker_id, v_me.epoch, pgps_internal.broker(), true, v_last);
+    values (v_me.broker_id, v_me.epoch, pgps_internal.broker_name(), true, v_last);
     delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
     update pgps_internal.link l set state = 'defined', last_error = null, hint = null,

@@ -112,7 +112,7 @@ begin
     -- As pgps.resync_link does: filters are told again, and origins attached again with the horizon, so that what the
     -- new type has had until now is sent, too.
     update pgps_internal.told t set value = t.value || '{"is_stale": true}'
-    from pgps_internal.filter f
+    from pgps_internal.link_filter f
     where t.neighbour_id = v_id and t.kind = 'sub' and f.key = t.key and f.type_id = tell_again.type_id;
     if found then
         update pgps_internal.activation a set is_confirmed = false
@@ -214,7 +214,7 @@ as $$
 declare
     v_type pgps_internal.event_type;
     v_key text;
-    v_filter pgps_internal.filter;
+    v_filter pgps_internal.link_filter;
     v_class bigint;
     v_text text := hear_sub.body ->> 'filter';
     v_told bigint := coalesce((hear_sub.body ->> 'told')::bigint, 0);
@@ -231,7 +231,7 @@ begin
     end if;
     v_key := pgps_internal.intern_filter(v_type, v_text, pgps_internal.clean_types(hear_sub.body -> 'constant_types'),
         hear_sub.body -> 'environment');
-    select f.* into v_filter from pgps_internal.filter f where f.key = v_key;
+    select f.* into v_filter from pgps_internal.link_filter f where f.key = v_key;
     perform pgps_internal.hold_owner((hear_sub.neighbour).role::oid);
     -- Waits for the dispatcher: a batch that it is cutting now would not be matched with this filter, and it would be
     -- unknown from which batch on the filter holds.
@@ -346,7 +346,7 @@ begin
     insert into pgps_internal.activation as a (origin_id, key, since, is_confirmed)
     select o.origin_id, f.key, greatest((hear_active.body ->> 'since')::bigint, pgps_internal.horizon(o.origin_id)),
         true
-    from pgps_internal.origin o, pgps_internal.filter f
+    from pgps_internal.origin o, pgps_internal.link_filter f
     where o.broker_id = (hear_active.body ->> 'broker')::uuid and o.epoch = (hear_active.body ->> 'epoch')::integer
         and o.parent = (hear_active.neighbour).neighbour_id
             and o.attachment = (hear_active.body ->> 'attachment')::integer

@@ -95,7 +95,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (check_peer.me).state <> 'active' then
-        raise exception 'broker "%" was restored or cloned', pgps_internal.broker() using errcode = '55000',
+        raise exception 'broker "%" was restored or cloned', pgps_internal.broker_name() using errcode = '55000',
             hint = 'On it: select pgps.resume_links(''restored'') if the original is gone, '
                 'pgps.resume_links(''clone'') if it lives on.';
     elsif check_peer.peer ->> 'state' <> 'active' then

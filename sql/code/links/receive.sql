@@ -152,7 +152,7 @@ declare
 begin
     perform pgps_internal.require_next(v_neighbour, args, pgps_internal.last_received(v_neighbour.neighbour_id));
     perform pgps_internal.put_in_order(args -> 'types');
-    return pgps_internal.take_batch(v_neighbour, args, pgps_internal.slices(args -> 'types', v_base), v_base is null);
+    return pgps_internal.admit_batch(v_neighbour, args, pgps_internal.slices(args -> 'types', v_base), v_base is null);
 end
 $$;
 comment on function pgps_internal.do_link_apply(name, jsonb) is 'See pgps.link_apply';
@@ -224,7 +224,7 @@ $$;
 comment on function pgps_internal.slices(jsonb, bigint) is
 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
 
-create or replace function pgps_internal.take_item(
+create or replace function pgps_internal.admit_item(
     neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
 ) returns int8multirange
 language plpgsql
@@ -234,7 +234,7 @@ declare
     v_origin pgps_internal.origin;
     v_horizon bigint;
     v_place bigint;
-    v_upto bigint := (take_item.item ->> 'upto')::bigint;
+    v_upto bigint := (admit_item.item ->> 'upto')::bigint;
     v_ids int8multirange := '{}';
     v_had int8multirange := '{}';
     v_came bigint;
@@ -242,15 +242,15 @@ declare
     v_tallies pgps_internal.tally[];
 begin
     select o.* into v_origin from pgps_internal.origin o
-    where o.broker_id = (take_item.item ->> 'broker')::uuid and o.epoch = (take_item.item ->> 'epoch')::integer;
+    where o.broker_id = (admit_item.item ->> 'broker')::uuid and o.epoch = (admit_item.item ->> 'epoch')::integer;
     v_horizon := pgps_internal.horizon(v_origin.origin_id);
     v_place := coalesce(v_origin.rewind_from, v_horizon);
-    if v_origin.parent is distinct from (take_item.neighbour).neighbour_id
-        or v_origin.attachment <> (take_item.item ->> 'attachment')::integer then
+    if v_origin.parent is distinct from (admit_item.neighbour).neighbour_id
+        or v_origin.attachment <> (admit_item.item ->> 'attachment')::integer then
         return '{}';
-    elsif (take_item.item ->> 'previous')::bigint > v_place then
+    elsif (admit_item.item ->> 'previous')::bigint > v_place then
         -- A gap: attach again from the horizon. A change of an origin's row needs the turn of routes, here and below;
-        -- see pgps_internal.take_batch.
+        -- see pgps_internal.admit_batch.
         perform pgps_internal.hold_routes();
         update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
         perform pg_notify('pgps_link', '');
@@ -268,26 +268,26 @@ begin
             case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer)
                 then min((s.value ->> 'type_id')::integer) end
         into v_ids, v_came, v_type
-        from jsonb_array_elements(take_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-            where s.value -> 'lseq' = take_item.item -> 'lseq';
-        v_tallies := pgps_internal.tally_item(take_item.neighbour, v_origin.origin_id, take_item.item, take_item.slices,
+        from jsonb_array_elements(admit_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+            where s.value -> 'lseq' = admit_item.item -> 'lseq';
+        v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item, admit_item.slices,
             v_type, v_came);
         if v_upto <= v_horizon then
-            v_had := pgps_internal.take_rewound(take_item.neighbour, v_origin, take_item.item, take_item.slices,
-                take_item.mark);
+            v_had := pgps_internal.admit_rewound(admit_item.neighbour, v_origin, admit_item.item, admit_item.slices,
+                admit_item.mark);
         else
             insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events,
                 lo, hi, ids, tallies, hops)
-            values ((take_item.neighbour).neighbour_id, (take_item.item ->> 'lseq')::bigint, take_item.mark,
+            values ((admit_item.neighbour).neighbour_id, (admit_item.item ->> 'lseq')::bigint, admit_item.mark,
                 v_origin.origin_id, v_origin.attachment,
-                v_upto, v_upto, coalesce((take_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
+                v_upto, v_upto, coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
                 nullif(v_ids, '{}'),
-                nullif(v_tallies, '{}'), nullif(take_item.item -> 'hops', 'null'));
+                nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
             if not isempty(v_ids) and not (v_origin.is_settled
                     and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
                     array(select (s.value ->> 'type_id')::integer
-                    from jsonb_array_elements(take_item.slices) s where s.value -> 'lseq' = take_item.item -> 'lseq'));
+                    from jsonb_array_elements(admit_item.slices) s where s.value -> 'lseq' = admit_item.item -> 'lseq'));
             end if;
         end if;
     end if;
@@ -302,7 +302,7 @@ begin
     return v_ids - v_had;
 end
 $$;
-comment on function pgps_internal.take_item(pgps_internal.neighbour, jsonb, jsonb, text) is
+comment on function pgps_internal.admit_item(pgps_internal.neighbour, jsonb, jsonb, text) is
 'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
 
 create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
@@ -311,7 +311,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- Rows are locked in one order, here and in pgps_internal.take_rewound, because sessions that receive from
+    -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
     -- different origins lock the same rows.
     perform from pgps_internal.member m
     where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
@@ -328,7 +328,7 @@ comment on function pgps_internal.skip_early(integer, bigint, int8multirange, in
 'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
 
 create or replace function pgps_internal.publish_stages(
-    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -342,7 +342,7 @@ begin
         select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
         -- Checked here, too, because the staging table may be of an earlier batch.
         perform pgps_internal.require_publisher(publish_stages.neighbour, v_type);
-        select coalesce(range_agg(r), '{}') - publish_stages.taken into v_dropped
+        select coalesce(range_agg(r), '{}') - publish_stages.admitted into v_dropped
         from jsonb_array_elements(publish_stages.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
         where (s.value ->> 'type_id')::integer = v_type.type_id;
         perform pgps_internal.publish_stage(publish_stages.neighbour, v_type, v_wire, v_dropped, publish_stages.batch,
@@ -354,7 +354,7 @@ comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb,
 'Puts the taken items'' staged events into the logs';
 
 create or replace function pgps_internal.note_slices(
-    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, taken int8multirange, are_news boolean
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange, are_news boolean
 ) returns void
 language plpgsql
 as $$
@@ -367,7 +367,7 @@ declare
     v_origins integer[];
     v_is_heard boolean;
 begin
-    -- Without set clauses, because it runs under those of pgps_internal.take_batch.
+    -- Without set clauses, because it runs under those of pgps_internal.admit_batch.
     select array_agg((s.run ->> 'type_id')::integer), array_agg((s.run ->> 'lo')::bigint),
         array_agg((s.run ->> 'hi')::bigint),
         array_agg((s.run ->> 'volatile')::boolean), array_agg((s.run ->> 'published_at')::timestamptz),
@@ -375,7 +375,7 @@ begin
         bool_or(t.handler <> 'any' and has_table_privilege('pgps_worker'::name, t.log, 'trigger'))
     into v_types, v_los, v_his, v_volatile, v_published_at, v_origins, v_is_heard
     from (select s.value as run from jsonb_array_elements(note_slices.slices) s
-        where (s.value ->> 'ids')::int8multirange && note_slices.taken) s
+        where (s.value ->> 'ids')::int8multirange && note_slices.admitted) s
     join jsonb_array_elements(note_slices.batch -> 'items') i on i.value -> 'lseq' = s.run -> 'lseq'
     join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
         and o.epoch = (i.value ->> 'epoch')::integer
@@ -387,7 +387,7 @@ end
 $$;
 comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
 'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false
-for events fetched again for children. Called by pgps_internal.take_batch alone';
+for events fetched again for children. Called by pgps_internal.admit_batch alone';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,

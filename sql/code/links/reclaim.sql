@@ -43,7 +43,7 @@ begin
     -- break only from behind the truncated events: a child that asks for more is answered after a rewind, and not with
     -- what happens to be left.
     update pgps_internal.activation a set since = x.upto
-    from pgps_internal.filter f, (
+    from pgps_internal.link_filter f, (
         select w.origin_id, max(w.upto) as upto from pgps_internal.arrival w
         where w.hi >= note_trimmed.lo and w.lo <= note_trimmed.hi group by w.origin_id
     ) x
@@ -87,7 +87,7 @@ begin
     -- it.
     if exists (select from pgps_internal.attached a join pgps_internal.origin o using (origin_id) cross
         join lateral unnest(a.keep) k
-            join pgps_internal.filter f on f.key = k
+            join pgps_internal.link_filter f on f.key = k
             where not a.is_live and not o.is_self
                 and (kept_for_answers.type_id is null or f.type_id = kept_for_answers.type_id)) then
         v_sent := least(v_sent, coalesce(pgps_internal.newest_before(

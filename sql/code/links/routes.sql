@@ -65,7 +65,7 @@ begin
     -- 20).
     with carried as materialized (select c.* from pgps_internal.carried c),
     in_force as materialized (
-        select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.filter f using (key)
+        select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.link_filter f using (key)
         where exists (select from pgps_internal.pushed p where p.key = a.key)
             or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
     ),
@@ -121,7 +121,7 @@ begin
     union
     select w.neighbour_id, a.origin_id, w.key, l.type_id
     from pgps_internal.wanted w
-    join pgps_internal.filter l using (key)
+    join pgps_internal.link_filter l using (key)
     join pgps_internal.attached a using (neighbour_id)
     join pgps_internal.carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
@@ -174,7 +174,7 @@ comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
 through the neighbour; the types its role may receive';
 
-create or replace function pgps_internal.filters_for(
+create or replace function pgps_internal.link_filters_for(
     neighbour pgps_internal.neighbour
 ) returns table (key text, type_id integer)
 language plpgsql stable
@@ -187,13 +187,13 @@ begin
         select distinct i.key, i.type_id
         from pgps_internal.interest i
         join pgps_internal.origin o using (origin_id)
-        where o.parent = (filters_for.neighbour).neighbour_id
+        where o.parent = (link_filters_for.neighbour).neighbour_id
     )
     select d.key, d.type_id from desired d
     where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
 end
 $$;
-comment on function pgps_internal.filters_for(pgps_internal.neighbour) is
+comment on function pgps_internal.link_filters_for(pgps_internal.neighbour) is
 'The filters that a neighbour should have from here: wanted, and not implied by another one';
 
 create or replace function pgps_internal.activate() returns void

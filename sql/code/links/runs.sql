@@ -10,7 +10,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_runs jsonb;
-    v_taken text := format('taken as materialized (
+    v_sent text := format('sent as materialized (
         select o.lseq, l.event_id, l.xid, case when o.body is null then l.event_id else coalesce(l.pgps_origin_event, '
             'l.event_id) end as place
         from pgps_internal.shipment o, unnest(o.slices) s, unnest(s.ids) w(ids)
@@ -25,13 +25,13 @@ begin
     -- Common case: each item is of one statement, though others published meanwhile.
     execute format('with %s, one as (select g.lseq, (array_agg(g.xid))[1] as xid, count(*) as xids, sum(g.n)::bigint '
         'as n, min(g.lo) as lo, max(g.hi) as hi
-                from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from taken t '
+                from (select t.lseq, t.xid, count(*) as n, min(t.event_id) as lo, max(t.event_id) as hi from sent t '
                     'group by t.lseq, t.xid) g group by g.lseq)
         select case when bool_and(o.xids = 1 and c.n = 1) then jsonb_agg(jsonb_build_object(''lseq'', o.lseq, ''n'', '
             'o.n) || c.part order by o.lseq) end
         from one o cross join lateral (select count(*) as n, (array_agg(pgps_internal.part_of(c)))[1] as part from '
             'pgps_internal.control c
-            where c.xid = o.xid and c.type_id = $4 and c.hi >= o.lo and c.lo <= o.hi) c', v_taken)
+            where c.xid = o.xid and c.type_id = $4 and c.hi >= o.lo and c.lo <= o.hi) c', v_sent)
     using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
     if v_runs is not null then
         return v_runs;
@@ -39,7 +39,7 @@ begin
     execute format('with %s,
         stated as (
             select t.lseq, t.place, c.control, (c.control).hi as hi
-            from taken t cross join lateral (%s) c
+            from sent t cross join lateral (%s) c
         ),
         islands as (
             select s.*, row_number() over (order by s.lseq, s.place) - row_number() over (partition by s.lseq, s.hi '
@@ -48,7 +48,7 @@ begin
         grouped as (select i.lseq, min(i.place) as lo, count(*) as n, (array_agg(i.control))[1] as control from '
             'islands i group by i.lseq, i.hi, i.island)
         select jsonb_agg(jsonb_build_object(''lseq'', g.lseq, ''n'', g.n) || pgps_internal.part_of(g.control) order '
-            'by g.lseq, g.lo) from grouped g', v_taken,
+            'by g.lseq, g.lo) from grouped g', v_sent,
         pgps_internal.statement_of('c as control', '$4', 't.event_id', 't.xid'))
     using runs.neighbour_id, runs.after, runs.upto, runs.type_id into v_runs;
     return coalesce(v_runs, '[]');

@@ -164,34 +164,34 @@ $$;
 comment on function pgps_internal.be_silent(pgps_internal.neighbour, bigint) is
 'Tells a neighbour up to where nothing matched, so that its horizon moves on while nothing comes (rule 3)';
 
-create or replace function pgps_internal.confirm(
+create or replace function pgps_internal.acknowledge_sent(
     neighbour pgps_internal.neighbour, at pgps_internal.position, confirmed bigint, packed bigint
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_batch bigint := (confirm.at).acked_batch;
+    v_batch bigint := (acknowledge_sent.at).acked_batch;
     v_events bigint := 0;
     v_open bigint;
 begin
-    if confirm.confirmed <= (confirm.at).received_event and confirm.packed = (confirm.at).received_batch then
+    if acknowledge_sent.confirmed <= (acknowledge_sent.at).received_event and acknowledge_sent.packed = (acknowledge_sent.at).received_batch then
         return;
     end if;
     -- The neighbour needs nothing more up to the batch before the first item that is still under way.
-    select coalesce(sum(o.events) filter (where o.lseq > (confirm.at).received_event and o.lseq <= confirm.confirmed),
+    select coalesce(sum(o.events) filter (where o.lseq > (acknowledge_sent.at).received_event and o.lseq <= acknowledge_sent.confirmed),
         0),
-        min(o.batch_id) filter (where o.lseq > confirm.confirmed) - 1
+        min(o.batch_id) filter (where o.lseq > acknowledge_sent.confirmed) - 1
     into v_events, v_open
     from pgps_internal.shipment o
-    where o.neighbour_id = (confirm.neighbour).neighbour_id
-        and o.lseq > least((confirm.at).received_event, confirm.confirmed);
-    perform pgps_internal.move((confirm.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, confirm.packed)),
+    where o.neighbour_id = (acknowledge_sent.neighbour).neighbour_id
+        and o.lseq > least((acknowledge_sent.at).received_event, acknowledge_sent.confirmed);
+    perform pgps_internal.move((acknowledge_sent.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, acknowledge_sent.packed)),
         9223372036854775807,
-        confirm.packed, greatest(confirm.confirmed, (confirm.at).received_event), (confirm.at).acked_total + v_events);
+        acknowledge_sent.packed, greatest(acknowledge_sent.confirmed, (acknowledge_sent.at).received_event), (acknowledge_sent.at).acked_total + v_events);
 end
 $$;
-comment on function pgps_internal.confirm(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
+comment on function pgps_internal.acknowledge_sent(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
 'Moves the position of a neighbour: packed up to a batch, confirmed up to a number (kept as received_event); reclaim may
 have what is confirmed';
 
@@ -230,9 +230,9 @@ begin
         and (v_row.lseq is null or pgps_internal.mark(v_row) is distinct from check_position.mark) then
         raise exception 'broker "%" has received % from broker "%", which was never sent: broker "%" was restored',
             (check_position.neighbour).name,
-            check_position.after, pgps_internal.broker(), pgps_internal.broker() using errcode = '55000',
+            check_position.after, pgps_internal.broker_name(), pgps_internal.broker_name() using errcode = '55000',
             detail = (select pgps_internal.restored_one(b.broker_id, b.epoch) from pgps_internal.broker b),
-            hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker());
+            hint = format('On broker "%s": select pgps.resume_links(''restored'')', pgps_internal.broker_name());
     elsif (check_position.neighbour).refusal is not null then
         update pgps_internal.neighbour n set refusal = null, refusal_hint = null, former_batch = null
         where n.neighbour_id = (check_position.neighbour).neighbour_id;
@@ -278,7 +278,7 @@ begin
     if v_packed > v_at.received_batch then
         perform pgps_internal.pack(v_neighbour, v_at, v_packed, v_last);
     end if;
-    perform pgps_internal.confirm(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
+    perform pgps_internal.acknowledge_sent(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
     if (args ->> 'refresh')::boolean then
         if v_neighbour.is_draining then
             -- Before its filters are dropped: the neighbour may have attached to this path once more before it said
@@ -339,7 +339,7 @@ begin
     return v_item || jsonb_build_object('broker', v_origin.broker_id, 'epoch', v_origin.epoch, 'attachment',
         (item.shipment).attachment,
         'previous', (item.shipment).previous, 'upto', (item.shipment).upto, 'events', (item.shipment).events,
-        'hops', v_hops || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(), 'at',
+        'hops', v_hops || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker_name(), 'at',
             (select b.created_at from pgps_internal.batch b where b.batch_id = v_batch
                 and (b.batch_id / 4096) % 4 = (v_batch / 4096) % 4 limit 1))));
 end

@@ -39,7 +39,7 @@ begin
         where (should_know.neighbour).direction <> 'in'
     ),
     filters as materialized (
-        select f.* from pgps_internal.filters_for(should_know.neighbour) f
+        select f.* from pgps_internal.link_filters_for(should_know.neighbour) f
             where (should_know.neighbour).direction <> 'out'
     )
     select 'type', t.name, pgps_internal.definition_of(t) from pgps_internal.event_type t
@@ -219,7 +219,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select exists (
-        select from pgps_internal.filters_for(is_awaited.neighbour) f
+        select from pgps_internal.link_filters_for(is_awaited.neighbour) f
         join pgps_internal.interest i on i.key = f.key
         join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
         left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
@@ -235,14 +235,14 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_filter pgps_internal.filter;
+    v_filter pgps_internal.link_filter;
     v_origin pgps_internal.origin;
 begin
     case tell.kind
         when 'type' then
             return tell.value || jsonb_build_object('name', tell.key);
         when 'sub' then
-            select f.* into v_filter from pgps_internal.filter f where f.key = tell.key;
+            select f.* into v_filter from pgps_internal.link_filter f where f.key = tell.key;
             return tell.value || jsonb_build_object('key', tell.key, 'filter', v_filter.filter, 'constant_types',
                 v_filter.constant_types,
                 'environment', v_filter.environment, 'type',

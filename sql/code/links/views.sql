@@ -8,10 +8,10 @@ select coalesce(l.name, n.name) as name, n.name as neighbour, pg_get_userbyid(co
         false) as has_password,
     s.connected_since, o.sent, p.received_event as confirmed, a.received, d.differences,
     array(select concat_ws(': ', t.name, f.filter) from pgps_internal.told k
-        join pgps_internal.filter f using (key) join pgps_internal.event_type t using (type_id)
+        join pgps_internal.link_filter f using (key) join pgps_internal.event_type t using (type_id)
         where k.neighbour_id = n.neighbour_id and k.kind = 'sub' order by 1) as sent_filters,
     array(select concat_ws(': ', t.name, f.filter) from pgps_internal.wanted w
-        join pgps_internal.filter f using (key) join pgps_internal.event_type t using (type_id)
+        join pgps_internal.link_filter f using (key) join pgps_internal.event_type t using (type_id)
         where w.neighbour_id = n.neighbour_id and w.gone_batch is null order by 1) as received_filters
 from pgps_internal.link l
 full join pgps_internal.neighbour n using (link_id)
@@ -50,7 +50,7 @@ select o.name, o.broker_id, o.epoch, false, n.name, array(
         from unnest(f.path) with ordinality h(broker_id, place) order by h.place),
     f.cost, coalesce(o.parent = f.neighbour_id, false), f.types,
     array(select concat_ws(': ', t.name, x.filter) from pgps_internal.activation a
-        join pgps_internal.filter x using (key) join pgps_internal.event_type t using (type_id)
+        join pgps_internal.link_filter x using (key) join pgps_internal.event_type t using (type_id)
         where a.origin_id = f.origin_id and o.parent = f.neighbour_id order by 1)
 from pgps_internal.offer f
 join pgps_internal.origin o using (origin_id)

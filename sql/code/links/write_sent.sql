@@ -1,4 +1,4 @@
--- Generated: pgps_internal.sent_<type>, the rows of a small batch as text. Called by take.sql.
+-- Generated: pgps_internal.sent_<type>, the rows of a small batch as text. Called by small_batches.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb)
@@ -87,12 +87,12 @@ as $$
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),
         'wire_columns', (select coalesce(string_agg(format(', %I', c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),
-        'wire_taken', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
+        'wire_stored', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),
         'wire_settings', pgps_internal.text_settings(wire_names.endpoint))
     from (select pgps_internal.wire_columns(wire_names.endpoint) as columns) w
 $$;
 comment on function pgps_internal.wire_names(regclass) is
-'Names for the templates of sent_<type> and take_<type>: the attributes as they travel';
+'Names for the templates of sent_<type> and store_<type>: the attributes as they travel';
 
 revoke all on all functions in schema pgps_internal from public;

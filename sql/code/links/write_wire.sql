@@ -1,4 +1,4 @@
--- Generated: pgps_internal.wire_<type>, a row as it travels in a small batch. See take.sql.
+-- Generated: pgps_internal.wire_<type>, a row as it travels in a small batch. See small_batches.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_wire(event_type pgps_internal.event_type) returns pgps_internal.piece

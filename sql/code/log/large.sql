@@ -5,14 +5,14 @@
 -- Locks: those of dispatch, until the transaction ends.
 -- Writes: large_part.
 
-create or replace function pgps_internal.size_if_large(cut pgps_internal.cut, max_events integer) returns bigint
+create or replace function pgps_internal.size_if_large(batch_window pgps_internal.batch_window, max_events integer) returns bigint
 language plpgsql
 as $$
 declare
     v_part pgps_internal.part;
     v_events bigint := 0;
 begin
-    foreach v_part in array (size_if_large.cut).parts loop
+    foreach v_part in array (size_if_large.batch_window).parts loop
         -- The span of the ids is known at once, and there are at most so many: count only if it is too large.
         if upper(v_part.ranges) - lower(v_part.ranges) > size_if_large.max_events then
             v_events := v_events + pgps_internal.count_ids(v_part.ranges);
@@ -27,7 +27,7 @@ begin
     return v_events;
 end
 $$;
-comment on function pgps_internal.size_if_large(pgps_internal.cut, integer) is
+comment on function pgps_internal.size_if_large(pgps_internal.batch_window, integer) is
 'How many events a batch would have, if it is to be dispatched in parts; else 0';
 
 create or replace function pgps_internal.part_bounds(parts pgps_internal.part[]) returns bigint[]
@@ -53,18 +53,18 @@ $$;
 comment on function pgps_internal.part_bounds(pgps_internal.part[]) is
 'The event ids at which a large transaction is cut: its lowest first, the one after its highest last';
 
-create or replace function pgps_internal.open_parts(cut pgps_internal.cut) returns bigint
+create or replace function pgps_internal.open_parts(batch_window pgps_internal.batch_window) returns bigint
 language plpgsql
 as $$
 declare
-    v_bounds bigint[] := pgps_internal.part_bounds((open_parts.cut).parts);
-    v_batch bigint := pgps_internal.note_batch((open_parts.cut).batch);
+    v_bounds bigint[] := pgps_internal.part_bounds((open_parts.batch_window).parts);
+    v_batch bigint := pgps_internal.note_batch((open_parts.batch_window).batch);
     v_largest bigint;
 begin
     with split as (
         select p.type_id, k, range_agg(int8range(greatest(lower(r), v_bounds[k]),
             least(upper(r), v_bounds[k + 1]))) as ranges
-        from unnest((open_parts.cut).parts) p
+        from unnest((open_parts.batch_window).parts) p
         cross join lateral unnest(p.ranges) r
         cross join lateral generate_series(width_bucket(lower(r), v_bounds), width_bucket(upper(r) - 1, v_bounds)) k
         group by p.type_id, k
@@ -72,14 +72,14 @@ begin
     noted as (
         insert into pgps_internal.large_part (batch_id, type_id, xids, ranges)
         select v_batch + dense_rank() over (order by s.k) - 1, s.type_id, p.xids, s.ranges
-        from split s join unnest((open_parts.cut).parts) p using (type_id)
+        from split s join unnest((open_parts.batch_window).parts) p using (type_id)
         returning pgps_internal.count_ids(ranges) as events
     )
     select max(n.events) into v_largest from noted n;
     return v_largest;
 end
 $$;
-comment on function pgps_internal.open_parts(pgps_internal.cut) is
+comment on function pgps_internal.open_parts(pgps_internal.batch_window) is
 'Notes a batch, and the parts that it and the batches after it will be; returns how many events the largest part has';
 
 create or replace function pgps_internal.dispatch_large_part(batch_id bigint) returns bigint
@@ -125,7 +125,7 @@ as $$
 declare
     v_most integer := coalesce(dispatch_batch.max_events, pgps_internal.most_at_once());
     v_last pgps_internal.batch;
-    v_window pgps_internal.cut;
+    v_window pgps_internal.batch_window;
     v_part pgps_internal.part;
     v_events bigint := 0;
     v_large bigint;
@@ -178,7 +178,7 @@ set max_parallel_workers_per_gather = 0 set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_most integer := coalesce(dispatch_large.max_events, pgps_internal.most_at_once());
-    v_window pgps_internal.cut;
+    v_window pgps_internal.batch_window;
 begin
     if v_most <= 0 then
         raise exception 'invalid max_events %', v_most using errcode = '22023',

@@ -38,7 +38,7 @@ declare
     v_type pgps_internal.event_type := pieces_of.event_type;
     v_names jsonb := pgps_internal.names_of(pieces_of.event_type);
 begin
-    return next pgps_internal.write_cut(v_names);
+    return next pgps_internal.write_part_ids(v_names);
     return next pgps_internal.write_rows(v_names);
     return next pgps_internal.write_events(v_names);
     return next pgps_internal.write_unfold(v_names);
@@ -59,7 +59,7 @@ begin
     return next pgps_internal.write_sent_rows(v_type, v_names);
     return next pgps_internal.write_wire(v_type);
     return next pgps_internal.write_sent(v_type, v_names);
-    return next pgps_internal.write_take(v_type, v_names);
+    return next pgps_internal.write_store(v_type, v_names);
     return query select (pgps_internal.write_segment(v_type, slot)).* from generate_series(0, 3) slot;
 end
 $$;

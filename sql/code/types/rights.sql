@@ -3,7 +3,7 @@
 -- role it is a member of) lets through.
 -- Writes: event_type, policy.
 
-create or replace function pgps_internal.take_draft(
+create or replace function pgps_internal.adopt_draft(
     caller name, event_type pgps_internal.event_type, role oid, draft regclass
 ) returns name
 language plpgsql
@@ -14,12 +14,12 @@ declare
     v_fault text;
 begin
     -- Locked first, so that it cannot change after it was checked.
-    if take_draft.draft is not null then
-        execute format('lock table only %s in access exclusive mode', take_draft.draft);
+    if adopt_draft.draft is not null then
+        execute format('lock table only %s in access exclusive mode', adopt_draft.draft);
     end if;
     select p.polqual::text into v_tree
     from pg_class c join pg_policy p on p.polrelid = c.oid
-    where c.oid = take_draft.draft and c.relkind = 'r' and c.relowner = quote_ident(take_draft.caller)::regrole
+    where c.oid = adopt_draft.draft and c.relkind = 'r' and c.relowner = quote_ident(adopt_draft.caller)::regrole
         and not exists (select from pg_rewrite w where w.ev_class = c.oid)
         and not exists (select from pg_inherits i where c.oid in (i.inhrelid, i.inhparent))
         and not exists (select from pg_trigger g where g.tgrelid = c.oid and not g.tgisinternal)
@@ -30,24 +30,24 @@ begin
                 where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped)
             = (select array_agg((a.attname, a.atttypid, a.atttypmod, a.attcollation)::text order by a.attnum)
                 from pg_attribute a
-                where a.attrelid = (take_draft.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
+                where a.attrelid = (adopt_draft.event_type).endpoint and a.attnum > 0 and not a.attisdropped);
     if v_tree is null then
-        raise exception 'relation "%" is no draft of a policy of role "%"', coalesce(take_draft.draft::text, ''),
-            take_draft.caller
+        raise exception 'relation "%" is no draft of a policy of role "%"', coalesce(adopt_draft.draft::text, ''),
+            adopt_draft.caller
         using errcode = '55000', hint = 'Use pgps.create_policy.';
     end if;
-    v_fault := pgps_internal.policy_fault(take_draft.caller, take_draft.role, v_tree);
+    v_fault := pgps_internal.policy_fault(adopt_draft.caller, adopt_draft.role, v_tree);
     if v_fault is not null then
         raise exception 'the policy %: only a superuser may put that there', v_fault using errcode = '42501',
             hint = 'Use attributes, constants of built-in types, immutable and stable built-in functions and plain '
                 'tables that you may read.';
     end if;
-    execute format('alter table %s owner to %I', take_draft.draft, current_user);
-    execute format('alter table %s set schema pgps_load', take_draft.draft);
-    return (select c.relname from pg_class c where c.oid = take_draft.draft);
+    execute format('alter table %s owner to %I', adopt_draft.draft, current_user);
+    execute format('alter table %s set schema pgps_load', adopt_draft.draft);
+    return (select c.relname from pg_class c where c.oid = adopt_draft.draft);
 end
 $$;
-comment on function pgps_internal.take_draft(name, pgps_internal.event_type, oid, regclass) is
+comment on function pgps_internal.adopt_draft(name, pgps_internal.event_type, oid, regclass) is
 'Takes over the table that pgps.create_policy made with its policy, if that policy is allowed for the role; returns the
 table''s name in pgps_load. Errors: 55000 no such draft, 42501';
 
@@ -72,7 +72,7 @@ begin
         using errcode = '42710',
             hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
     end if;
-    v_draft := pgps_internal.take_draft(caller, v_type, v_role,
+    v_draft := pgps_internal.adopt_draft(caller, v_type, v_role,
         to_regclass(format('pgps_event.%I', coalesce(args ->> 'draft', ''))));
     insert into pgps_internal.policy (type_id, name, role, using_expression)
     values (v_type.type_id, v_name, v_role::regrole, args ->> 'using_expression');

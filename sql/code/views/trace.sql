@@ -44,7 +44,7 @@ begin
             order by t.type_id loop
         execute format($sql$
             select coalesce(i.hops, '[]')
-                || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker(), 'event_id', l.event_id,
+                || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker_name(), 'event_id', l.event_id,
                 'at', (select b.created_at from pgps_internal.batch_type y join pgps_internal.batch b using (batch_id)
                     where y.type_id = $3 and l.event_id <@ y.ids order by b.batch_id desc limit 1), 'published_at',
                         c.published_at))
@@ -55,7 +55,7 @@ begin
                 and i.hi >= l.event_id and l.event_id <@ i.ids
                 limit 1) i on true
             where coalesce(l.pgps_origin_event, l.event_id) = $2
-                and (o.origin_id is null and $1 = pgps_internal.broker() or $1 in (o.name, o.broker_id::text))$sql$,
+                and (o.origin_id is null and $1 = pgps_internal.broker_name() or $1 in (o.name, o.broker_id::text))$sql$,
             v_type.log, pgps_internal.statement_of('c.*', '$3')) using args ->> 'origin', v_event, v_type.type_id
                 into v_hops;
         if v_hops is not null then

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgps_worker import broker
+from pgps_worker.calls import wash
 from pgps_worker.clients import calls
 from pgps_worker.connection import Connection, connect, notified
 
@@ -53,7 +53,7 @@ class Duties:
     async def _wash(self, connection: Connection, done: int) -> None:
         """Take back what a constraint of a confirming event may have left in the session, and listen again."""
         self.vitals.events_confirmed += done
-        await broker.wash(connection)
+        await wash(connection)
         await self._listen(connection)
 
     async def _listen(self, connection: Connection) -> None:

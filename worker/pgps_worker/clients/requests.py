@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import errors
 
-from pgps_worker import broker
+from pgps_worker.calls import wash
 from pgps_worker.clients import calls
 from pgps_worker.connection import Connection, connect, in_one_line, notified
 from pgps_worker.watchdog import Watchdog
@@ -97,7 +97,7 @@ class Requests:
                 return
         log.debug("request %d of client %s: %s", claimed.request_id, claimed.client, outcome)
         self.vitals.requests_executed += outcome is not None
-        await broker.wash(connection)
+        await wash(connection)
 
     async def _failed(
         self, connection: Connection, claimed: calls.Claimed, error: TimeoutError | psycopg.Error, *, barked: bool

@@ -1,7 +1,7 @@
 -- Filters as they travel over links: the part of a subscription's filter that another broker can ask, and which filter
 -- implies which.
 -- Locks: catalogue rows.
--- Writes: cover, filter, pushed.
+-- Writes: cover, link_filter, pushed.
 
 create or replace function pgps_internal.travels(
     event_type pgps_internal.event_type, parsed jsonb, search_path text, collation_name text
@@ -42,7 +42,7 @@ declare
         'datestyle', coalesce(intern_filter.environment ->> 'datestyle', 'ISO, MDY'),
         'intervalstyle', coalesce(intern_filter.environment ->> 'intervalstyle', 'postgres'), 'search_path',
             'pg_catalog, pg_temp');
-    v_filter pgps_internal.filter;
+    v_filter pgps_internal.link_filter;
 begin
     if intern_filter.filter is not null then
         v_parsed := pgps.parse_filter(intern_filter.filter, (intern_filter.event_type).name,
@@ -66,8 +66,8 @@ begin
         array(select case when t.typcollation = 0 then k.value ->> 'operator' else '=' end
             from unnest(v_types) with ordinality c(name, n) join pg_type t on t.oid = to_regtype(c.name)
             left join jsonb_array_elements(v_parsed -> 'keys') k(value) on (k.value ->> 'parameter')::integer = c.n
-                order by c.n))::pgps_internal.filter;
-    insert into pgps_internal.filter select v_filter.* on conflict do nothing;
+                order by c.n))::pgps_internal.link_filter;
+    insert into pgps_internal.link_filter select v_filter.* on conflict do nothing;
     if found then
         perform pgps_internal.note_covers(v_filter);
     end if;
@@ -78,7 +78,7 @@ comment on function pgps_internal.intern_filter(pgps_internal.event_type, text, 
 'The key of a filter, equal for equal filters at all brokers; enters a new filter and what it implies. filter: null =
 every event.';
 
-create or replace function pgps_internal.note_covers(filter pgps_internal.filter) returns void
+create or replace function pgps_internal.note_covers(filter pgps_internal.link_filter) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -91,7 +91,7 @@ begin
     insert into pgps_internal.cover (key, by_key)
     select case when (note_covers.filter).filter is null then f.key else (note_covers.filter).key end,
         case when (note_covers.filter).filter is null then (note_covers.filter).key else f.key end
-    from pgps_internal.filter f
+    from pgps_internal.link_filter f
     where f.type_id = (note_covers.filter).type_id and f.key <> (note_covers.filter).key
         and (f.filter is null) <> ((note_covers.filter).filter is null);
     if cardinality((note_covers.filter).constants) > 0 then
@@ -108,8 +108,8 @@ begin
             'and f.environment = ($1).environment
             and g.environment = f.environment and f.constant_types = ($1).constant_types and g.constant_types = '
                 'f.constant_types and f.key <> g.key';
-        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key from pgps_internal.filter '
-            'f, pgps_internal.filter g
+        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key from pgps_internal.link_filter '
+            'f, pgps_internal.link_filter g
             where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower)
                 using note_covers.filter;
         -- Of two that cover each other (1 and 1.0) only one direction is kept.
@@ -118,7 +118,7 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.note_covers(pgps_internal.filter) is
+comment on function pgps_internal.note_covers(pgps_internal.link_filter) is
 'Notes which filters a new one implies, and which imply it: within a shape by their constants; all imply the filter for
 every event';
 

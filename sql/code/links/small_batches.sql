@@ -93,48 +93,48 @@ comment on function pgps_internal.small_parts(pgps_internal.shipment[]) is
 'As pgps_internal.parts, with the events themselves; null when they cannot travel as text: of several types, rewound, of
 a type without exact text, or too long';
 
-create or replace function pgps_internal.take_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb)
+create or replace function pgps_internal.store_rows(neighbour pgps_internal.neighbour, wire jsonb, items jsonb)
 returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
-    v_known jsonb := take_rows.wire -> 'attributes';
-    v_count bigint := pgps_internal.count_runs(take_rows.wire -> 'runs');
+    v_known jsonb := store_rows.wire -> 'attributes';
+    v_count bigint := pgps_internal.count_runs(store_rows.wire -> 'runs');
     v_ids bigint[];
 begin
-    if not pgps_internal.is_flowing(take_rows.neighbour, take_rows.items) then
-        raise exception 'what came from broker "%" cannot go straight into the log', (take_rows.neighbour).name
+    if not pgps_internal.is_flowing(store_rows.neighbour, store_rows.items) then
+        raise exception 'what came from broker "%" cannot go straight into the log', (store_rows.neighbour).name
             using errcode = '40001', hint = 'Again with staged.';
     end if;
     if v_known @? '$[*] ? (@.as_text == true)' then
-        v_type := pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
+        v_type := pgps_internal.received_type(store_rows.neighbour, store_rows.wire);
         v_known := null;
     else
-        select t.* into v_type from pgps_internal.event_type t where t.name = take_rows.wire ->> 'name';
-        perform pgps_internal.require_publisher(take_rows.neighbour, v_type) where v_type.type_id is not null;
+        select t.* into v_type from pgps_internal.event_type t where t.name = store_rows.wire ->> 'name';
+        perform pgps_internal.require_publisher(store_rows.neighbour, v_type) where v_type.type_id is not null;
     end if;
     if v_type.type_id is not null then
-        execute format('select pgps_internal.take_%s($1, $2)', v_type.type_id) using take_rows.wire -> 'rows', v_known
+        execute format('select pgps_internal.store_%s($1, $2)', v_type.type_id) using store_rows.wire -> 'rows', v_known
             into v_ids;
     end if;
     if v_ids is null then
         -- Raises with the difference if the types differ. Otherwise only their descriptions do.
-        perform pgps_internal.received_type(take_rows.neighbour, take_rows.wire);
-        raise exception 'event type "%" of broker "%" cannot go straight into the log', take_rows.wire ->> 'name',
-            (take_rows.neighbour).name
+        perform pgps_internal.received_type(store_rows.neighbour, store_rows.wire);
+        raise exception 'event type "%" of broker "%" cannot go straight into the log', store_rows.wire ->> 'name',
+            (store_rows.neighbour).name
         using errcode = '40001', hint = 'Again with staged.';
     end if;
     if cardinality(v_ids) <> v_count or v_count = 0 then
         raise exception '% events of type "%" came, and % were said', cardinality(v_ids), v_type.name, v_count
         using errcode = '55000', hint = 'The link is opened again and sends them anew.';
     end if;
-    return pgps_internal.runs_with_ids(take_rows.wire -> 'runs', v_type.type_id, v_ids[1],
+    return pgps_internal.runs_with_ids(store_rows.wire -> 'runs', v_type.type_id, v_ids[1],
         case when v_ids[v_count] - v_ids[1] + 1 <> v_count then v_ids end);
 end
 $$;
-comment on function pgps_internal.take_rows(pgps_internal.neighbour, jsonb, jsonb) is
+comment on function pgps_internal.store_rows(pgps_internal.neighbour, jsonb, jsonb) is
 'Puts the rows of a batch into the log and returns its runs with their ids. Errors: 55000 another schema, 42501, 40001
 not all would be taken, class 22 and 23 a value or constraint refuses; the batch is then received once more with
 staged.';
@@ -156,7 +156,7 @@ $$;
 comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
 'Raises 55000 unless a batch begins where the last received ends';
 
-create or replace function pgps_internal.take_batch(
+create or replace function pgps_internal.admit_batch(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean
 ) returns jsonb
 language plpgsql
@@ -172,68 +172,68 @@ begin
     -- A batch that may change routes takes their turn before any other lock, or two receivers would wait for each
     -- other. Data in sequence (is_flowing) changes none, except in the first batch of an attachment: it is the answer,
     -- which is noted.
-    if (take_batch.staged or take_batch.batch -> 'types' -> 0 is null)
-                and not pgps_internal.is_flowing(take_batch.neighbour, take_batch.batch -> 'items')
+    if (admit_batch.staged or admit_batch.batch -> 'types' -> 0 is null)
+                and not pgps_internal.is_flowing(admit_batch.neighbour, admit_batch.batch -> 'items')
             or exists (select from pgps_internal.origin o
-                where o.parent = (take_batch.neighbour).neighbour_id and o.answered is distinct from o.attachment) then
+                where o.parent = (admit_batch.neighbour).neighbour_id and o.answered is distinct from o.attachment) then
         perform pgps_internal.hold_routes();
     end if;
-    for v_item in select i.value from jsonb_array_elements(take_batch.batch -> 'items') with ordinality i(value, n)
+    for v_item in select i.value from jsonb_array_elements(admit_batch.batch -> 'items') with ordinality i(value, n)
         order by i.n loop
         if v_item ? 'upto' then
-            v_ids := v_ids + pgps_internal.take_item(take_batch.neighbour, v_item, take_batch.slices,
-                take_batch.batch ->> 'mark');
+            v_ids := v_ids + pgps_internal.admit_item(admit_batch.neighbour, v_item, admit_batch.slices,
+                admit_batch.batch ->> 'mark');
         elsif v_item ->> 'kind' = 'audit' then
             v_counts := v_counts || jsonb_build_array(v_item -> 'body');
         else
-            perform pgps_internal.hear(take_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
+            perform pgps_internal.hear(admit_batch.neighbour, v_item ->> 'kind', v_item -> 'body');
             v_heard := true;
         end if;
     end loop;
-    if take_batch.staged then
-        perform pgps_internal.publish_stages(take_batch.neighbour, take_batch.batch, take_batch.slices, v_ids);
-    elsif pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(take_batch.batch #> '{types,0,runs}') then
-        raise exception 'what came from broker "%" cannot go straight into the log', (take_batch.neighbour).name
+    if admit_batch.staged then
+        perform pgps_internal.publish_stages(admit_batch.neighbour, admit_batch.batch, admit_batch.slices, v_ids);
+    elsif pgps_internal.count_ids(v_ids) <> pgps_internal.count_runs(admit_batch.batch #> '{types,0,runs}') then
+        raise exception 'what came from broker "%" cannot go straight into the log', (admit_batch.neighbour).name
         using errcode = '40001', hint = 'Again with staged.';
     end if;
-    if take_batch.batch -> 'types' -> 0 is not null then
-        if take_batch.staged then
+    if admit_batch.batch -> 'types' -> 0 is not null then
+        if admit_batch.staged then
             -- Events that are fetched again never go straight into the log.
             select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
-            where a.neighbour_id = (take_batch.neighbour).neighbour_id
-                and a.lseq > (take_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
+            where a.neighbour_id = (admit_batch.neighbour).neighbour_id
+                and a.lseq > (admit_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
         end if;
         if v_fetched && v_ids then
             -- Recorded apart, because nobody here is told of these events.
-            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices,
+            perform pgps_internal.note_slices(admit_batch.neighbour, admit_batch.batch, admit_batch.slices,
                 v_ids * v_fetched, false);
         end if;
         if not v_ids <@ v_fetched then
-            perform pgps_internal.note_slices(take_batch.neighbour, take_batch.batch, take_batch.slices,
+            perform pgps_internal.note_slices(admit_batch.neighbour, admit_batch.batch, admit_batch.slices,
                 v_ids - v_fetched, true);
         end if;
     end if;
     -- Last, because events that are compared have to be in the log.
     if v_counts <> '[]' then
-        perform pgps_internal.hear_audit(take_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
+        perform pgps_internal.hear_audit(admit_batch.neighbour, c.value) from jsonb_array_elements(v_counts) c;
     end if;
     -- Notes the last number of the batch, unless the row of its last item has it. That is the common case: the item has
     -- events, and all were taken just now.
-    if (take_batch.staged or ((v_item ->> 'events')::integer > 0
-        and v_item -> 'lseq' = take_batch.batch -> 'upto') is not true)
-            and pgps_internal.last_received((take_batch.neighbour).neighbour_id)
-                < (take_batch.batch ->> 'upto')::bigint then
+    if (admit_batch.staged or ((v_item ->> 'events')::integer > 0
+        and v_item -> 'lseq' = admit_batch.batch -> 'upto') is not true)
+            and pgps_internal.last_received((admit_batch.neighbour).neighbour_id)
+                < (admit_batch.batch ->> 'upto')::bigint then
         insert into pgps_internal.arrival (neighbour_id, lseq, mark)
-        values ((take_batch.neighbour).neighbour_id, (take_batch.batch ->> 'upto')::bigint,
-            take_batch.batch ->> 'mark');
+        values ((admit_batch.neighbour).neighbour_id, (admit_batch.batch ->> 'upto')::bigint,
+            admit_batch.batch ->> 'mark');
     end if;
     if v_heard then
         perform pg_notify('pgps_link', '');
     end if;
-    return jsonb_build_object('last', (take_batch.batch ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
+    return jsonb_build_object('last', (admit_batch.batch ->> 'upto')::bigint, 'taken', pgps_internal.count_ids(v_ids));
 end
 $$;
-comment on function pgps_internal.take_batch(pgps_internal.neighbour, jsonb, jsonb, boolean) is
+comment on function pgps_internal.admit_batch(pgps_internal.neighbour, jsonb, jsonb, boolean) is
 'Acts on the items of a batch in their order, and notes that it was received. slices: the ids of its rows; staged: these
 are in the staging tables, not in the log';
 
@@ -254,9 +254,9 @@ begin
         raise exception 'the events of the batch up to % are not in it', args ->> 'upto' using errcode = '22023',
             hint = 'Use pgps.link_begin(batch) and pgps.link_apply().';
     elsif args -> 'types' -> 0 is not null then
-        v_slices := pgps_internal.take_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
+        v_slices := pgps_internal.store_rows(v_neighbour, args -> 'types' -> 0, args -> 'items');
     end if;
-    return pgps_internal.take_batch(v_neighbour, args, v_slices, false);
+    return pgps_internal.admit_batch(v_neighbour, args, v_slices, false);
 end
 $$;
 comment on function pgps_internal.do_link_take(name, jsonb) is 'See pgps.link_take';
