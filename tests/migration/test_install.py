@@ -276,7 +276,9 @@ def test_generated_code_of_old_event_types_is_made_again(empty_database: str, re
         returns pgps_internal.part_ids language plpgsql as $$ begin raise 'code of an older release'; end $$
         """.encode()
     )
-    mine.execute("update pgps_internal.generated set digest = 'older' where name = %s", [f"pgps_internal.part_ids_{row[0]}"])
+    mine.execute(
+        "update pgps_internal.generated set digest = 'older' where name = %s", [f"pgps_internal.part_ids_{row[0]}"]
+    )
     with pytest.raises(psycopg.Error, match="code of an older release"):
         mine.execute("select pgps.dispatch()")
     add_code(release, "select 1;\n")

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from pgps_worker.calls import Batch, dispatch, pending_subscribers, reclaim, wash
 from pgps_worker.agenda import Agenda
+from pgps_worker.calls import Batch, dispatch, pending_subscribers, reclaim, wash
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
 from pgps_worker.connection import Connection, connect

@@ -177,7 +177,8 @@ comment on function pgps_internal.fetch_raised(pgps_internal.confirm_link, integ
 'Takes the next events of a confirm link''s original type, grouped by the transaction that raised them as immediate
 events (null: deferred events), and moves its cursor past them';
 
-create or replace function pgps_internal.confirm_raised(link pgps_internal.confirm_link, max_events integer) returns bigint
+create or replace function pgps_internal.confirm_raised(link pgps_internal.confirm_link, max_events integer)
+returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -193,7 +194,8 @@ begin
         where u.raiser is not null;
     with outcome as materialized (
         select o.raiser, pgps_internal.outcome(o.raiser) as outcome
-        from (select distinct o.raiser from pgps_internal.confirm_open o where o.link_id = (confirm_raised.link).link_id) o
+        from (select distinct o.raiser from pgps_internal.confirm_open o
+            where o.link_id = (confirm_raised.link).link_id) o
     ),
     ended as (
         delete from pgps_internal.confirm_open o using outcome c
@@ -212,11 +214,12 @@ begin
     cross join lateral generate_series(lower(r), upper(r) - 1) i(id);
     if v_ids is not null then
         v_before := pgps_internal.session_state(false);
-        execute format('select pgps_internal.confirm_%s($1, $2)', (confirm_raised.link).link_id) using v_ids, v_committed;
+        execute format('select pgps_internal.confirm_%s($1, $2)', (confirm_raised.link).link_id)
+        using v_ids, v_committed;
         -- All names from here on are qualified, since a constraint may have left another search_path behind.
         -- check_settings raises then, and the rollback restores it.
-        perform pgps_internal.run_deferred(pg_catalog.format('select pgps_internal.confirm_%s(null, null)',
-            (confirm_raised.link).link_id),
+        perform pgps_internal.run_deferred(
+            pg_catalog.format('select pgps_internal.confirm_%s(null, null)', (confirm_raised.link).link_id),
             'a constraint of the confirming event');
         perform pgps_internal.check_settings(v_before, 'a constraint of the confirming event');
         perform pgps_internal.check_session(v_before, 'a constraint of the confirming event');

@@ -43,7 +43,7 @@ declare
     v_type_id integer := (first_occurrence.event_type).type_id;
     v_rest int8multirange := first_occurrence.ids * int8multirange(int8range(first_occurrence.after, null, '()'));
     v_statement pgps_internal.control;
-    v_taken pgps_internal.part_ids;
+    v_part pgps_internal.part_ids;
     v_next pgps_internal.received[];
     v_mark pgps_internal.client_mark;
 begin
@@ -60,9 +60,9 @@ begin
             continue;
         end if;
         execute 'select * from pgps_internal.part_ids_' || v_type_id || '($1, $2)'
-        using array[v_statement.xid], int8multirange(int8range(v_statement.lo, v_statement.hi, '[]')) into v_taken;
-        v_taken.ids := v_taken.ids * first_occurrence.ids;
-        if lower(v_taken.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id,
+        using array[v_statement.xid], int8multirange(int8range(v_statement.lo, v_statement.hi, '[]')) into v_part;
+        v_part.ids := v_part.ids * first_occurrence.ids;
+        if lower(v_part.ids) = lower(v_rest) and pgps_internal.is_for((first_occurrence.registration).client_id,
                 coalesce(v_statement.handler, (first_occurrence.event_type).handler), v_statement.xid, v_statement.hi,
                 v_statement.client_id,
                 v_statement.publisher) then
@@ -73,14 +73,14 @@ begin
             v_mark.xid := v_statement.xid;
             v_mark.lo := v_statement.lo;
             v_mark.hi := v_statement.hi;
-            v_mark.first_event := lower(v_taken.ids);
-            v_mark.last_event := upper(v_taken.ids) - 1;
-            v_mark.tuples := (select sum(upper(r) - lower(r)) from unnest(v_taken.ids) r);
+            v_mark.first_event := lower(v_part.ids);
+            v_mark.last_event := upper(v_part.ids) - 1;
+            v_mark.tuples := (select sum(upper(r) - lower(r)) from unnest(v_part.ids) r);
             v_mark.attempt := 1;
             v_mark.completed := false;
             return v_mark;
         end if;
-        v_rest := v_rest - v_taken.ids - int8multirange(int8range(lower(v_rest), lower(v_rest), '[]'));
+        v_rest := v_rest - v_part.ids - int8multirange(int8range(lower(v_rest), lower(v_rest), '[]'));
     end loop;
     return null;
 end
@@ -450,7 +450,7 @@ declare
     v_subscription pgps_internal.subscription;
     v_after bigint := coalesce((args ->> 'after')::bigint, 0);
     v_max integer := pgps_internal.limit_of(args, 'max_tuples');
-    v_taken pgps_internal.received[];
+    v_part pgps_internal.received[];
     v_messages pgps_internal.message[];
 begin
     select s.* into v_subscription from pgps_internal.registration r join pgps_internal.subscription s
@@ -463,12 +463,12 @@ begin
         execute 'select pgps_internal.slice_' || v_mark.type_id || '($1, $2, $3, $4, $5)'
         using v_mark.xid, greatest(v_after, v_mark.first_event - 1), v_mark.last_event,
             pgps_internal.delivered_ids(v_subscription.subscription_id, v_mark.type_id, v_mark.batch_id), v_max
-                into v_taken;
-        exit when cardinality(v_taken) = 0;
-        v_messages := pgps_internal.unfold(v_taken, v_subscription);
+                into v_part;
+        exit when cardinality(v_part) = 0;
+        v_messages := pgps_internal.unfold(v_part, v_subscription);
         -- A policy may hide a whole slice.
         exit when cardinality(v_messages) > 0;
-        v_after := v_taken[cardinality(v_taken)].event_id;
+        v_after := v_part[cardinality(v_part)].event_id;
     end loop;
     return array(select (0, null, null, null, m)::pgps_internal.handed from unnest(v_messages) m);
 end

@@ -102,7 +102,8 @@ begin
     return v_due;
 end
 $$;
-comment on function pgps_internal.hand_out_due(bigint, integer) is 'Hands out events that were put back and are due again';
+comment on function pgps_internal.hand_out_due(bigint, integer) is
+'Hands out events that were put back and are due again';
 
 create or replace function pgps_internal.has_due(subscription_id bigint) returns boolean
 language plpgsql stable
@@ -203,7 +204,7 @@ as $$
 declare
     v_id bigint := (lease.subscription).subscription_id;
     v_holder text := pgps_internal.holder_for(lease.consumer);
-    v_taken pgps_internal.received[];
+    v_leased pgps_internal.received[];
 begin
     if lease.consumer is null and not lease.acks and pgps_internal.setting('named_consumers')::boolean then
         raise exception 'a consumer of shared subscription "%" has to name itself', (lease.subscription).name
@@ -220,7 +221,7 @@ begin
                     and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
         order by s.batch_id, s.event_id limit lease.max_events for update of s skip locked
     ),
-    taken as (
+    leased as (
         update pgps_internal.share s
         set holder = v_holder, fence = s.fence + 1, attempts = s.attempts + 1, leased_by = pg_current_xact_id(),
             leased_until = pgps_internal.clock() + pgps_internal.setting('lease')::interval
@@ -229,23 +230,24 @@ begin
     )
     select array_agg((t.batch_id, t.event_id, t.type_id, t.attempts)::pgps_internal.received order by t.batch_id,
         t.event_id)
-    into v_taken from taken t;
-    if lease.acks and v_taken is not null then
-        delete from pgps_internal.share s using unnest(v_taken) t
+    into v_leased from leased t;
+    if lease.acks and v_leased is not null then
+        delete from pgps_internal.share s using unnest(v_leased) t
         where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
-        delete from pgps_internal.failure f using unnest(v_taken) t where f.subscription_id = v_id
+        delete from pgps_internal.failure f using unnest(v_leased) t where f.subscription_id = v_id
             and f.event_id = t.event_id;
-        perform pgps_internal.move(v_id, -1, 0, -1, 0, cardinality(v_taken));
+        perform pgps_internal.move(v_id, -1, 0, -1, 0, cardinality(v_leased));
     end if;
-    return coalesce(v_taken, '{}');
+    return coalesce(v_leased, '{}');
 end
 $$;
 comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean, text) is
 'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: acknowledges
 them at once';
 
-create or replace function pgps_internal.unfold(handed_out pgps_internal.received[], subscription pgps_internal.subscription)
-returns pgps_internal.message[]
+create or replace function pgps_internal.unfold(
+    handed_out pgps_internal.received[], subscription pgps_internal.subscription
+) returns pgps_internal.message[]
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -266,7 +268,8 @@ begin
         into v_found from pgps_internal.event_type t where t.type_id = unfold.handed_out[1].type_id;
         if v_found.is_restricted then
             select t.* into v_type from pgps_internal.event_type t where t.type_id = v_found.type_id;
-            v_ids := pgps_internal.visible_ids(v_type, v_owner, array(select r.event_id from unnest(unfold.handed_out) r));
+            v_ids := pgps_internal.visible_ids(v_type, v_owner,
+                array(select r.event_id from unnest(unfold.handed_out) r));
         end if;
         execute 'select pgps_internal.unfold_' || v_found.type_id || '($1, $2, $3, $4)'
         using unfold.handed_out, v_ids, v_found.name, v_found.broker into v_messages;
@@ -313,7 +316,7 @@ declare
     v_found record;
     v_max integer := coalesce(new.max_events, 100);
     v_acks boolean := coalesce(new.acks, false);
-    v_taken pgps_internal.received[];
+    v_handed_out pgps_internal.received[];
 begin
     -- One statement checks what find_subscription and require_rights check; these are called only when it fails, and
     -- raise the error.
@@ -346,16 +349,16 @@ begin
         perform pgps_internal.check_consumer(new.consumer);
     end if;
     loop
-        v_taken := case v_subscription.handler when 'any'
+        v_handed_out := case v_subscription.handler when 'any'
             then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
             else pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer) end;
-        new.messages := case when cardinality(v_taken) > 0 then pgps_internal.unfold(v_taken, v_subscription)
-            else '{}' end;
+        new.messages := case when cardinality(v_handed_out) > 0
+            then pgps_internal.unfold(v_handed_out, v_subscription) else '{}' end;
         if v_subscription.kind <> 'external' then
             new.messages := pgps_internal.after_receive(v_subscription, new.messages);
         end if;
-        exit when cardinality(v_taken) = 0 or cardinality(new.messages) > 0;
-        perform pgps_internal.pass_over(v_subscription, v_taken);
+        exit when cardinality(v_handed_out) = 0 or cardinality(new.messages) > 0;
+        perform pgps_internal.pass_over(v_subscription, v_handed_out);
     end loop;
     return new;
 end

@@ -180,8 +180,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hand_out_runs(bigint[], pgps_internal.event_type, integer, text) is
-'Hands out the next events of subscriptions to one type as pgps_internal.hand_out does, once for all that are at the same
-position of the same class. others: places in the call of those that are left to pgps.receive';
+'Hands out the next events of subscriptions to one type as pgps_internal.hand_out does, once for all that are at the
+same position of the same class. others: places in the call of those that are left to pgps.receive';
 
 create or replace function pgps_internal.enter_receive_rows() returns trigger
 language plpgsql security definer

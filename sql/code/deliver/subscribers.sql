@@ -22,8 +22,9 @@ create or replace function pgps_internal.callback_argument(callback text, endpoi
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select case when to_regprocedure(format('%s(%s)', callback_argument.callback, callback_argument.endpoint)) is not null
-        then 'event'
+    select case
+        when to_regprocedure(format('%s(%s)', callback_argument.callback, callback_argument.endpoint)) is not null
+            then 'event'
         when to_regprocedure(format('%s(%s[])', callback_argument.callback, callback_argument.endpoint)) is not null
             then 'batch'
         when to_regprocedure(format('%s(record)', callback_argument.callback)) is not null then 'record' end
@@ -101,8 +102,8 @@ begin
         end if;
     end;
     if cardinality(try_events.handed_out) = 1 then
-        perform pgps_internal.note_failures(try_events.subscription, try_events.handed_out, 'callback', v_state, v_error,
-            null);
+        perform pgps_internal.note_failures(try_events.subscription, try_events.handed_out, 'callback', v_state,
+            v_error, null);
         return;
     end if;
     perform pgps_internal.try_each(try_events.subscription, try_events.handed_out, v_before);

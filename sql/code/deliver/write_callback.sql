@@ -15,7 +15,8 @@ as $write$
             pgps_internal.column_list((write_call.event_type).endpoint))
         -- If there is also a function of that name that takes the event's type, only a variable of type record finds
         -- the one that takes a record.
-        when s.takes = 'record' and pgps_internal.callback_argument(s.callback, (write_call.event_type).endpoint) = 'event'
+        when s.takes = 'record'
+                and pgps_internal.callback_argument(s.callback, (write_call.event_type).endpoint) = 'event'
             then format('for pgps_e in select pgps_row.* from pg_catalog.unnest(pgps_events) pgps_row loop perform '
                 '%s(pgps_e); end loop', s.callback)
         when coalesce(s.takes, pgps_internal.callback_argument(s.callback, (write_call.event_type).endpoint)) = 'batch'

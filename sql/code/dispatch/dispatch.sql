@@ -353,8 +353,8 @@ begin
     v_all := pgps_internal.note_type(dispatch_part.batch_id, v_type.type_id, v_found.ids, v_found.events,
         v_all - v_found.events);
     if v_found.events > 0 then
-        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_found.ids, v_found.events, v_known.has_unfiltered,
-            v_known.signatures);
+        v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_found.ids, v_found.events,
+            v_known.has_unfiltered, v_known.signatures);
         if v_known.features <> '{}' then
             perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_found.ids,
                 v_known.features);

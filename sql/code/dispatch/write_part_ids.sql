@@ -1,5 +1,5 @@
--- Generated: pgps_internal.part_ids_<type>, which finds the events of given transactions in given ranges of a log. Called by
--- dispatch.sql.
+-- Generated: pgps_internal.part_ids_<type>, which finds the events of given transactions in given ranges of a log.
+-- Called by dispatch.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_part_ids(names jsonb) returns pgps_internal.piece

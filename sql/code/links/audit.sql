@@ -206,7 +206,8 @@ begin
             select c.* into v_found from pgps_internal.contents(v_own.event_type, v_own.ids) c
                 where v_own.shape is not null;
             if v_found.events < v_own.sampled and not pgps_internal.is_truncated(v_own.type_id, v_own.ids) then
-                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker_name(), v_origin, v_own.type_id,
+                perform pgps_internal.note_difference('here', 'count', pgps_internal.broker_name(), v_origin,
+                    v_own.type_id,
                     v_last.batch_id,
                     count_own.packed, v_own.sampled, v_found.events);
             end if;

@@ -65,7 +65,8 @@ begin
         left join jsonb_each(hear_audit.body -> 'types') e on e.key = t.name
         left join pgps_internal.audit_point p on p.origin_id = v_origin and p.type_id = t.type_id
         left join pgps_internal.came(v_origin, v_last.batch_id, v_upto, v_last.arrival_id) c on c.type_id = t.type_id
-        left join (select f.type_id, min(a.since) as since from pgps_internal.activation a join pgps_internal.link_filter f
+        left join (select f.type_id, min(a.since) as since from pgps_internal.activation a
+            join pgps_internal.link_filter f
             using (key)
             where a.origin_id = v_origin and f.filter is null group by f.type_id) f on f.type_id = t.type_id
         where pgps_internal.audits(t) and (e.key is not null or p.type_id is not null and c.type_id is not null)

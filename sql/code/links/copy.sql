@@ -65,8 +65,8 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    -- One event type, all in binary, and no item that admit_item could refuse. The locks of the origins are held, so the
-    -- answer stays true.
+    -- One event type, all in binary, and no item that admit_item could refuse. The locks of the origins are held, so
+    -- the answer stays true.
     if jsonb_array_length(is_plain.batch -> 'types') <> 1
         or is_plain.batch @? '$.types[0].attributes[*] ? (@.as_text == true)'
             or pgps_internal.count_runs(is_plain.batch #> '{types,0,runs}') > 40000 then

@@ -108,8 +108,8 @@ begin
             'and f.environment = ($1).environment
             and g.environment = f.environment and f.constant_types = ($1).constant_types and g.constant_types = '
                 'f.constant_types and f.key <> g.key';
-        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key from pgps_internal.link_filter '
-            'f, pgps_internal.link_filter g
+        execute format('insert into pgps_internal.cover (key, by_key) select f.key, g.key '
+            'from pgps_internal.link_filter f, pgps_internal.link_filter g
             where (f.key = ($1).key or g.key = ($1).key) and %s and %s on conflict do nothing', v_wider, v_narrower)
                 using note_covers.filter;
         -- Of two that cover each other (1 and 1.0) only one direction is kept.

@@ -270,8 +270,8 @@ begin
         into v_ids, v_came, v_type
         from jsonb_array_elements(admit_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
             where s.value -> 'lseq' = admit_item.item -> 'lseq';
-        v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item, admit_item.slices,
-            v_type, v_came);
+        v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item,
+            admit_item.slices, v_type, v_came);
         if v_upto <= v_horizon then
             v_had := pgps_internal.admit_rewound(admit_item.neighbour, v_origin, admit_item.item, admit_item.slices,
                 admit_item.mark);
@@ -286,8 +286,8 @@ begin
             if not isempty(v_ids) and not (v_origin.is_settled
                     and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
                 perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
-                    array(select (s.value ->> 'type_id')::integer
-                    from jsonb_array_elements(admit_item.slices) s where s.value -> 'lseq' = admit_item.item -> 'lseq'));
+                    array(select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_item.slices) s
+                        where s.value -> 'lseq' = admit_item.item -> 'lseq'));
             end if;
         end if;
     end if;
@@ -351,7 +351,7 @@ begin
 end
 $$;
 comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
-'Puts the taken items'' staged events into the logs';
+'Puts the staged events of the admitted items into the logs';
 
 create or replace function pgps_internal.note_slices(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange, are_news boolean
@@ -386,8 +386,8 @@ begin
 end
 $$;
 comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
-'Publishes the taken items'' events, with a row in the control queue for each statement at the origin. are_news: false
-for events fetched again for children. Called by pgps_internal.admit_batch alone';
+'Publishes the admitted items'' events, with a row in the control queue for each statement at the origin. are_news:
+false for events fetched again for children. Called by pgps_internal.admit_batch alone';
 
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,

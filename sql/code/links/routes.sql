@@ -65,7 +65,8 @@ begin
     -- 20).
     with carried as materialized (select c.* from pgps_internal.carried c),
     in_force as materialized (
-        select distinct a.origin_id, f.type_id from pgps_internal.activation a join pgps_internal.link_filter f using (key)
+        select distinct a.origin_id, f.type_id from pgps_internal.activation a
+            join pgps_internal.link_filter f using (key)
         where exists (select from pgps_internal.pushed p where p.key = a.key)
             or exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null)
     ),

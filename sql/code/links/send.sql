@@ -175,20 +175,22 @@ declare
     v_events bigint := 0;
     v_open bigint;
 begin
-    if acknowledge_sent.confirmed <= (acknowledge_sent.at).received_event and acknowledge_sent.packed = (acknowledge_sent.at).received_batch then
+    if acknowledge_sent.confirmed <= (acknowledge_sent.at).received_event
+            and acknowledge_sent.packed = (acknowledge_sent.at).received_batch then
         return;
     end if;
     -- The neighbour needs nothing more up to the batch before the first item that is still under way.
-    select coalesce(sum(o.events) filter (where o.lseq > (acknowledge_sent.at).received_event and o.lseq <= acknowledge_sent.confirmed),
-        0),
+    select coalesce(sum(o.events) filter (where o.lseq > (acknowledge_sent.at).received_event
+            and o.lseq <= acknowledge_sent.confirmed), 0),
         min(o.batch_id) filter (where o.lseq > acknowledge_sent.confirmed) - 1
     into v_events, v_open
     from pgps_internal.shipment o
     where o.neighbour_id = (acknowledge_sent.neighbour).neighbour_id
         and o.lseq > least((acknowledge_sent.at).received_event, acknowledge_sent.confirmed);
-    perform pgps_internal.move((acknowledge_sent.neighbour).subscription_id, greatest(v_batch, coalesce(v_open, acknowledge_sent.packed)),
-        9223372036854775807,
-        acknowledge_sent.packed, greatest(acknowledge_sent.confirmed, (acknowledge_sent.at).received_event), (acknowledge_sent.at).acked_total + v_events);
+    perform pgps_internal.move((acknowledge_sent.neighbour).subscription_id,
+        greatest(v_batch, coalesce(v_open, acknowledge_sent.packed)), 9223372036854775807, acknowledge_sent.packed,
+        greatest(acknowledge_sent.confirmed, (acknowledge_sent.at).received_event),
+        (acknowledge_sent.at).acked_total + v_events);
 end
 $$;
 comment on function pgps_internal.acknowledge_sent(pgps_internal.neighbour, pgps_internal.position, bigint, bigint) is
@@ -278,7 +280,8 @@ begin
     if v_packed > v_at.received_batch then
         perform pgps_internal.pack(v_neighbour, v_at, v_packed, v_last);
     end if;
-    perform pgps_internal.acknowledge_sent(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after), v_packed);
+    perform pgps_internal.acknowledge_sent(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after),
+        v_packed);
     if (args ->> 'refresh')::boolean then
         if v_neighbour.is_draining then
             -- Before its filters are dropped: the neighbour may have attached to this path once more before it said

@@ -1,4 +1,5 @@
--- Generated: pgps_internal.store_<type>, which puts the rows of a small batch into the log. Called by small_batches.sql.
+-- Generated: pgps_internal.store_<type>, which puts the rows of a small batch into the log. Called by
+-- small_batches.sql.
 -- Writes: by name: the log (generated).
 
 create or replace function pgps_internal.write_store(event_type pgps_internal.event_type, names jsonb)

@@ -5,7 +5,8 @@
 -- Locks: those of dispatch, until the transaction ends.
 -- Writes: large_part.
 
-create or replace function pgps_internal.size_if_large(batch_window pgps_internal.batch_window, max_events integer) returns bigint
+create or replace function pgps_internal.size_if_large(batch_window pgps_internal.batch_window, max_events integer)
+returns bigint
 language plpgsql
 as $$
 declare

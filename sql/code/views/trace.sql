@@ -55,7 +55,8 @@ begin
                 and i.hi >= l.event_id and l.event_id <@ i.ids
                 limit 1) i on true
             where coalesce(l.pgps_origin_event, l.event_id) = $2
-                and (o.origin_id is null and $1 = pgps_internal.broker_name() or $1 in (o.name, o.broker_id::text))$sql$,
+                and (o.origin_id is null and $1 = pgps_internal.broker_name()
+                    or $1 in (o.name, o.broker_id::text))$sql$,
             v_type.log, pgps_internal.statement_of('c.*', '$3')) using args ->> 'origin', v_event, v_type.type_id
                 into v_hops;
         if v_hops is not null then
