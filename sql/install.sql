@@ -28,7 +28,10 @@
 
 -- core: What everything else uses: settings, look-ups, turns instead of locks, segments of queues.
 \ir code/core/clock.sql
-\ir code/core/kernel.sql
+\ir code/core/entry.sql
+\ir code/core/permissions.sql
+\ir code/core/lookups.sql
+\ir code/core/settings.sql
 \ir code/core/generated.sql
 \ir code/core/turns.sql
 \ir code/core/segments.sql
@@ -46,6 +49,7 @@
 \ir code/types/generate.sql
 \ir code/types/left_behind.sql
 \ir code/types/rights.sql
+\ir code/types/used_names.sql
 \ir code/types/renames.sql
 
 -- match: Which event goes to which subscription: classes of equal filters, lanes for filters that read tables.
@@ -59,7 +63,10 @@
 \ir code/match/visible.sql
 \ir code/match/write_visible.sql
 \ir code/match/classes.sql
-\ir code/match/lane_watch.sql
+\ir code/match/slow_lanes.sql
+\ir code/match/run_lanes.sql
+\ir code/match/lane_sessions.sql
+\ir code/match/lane_views.sql
 \ir code/match/reclaim.sql
 
 -- deliver: Subscriptions and what reaches them: receiving, acknowledging, callbacks, exceptions.
@@ -75,6 +82,7 @@
 \ir code/deliver/receive_rows.sql
 \ir code/deliver/write_receive.sql
 \ir code/deliver/exceptions.sql
+\ir code/deliver/callbacks.sql
 \ir code/deliver/subscribers.sql
 \ir code/deliver/write_callback.sql
 \ir code/deliver/write_events.sql
@@ -83,6 +91,7 @@
 \ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
 \ir code/deliver/streams.sql
+\ir code/deliver/stream_acks.sql
 \ir code/deliver/reclaim.sql
 \ir code/deliver/write_log_view.sql
 
@@ -99,6 +108,7 @@
 \ir code/log/write_bring.sql
 \ir code/log/large.sql
 \ir code/log/refused.sql
+\ir code/log/reclaim_rows.sql
 \ir code/log/reclaim.sql
 \ir code/log/archive.sql
 \ir code/log/loads.sql
@@ -135,8 +145,12 @@
 
 -- clients: Sessions of client libraries: registrations, direct events, requests and replies.
 \ir code/clients/clients.sql
+\ir code/clients/client_calls.sql
+\ir code/clients/checkpoints.sql
 \ir code/clients/registrations.sql
 \ir code/clients/occurrences.sql
+\ir code/clients/marks.sql
+\ir code/clients/receive_events.sql
 \ir code/clients/write_statement.sql
 \ir code/clients/write_slice.sql
 \ir code/clients/events.sql

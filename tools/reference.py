@@ -51,7 +51,13 @@ GROUPS = {
     "Advertising and publishing": ["types/advertise", "log/publish"],
     "Subscribing": ["deliver/subscribe", "deliver/subscriptions", "deliver/alter"],
     "Receiving": ["deliver/deliver", "deliver/acknowledge", "deliver/receive_rows"],
-    "Running without a worker": ["dispatch/dispatch", "match/lane_watch", "deliver/run_subscribers", "log/reclaim"],
+    "Running without a worker": [
+        "dispatch/dispatch",
+        "match/run_lanes",
+        "match/lane_sessions",
+        "deliver/run_subscribers",
+        "log/reclaim",
+    ],
     "When something fails": ["deliver/exceptions", "views/explain", "deliver/troubles", "views/health"],
     "Active rules": ["types/rules"],
     "Policies": ["types/rights"],
@@ -59,11 +65,11 @@ GROUPS = {
     "Clients": ["clients/clients", "clients/registrations", "clients/events", "clients/direct"],
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],
     "Confirming events": ["clients/confirm"],
-    "Streams: one subscription read by many tasks": ["deliver/streams"],
+    "Streams: one subscription read by many tasks": ["deliver/streams", "deliver/stream_acks"],
     "Loads: many tasks, one publication": ["log/loads"],
     "The statement language": ["log/statements"],
     "Texts taken apart": ["generated/python"],
-    "The broker": ["core/kernel"],
+    "The broker": ["core/settings", "core/entry"],
 }
 # What workers call, and administrators, too.
 OF_PEOPLE = {"dispatch", "run_subscribers", "run_lanes", "reclaim", "troubles", "trouble_counts", "end_lane"}

@@ -2,7 +2,7 @@
 -- number, and may act as the client's owner, may continue the session.
 -- Locks: the turn of the client, until the transaction ends, for calls that change what it has received, sent or
 -- registered; the client's row in connect and disconnect.
--- Writes: client, client_blob, client_checkpoint, pgps._client_calls, turn.
+-- Writes: client, pgps._client_calls, turn.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
 language plpgsql stable
@@ -129,10 +129,6 @@ end
 $$;
 comment on function pgps_internal.look_session(name, jsonb) is
 'The client of a call that only reads, after a check of the session; not locked';
-
--- ---------------------------------------------------------------------------------------------------------------------
--- Connect, disconnect
--- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.connect_client(caller name, args jsonb, out result jsonb, out blobs bytea[])
 returns record
@@ -264,111 +260,6 @@ end
 $$;
 comment on function pgps_internal.do_drop_client(name, jsonb) is 'See pgps.drop_client';
 
--- ---------------------------------------------------------------------------------------------------------------------
--- Checkpoints
--- ---------------------------------------------------------------------------------------------------------------------
-
-create or replace function pgps_internal.keep_checkpoint(client_id bigint, kind text, data bytea) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_bytes bigint := octet_length(keep_checkpoint.data);
-begin
-    if v_bytes > 104857600 then
-        raise exception 'checkpoint has % bytes', v_bytes using errcode = '54000',
-            hint = 'At most 104857600 (100 MB); keep more in tables of your own.';
-    elsif v_bytes > 8192 then
-        -- The ledger is reclaimed in segments of 16,384 rows: large checkpoints would stay in it for too long.
-        insert into pgps_internal.client_blob (client_id, kind, data)
-            values (keep_checkpoint.client_id, keep_checkpoint.kind, keep_checkpoint.data)
-        on conflict on constraint client_blob_pkey do update set data = excluded.data;
-    end if;
-    if v_bytes is not null then
-        insert into pgps_internal.client_checkpoint (client_id, kind, bytes, data)
-        values (keep_checkpoint.client_id, keep_checkpoint.kind, v_bytes, case when v_bytes <= 8192
-            then keep_checkpoint.data end);
-    end if;
-end
-$$;
-comment on function pgps_internal.keep_checkpoint(bigint, text, bytea) is
-'Stores a checkpoint of a client; data null: keeps the stored one. 54000 above 100 MB';
-
-create or replace function pgps_internal.checkpoint_of(client_id bigint, kind text) returns bytea
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select coalesce(k.data, (select b.data from pgps_internal.client_blob b where b.client_id = checkpoint_of.client_id
-        and b.kind = checkpoint_of.kind))
-    from pgps_internal.client_checkpoint k
-    where k.client_id = checkpoint_of.client_id and k.kind = checkpoint_of.kind order by k.checkpoint_id desc limit 1
-$$;
-comment on function pgps_internal.checkpoint_of(bigint, text) is
-'The newest checkpoint of a client; kind: reply or event';
-
--- ---------------------------------------------------------------------------------------------------------------------
--- The way in: like pgps._calls, for calls that take or return bytes and messages
--- ---------------------------------------------------------------------------------------------------------------------
-
-create or replace function pgps_internal.enter_client() returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
-set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
-as $$
-begin
-    case new.verb
-        when 'receive_event' then new.result := pgps_internal.receive_event(new.caller, new.args, new.data);
-        when 're_receive_event' then new.result := pgps_internal.re_receive_event(new.caller, new.args);
-        when 'commit_event' then new.result := pgps_internal.commit_event(new.caller, new.args, new.data);
-        when 'fetch_tuples' then new.pushed := pgps_internal.fetch_tuples(new.caller, new.args);
-        when 'fetch_direct' then new.pushed := pgps_internal.fetch_direct(new.caller, new.args);
-        when 'receive_reply' then new.result := pgps_internal.receive_reply(new.caller, new.args, new.data);
-        when 're_receive_reply' then new.result := pgps_internal.re_receive_reply(new.caller, new.args);
-        when 'fetch_reply' then new.payloads := pgps_internal.fetch_reply(new.caller, new.args);
-        when 'commit_receive' then new.result := pgps_internal.commit_receive(new.caller, new.args, new.data);
-        when 'connect_client' then select c.result, c.blobs into new.result, new.blobs
-            from pgps_internal.connect_client(new.caller, new.args) c;
-        else
-            raise exception 'unknown call "%"', new.verb using errcode = '22023',
-                hint = 'Use the functions of schema pgps.';
-    end case;
-    return new;
-end
-$$;
-comment on function pgps_internal.enter_client() is
-'Runs a verb about a client for whoever inserts into pgps._client_calls';
-
-do $$
-begin
-    if to_regclass('pgps._client_calls') is null then
-        create view pgps._client_calls as
-        select null::text as verb, null::jsonb as args, null::bytea as data, null::name as caller,
-            null::jsonb as result, null::bytea[] as blobs,
-            null::pgps_internal.handed[] as pushed, null::jsonb[] as payloads where false;
-        alter view pgps._client_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._client_calls
-        for each row execute function pgps_internal.enter_client();
-        grant insert (verb, args, data), select (result, blobs, pushed, payloads) on pgps._client_calls to public;
-    end if;
-end
-$$;
-comment on view pgps._client_calls is 'The way in of the functions about clients; see pgps._call';
-
-create or replace function pgps._call_client(verb text, args jsonb, data bytea = null) returns jsonb
-language plpgsql
-as $$
-declare
-    v_result pg_catalog.jsonb;
-begin
-    insert into pgps._client_calls (verb, args, data) values (_call_client.verb, _call_client.args, _call_client.data)
-    returning result into v_result;
-    return v_result;
-end
-$$;
-comment on function pgps._call_client(text, jsonb, bytea) is
-'Calls an internal verb about a client as the current user. Not for applications: use the functions named in the
-reference.';
-
 create or replace function pgps.connect_client(client text, take_over boolean = false, resume bigint = null)
 returns table (session bigint, channel text, resumed boolean, disconnected boolean, previous_at timestamptz,
     last_sent_request bigint,
@@ -428,10 +319,5 @@ comment on function pgps.drop_client(text) is
 Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 revoke all on all functions in schema pgps_internal from public;
-grant execute on function
-    pgps._call_client(text, jsonb, bytea),
-    pgps.connect_client(text, boolean, bigint),
-    pgps.use_client(text, bigint),
-    pgps.disconnect_client(text, bigint),
-    pgps.drop_client(text)
-to public;
+grant execute on function pgps.connect_client(text, boolean, bigint), pgps.use_client(text, bigint),
+    pgps.disconnect_client(text, bigint), pgps.drop_client(text) to public;

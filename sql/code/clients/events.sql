@@ -1,4 +1,4 @@
--- Functions that applications call for the events of queued registrations. Locks: see occurrences.sql.
+-- Functions that applications call for the events of queued registrations. Locks: see receive_events.sql.
 -- Writes: pgps._client_calls.
 
 create or replace function pgps.receive_event(

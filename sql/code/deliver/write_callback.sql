@@ -1,5 +1,5 @@
 -- Generated: pgps_internal.callback_<subscription>_<type>, which calls a callback with the rights of its owner. Called
--- by subscribers.sql.
+-- by callbacks.sql.
 -- Writes: nothing.
 
 create or replace function pgps_internal.write_call(

@@ -1,4 +1,4 @@
--- Generated: pgps_internal.events_<type>, events by their ids, wherever they are kept. Called by subscribers.sql for
+-- Generated: pgps_internal.events_<type>, events by their ids, wherever they are kept. Called by callbacks.sql for
 -- callbacks.
 -- Writes: nothing.
 

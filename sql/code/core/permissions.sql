@@ -1,0 +1,66 @@
+-- Who may what, and under which circumstances a call may be made.
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace function pgps_internal.require_admin(caller name, action text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pg_has_role(require_admin.caller, 'pgps_admin', 'usage') then
+        raise exception 'role "%" may not %', require_admin.caller, require_admin.action
+        using errcode = '42501',
+            hint = format('Ask an administrator for: grant pgps_admin to %I', require_admin.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_admin(name, text) is 'Raises 42501 unless caller is a member of pgps_admin';
+
+create or replace function pgps_internal.require_worker(caller name, action text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not (pg_has_role(require_worker.caller, 'pgps_worker', 'usage')
+        or pg_has_role(require_worker.caller, 'pgps_admin', 'usage')) then
+        raise exception 'role "%" may not %', require_worker.caller, require_worker.action
+        using errcode = '42501',
+            hint = format('Ask an administrator for: grant pgps_worker to %I', require_worker.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_worker(name, text) is
+'Raises 42501 unless caller is a member of pgps_worker or pgps_admin';
+
+create or replace function pgps_internal.require_read_committed() returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'pgps cannot move a position in a % transaction', current_setting('transaction_isolation')
+        using errcode = '25001',
+            hint = 'Use BEGIN ISOLATION LEVEL READ COMMITTED: an older snapshot would hand events out again.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_read_committed() is
+'Raises 25001 in a transaction whose snapshot may be older than the lock it waits for: ledgers are append-only, so no
+write conflict would reveal it';
+
+create or replace function pgps_internal.is_cancelled(sqlstate text, context text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- The innermost line of the context tells a RAISE, in every language of messages, from a real cancellation. Code
+    -- that turns a cancellation into a RAISE of its own is recognised by the time: statement_timeout has passed.
+    select is_cancelled.sqlstate = '57014' and (split_part(is_cancelled.context, E'\n', 1) !~ ' RAISE$'
+        or current_setting('statement_timeout')::interval > '0'
+            and clock_timestamp() - statement_timestamp() >= current_setting('statement_timeout')::interval)
+$$;
+comment on function pgps_internal.is_cancelled(text, text) is
+'True when a caught error is this session''s own cancellation, by a person or by statement_timeout, which must be raised
+again; false when user code raised query_canceled (57014), which is an error like any other. context: that of the error,
+innermost line first';
+
+revoke all on all functions in schema pgps_internal from public;
