@@ -261,8 +261,8 @@ begin
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
     if v_callback ->> 'function' is not null then
-        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and keeps of the
-        -- name what was understood, without a comment that would hide what is put behind it.
+        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and keeps of
+        -- the name what was understood, without a comment that would hide what is put behind it.
         v_callback := v_callback || jsonb_build_object('function', pgps.parse_callback(concat(
             v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)')) -> 'function');
     end if;
