@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.links.fleet import Fleet
+from tests.links.storm import trace
 from tests.links.storm.crew import FAST, Crew
 from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
@@ -62,6 +63,9 @@ def tell(
                 reports.mkdir(parents=True, exist_ok=True)
                 for log in Path(directory).glob("*.log"):
                     shutil.copy(log, reports / f"{script.name}-{script.seed}-{log.name}")
+                for name, member in world.members.items():
+                    told_of = reports / f"{script.name}-{script.seed}-trace-{name}.txt"
+                    told_of.write_text("\n".join(trace.read(member.admin)) + "\n")
         except BaseException as error:
             error.add_note(verdict.command)
             error.add_note("\n".join(told(world) + complaints(world)))

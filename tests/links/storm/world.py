@@ -14,6 +14,7 @@ import psycopg
 
 from tests.fix_broker import call, rows, value
 from tests.links.fleet import Fleet, Member
+from tests.links.storm import trace
 from tests.links.storm.crew import Crew
 from tests.links.storm.script import FILTERS, Pair, Script, Step
 from tests.links.storm.traffic import ATTRIBUTES, BASE_TYPES, SCHEMA, Publishers, open_session, read_journal
@@ -373,6 +374,7 @@ def furnish(connection: psycopg.Connection) -> None:
             f"create function storm.keep_{kind}(e pgps_event.{kind}[]) returns void begin atomic"
             " insert into storm.got (subscription, n) select 'called', x.n from unnest(e) x; end",
         )
+    trace.lay(connection)
 
 
 def make_type(connection: psycopg.Connection, kind: str) -> None:
