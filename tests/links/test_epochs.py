@@ -218,3 +218,47 @@ def test_a_link_whose_broker_is_resumed_while_it_is_opened_is_opened_anew(
             what="a has met the resumed one",
         )
         wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, what="the type")
+
+
+def test_what_is_sent_while_a_broker_is_resumed_is_of_one_epoch(brokers: Brokers, connect: Connect) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(a, b)]) as links:
+        settle([a, b], links)
+        call(b.admin, "subscribe", "all", "tick", scope="global")
+        settle([a, b], links)
+        publish(a.admin, "tick", 1, 2, 3)
+        a.settle()
+        out = links[0].out
+        out.with_rows = 100
+        packing, resuming, sent = connect(autocommit=False, dsn=a.dsn), connect(dsn=a.dsn), []
+        # The session that sends has written what it sends next, and waits before it says so.
+        rows(packing, "lock table pgps_internal.position in share mode")
+        with (
+            meanwhile(a.admin, out.source, lambda: sent.append(out.next(refresh=False))),
+            meanwhile(a.admin, resuming, lambda: call(resuming, "resume_links", "restored")),
+        ):
+            packing.commit()
+        out.carry(sent[0])
+        links[0].close()
+        links[0] = open_link(a, b, "to_b")
+        settle([a, b], links)
+        assert [n for _, n in received(b, "all")] == [1, 2, 3]
+
+
+def test_a_link_that_is_dropped_before_a_resumed_broker_has_met_the_other_again_goes_at_both(brokers: Brokers) -> None:
+    a, b = brokers(2)
+    make_type(a.admin, "tick")
+    with linked([(b, a)]) as links:
+        settle([a, b], links)
+    call(b.admin, "resume_links", "restored")
+    call(b.admin, "drop_link", "to_a")
+    assert rows(b.admin, "select name, state from pgps.links") == [("to_a", "draining")]
+    assert rows(a.admin, "select name from pgps.links") == [("b",)]
+    with served(a, b):
+        for broker in (a, b):
+            there = lambda broker=broker: rows(broker.admin, "select name, state from pgps.links")  # noqa: E731
+            wait_until(lambda there=there: there() == [], what=f"{broker.name} has forgotten the link")
+        # Both may link again.
+        call(a.admin, "create_link", "to_b", b.dsn)
+        wait_until(lambda: rows(b.admin, "select name, state from pgps.links") == [("a", "up")], what="the new link")

@@ -2,9 +2,9 @@
 -- rows and tables of this schema, which nobody else can lock; never advisory locks, which every role could hold
 -- (decision 12). All are held until the transaction ends. Locking a row assigns a transaction id and writes WAL:
 -- whoever may find nothing to do checks first, takes the turn when there is something, and checks again.
--- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_receiving, and rows: clients,
--- subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for what a
--- neighbour says; and roles.
+-- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_sending, turn_of_receiving, and
+-- rows: clients, subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for
+-- what a neighbour says; and roles.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
@@ -143,6 +143,26 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_neighbours() is 'Takes the turn of recording another broker as a neighbour';
+
+create or replace function pgps_internal.share_sending() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_sending in row exclusive mode;
+end
+$$;
+comment on function pgps_internal.share_sending() is
+'Takes a shared turn of sending: others may send at the same time, stop_sending waits';
+
+create or replace function pgps_internal.stop_sending() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_sending in exclusive mode;
+end
+$$;
+comment on function pgps_internal.stop_sending() is
+'Waits for all that send to neighbours, and makes others wait until the transaction ends';
 
 create or replace function pgps_internal.share_receiving() returns void
 language plpgsql

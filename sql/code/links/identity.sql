@@ -1,6 +1,6 @@
 -- Who this broker is: an id of its own, and an epoch that begins anew when the database was restored from an older
 -- state.
--- Locks: the broker's row.
+-- Locks: the broker's row; to resume, the turns of sending and of routes.
 -- Writes: activation, broker, link, origin.
 
 create or replace function pgps_internal.link_incarnation() returns text
@@ -151,6 +151,8 @@ begin
         raise exception 'invalid state "%"', v_as using errcode = '22023',
             hint = 'Use restored (the original is gone) or clone (it lives on).';
     end if;
+    -- What is sent until now belongs to the former epoch; nothing more is sent in its name.
+    perform pgps_internal.stop_sending();
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
     -- As noted when the restore was first noticed, if it was; see pgps_internal.do_link_refused.
@@ -171,6 +173,9 @@ begin
     insert into pgps_internal.origin (broker_id, epoch, name, is_self, from_batch)
     values (v_me.broker_id, v_me.epoch, pgps_internal.broker_name(), true, v_last);
     delete from pgps_internal.link l using pgps_internal.neighbour n where l.link_id = n.link_id and n.is_dropped_here;
+    -- A restored broker is remembered at the other ends: who drops such a link has to meet them once more.
+    update pgps_internal.link l set is_known = true
+    from pgps_internal.neighbour n where n.link_id = l.link_id and v_as = 'restored';
     perform pgps_internal.forget_neighbour(n.neighbour_id) from pgps_internal.neighbour n;
     update pgps_internal.link l set state = 'defined', last_error = null, hint = null,
         changed_at = pgps_internal.clock();

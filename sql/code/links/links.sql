@@ -159,7 +159,11 @@ begin
     if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
         raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
-    if v_neighbour.neighbour_id is null or coalesce((args ->> 'cascade')::boolean, false) then
+    if v_neighbour.neighbour_id is null and not coalesce((args ->> 'cascade')::boolean, false)
+        and exists (select from pgps_internal.link l where l.name = v_name and (l.is_known or l.is_dropped)) then
+        -- This broker was resumed and has not met the other one again, which still has the link and waits.
+        update pgps_internal.link l set is_dropped = true, enabled = true where l.name = v_name;
+    elsif v_neighbour.neighbour_id is null or coalesce((args ->> 'cascade')::boolean, false) then
         perform pgps_internal.forget_neighbour(v_neighbour.neighbour_id) where v_neighbour.neighbour_id is not null;
         delete from pgps_internal.link l where l.name = v_name;
         return;
@@ -186,7 +190,8 @@ brokers attach and ask for nothing over it from now on, origins with another pat
 delivered. Then the workers remove the link and what each side knows of the other. Until then it is in pgps.links,
 draining; a NOTICE says so. A further call does no harm; a paused link is resumed to drain. A definition that the other
 side made stays there, paused. cascade: at once, on this side alone, and what waits is discarded. A link that was never
-up is dropped at once. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704,
+up is dropped at once; one that has not been up since pgps.resume_links(''restored'') goes when the other side has been
+reached once more. Locks: changes of routes wait until the transaction ends. Needs pgps_admin. Errors: 42704,
 42501.';
 
 create or replace function pgps_internal.do_serve_links(caller name, args jsonb) returns jsonb
@@ -196,7 +201,7 @@ as $$
 begin
     perform pgps_internal.require_worker(caller, 'serve links');
     return (select coalesce(jsonb_agg(jsonb_build_object('name', l.name, 'conninfo', l.conninfo, 'state', l.state,
-            'draining', coalesce(n.is_draining, false)) order by l.name), '[]')
+            'draining', coalesce(n.is_draining, l.is_dropped)) order by l.name), '[]')
         from pgps_internal.link l left join pgps_internal.neighbour n using (link_id) where l.enabled);
 end
 $$;
@@ -265,7 +270,7 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
     coalesce(l.enabled, true) as enabled,
     case
         when not l.enabled then 'paused'
-        when n.is_draining then 'draining'
+        when n.is_draining or l.is_dropped then 'draining'
         when n.is_blocked or n.refusal is not null then 'blocked'
         when u.is_up and d.is_lacking then 'incomplete'
         when u.is_up then 'up'
@@ -274,10 +279,10 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         else l.state end as state,
     concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences) as last_error,
     case
-        when n.is_draining and not u.is_up
-            then format('It goes when broker "%s" has been reached. Without that: select pgps.drop_link(%L, cascade '
+        when n.is_draining and not u.is_up or l.is_dropped and n.neighbour_id is null
+            then format('It goes when %s has been reached. Without that: select pgps.drop_link(%L, cascade '
             '=> true)',
-            n.name, coalesce(l.name, n.name))
+            coalesce(format('broker "%s"', n.name), 'the other broker'), coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
         else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
             pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,

@@ -1,5 +1,5 @@
 -- Brokers at the other end of a link, and the sessions that send to or receive from them.
--- Locks: the turn of neighbours, the rows of neighbour and link_session, the turn of routes.
+-- Locks: the turns of neighbours and of sending, the rows of neighbour and link_session, the turn of routes.
 -- Writes: broker, lent, link_session, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
@@ -169,8 +169,11 @@ begin
         return null;
     elsif v_neighbour.neighbour_id is null then
         v_neighbour := pgps_internal.make_neighbour(v_peer, v_role, v_link.link_id, coalesce(v_link.direction, 'both'));
-        update pgps_internal.neighbour n set is_draining = true, is_dropped_here = v_before.is_dropped_here
-        where n.neighbour_id = v_neighbour.neighbour_id and v_before.is_draining returning * into v_before;
+        update pgps_internal.neighbour n set is_draining = true,
+            is_dropped_here = coalesce(v_before.is_dropped_here, false) or coalesce(v_link.is_dropped, false)
+        where n.neighbour_id = v_neighbour.neighbour_id and (v_before.is_draining or v_link.is_dropped)
+        returning * into v_before;
+        update pgps_internal.link l set is_known = false where l.link_id = v_link.link_id and l.is_known;
         return v_neighbour;
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
         if v_neighbour.link_id is not null then
@@ -257,7 +260,9 @@ declare
     v_is_me boolean;
 begin
     -- Never beside pgps.resume_links: what was noticed of the former epoch does not hold for the present one, and would
-    -- block for good the links that were just resumed.
+    -- block for good the links that were just resumed. Nor beside a session that sends: what it sends belongs to the
+    -- former life, whose end is noted here.
+    perform pgps_internal.stop_sending();
     perform pgps_internal.hold_routes();
     v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
     v_is_me := exists (select from pgps_internal.broker b

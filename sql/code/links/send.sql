@@ -1,5 +1,5 @@
--- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY. Locks: none beside
--- those of routes.
+-- Sending to a neighbour: deliveries of its subscription become numbered items, read as binary COPY.
+-- Locks: the turn of sending (shared), and those of routes.
 -- Writes: neighbour, shipment.
 
 create or replace function pgps_internal.require_sender() returns pgps_internal.neighbour
@@ -261,6 +261,9 @@ declare
     v_upto bigint;
     v_types jsonb;
 begin
+    -- Before the neighbour is read: whoever ends an epoch waits for this session, which must not send in its name
+    -- afterwards.
+    perform pgps_internal.share_sending();
     if (args ->> 'refresh')::boolean then
         -- Taken before anything is read, above all how far is packed. So a route that goes meanwhile is withdrawn
         -- behind all that came by it, a filter that is heard meanwhile begins behind what is packed, and a neighbour
