@@ -167,6 +167,18 @@
 \ir code/clients/reclaim.sql
 \ir code/clients/views.sql
 
+-- spools: Messages for a group that may be away: numbers, pointers, replay, members.
+\ir code/spools/patterns.sql
+\ir code/spools/requests.sql
+\ir code/spools/spools.sql
+\ir code/spools/number.sql
+\ir code/spools/groups.sql
+\ir code/spools/replay.sql
+\ir code/spools/hand_out.sql
+\ir code/spools/calls.sql
+\ir code/spools/reclaim.sql
+\ir code/spools/views.sql
+
 -- views: What people look at: catalogue, health, explanations, traces.
 \ir code/views/catalogue.sql
 \ir code/views/health.sql

@@ -96,6 +96,7 @@ CHANNELS = {
     "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes have something to do; for workers", ""),
     "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
+    "pgps_spool_": ("pgps_spool_<spool id>", "members of a group may have something (`pgps.spools.channel`)", ""),
     "pgps_link": ("pgps_link", "there is something to tell other brokers; for workers", ""),
 }
 

@@ -16,6 +16,7 @@ as $roster$
     ('after_match', 'registration', 'pgps_internal.appoint(batch_id, event_type, xids, ids)'),
     ('after_match', 'confirm', 'pg_notify(''pgps_confirm'', '''')'),
     ('after_match', 'lane', 'pg_notify(''pgps_lanes'', '''')'),
+    ('after_match', 'spool', 'pgps_internal.number_spooled(batch_id, ids)'),
 
     -- Whether something still needs a feature of an event type (needs_feature.type_id). name: the feature.
     ('needs_feature', 'share', 'exists (select from pgps_internal.member m
@@ -26,6 +27,7 @@ as $roster$
         where k.original = needs_feature.type_id)'),
     ('needs_feature', 'lane', 'exists (select from pgps_internal.signature g
         where g.type_id = needs_feature.type_id and g.in_lane)'),
+    ('needs_feature', 'spool', 'needs_feature.type_id = pgps_internal.spool_type()'),
 
     -- What a reader of a subscription of a kind receives in place of the messages. Arguments: subscription, messages.
     -- name: the kind.
@@ -70,6 +72,8 @@ as $roster$
     ('carry_over', 'reply_mark', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'request', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'reply', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'spool_state', 'pgps_internal.carry_over_spools(ledger, segment, newest)'),
+    ('carry_over', 'spool_mark', 'pgps_internal.carry_over_spools(ledger, segment, newest)'),
 
     -- Ledgers of a room's own: truncates the segments that nobody needs, and returns how many. Arguments: low (the
     -- batch up to which all have been processed), newest.
@@ -77,11 +81,13 @@ as $roster$
     ('reclaim_rooms', 'match', 'pgps_internal.reclaim_lanes()'),
     ('reclaim_rooms', 'links', 'pgps_internal.reclaim_links()'),
     ('reclaim_rooms', 'clients', 'pgps_internal.reclaim_clients(low, newest)'),
+    ('reclaim_rooms', 'spools', 'pgps_internal.reclaim_spools(newest)'),
 
     -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
+    ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
 
     -- A new event type: grants rights on it, and joins to it the patterns that it fits. Argument: event_type.
     ('join_rooms', 'links', 'pgps_internal.lend(event_type)'),
@@ -93,8 +99,10 @@ as $roster$
     ('what_needs', 'deliver', 'pgps_internal.subscription_of(event_type)'),
     ('what_needs', 'rules', 'pgps_internal.rule_of(event_type)'),
     ('what_needs', 'clients', 'pgps_internal.registration_of(event_type)'),
+    ('what_needs', 'spools', 'case when (event_type).name = ''pgps_spool'' then ''spools are asked by it'' end'),
     ('what_needs', 'log', 'case when pgps_internal.has_undelivered((event_type).type_id)
         then ''events of it are not delivered yet'' end'),
+    ('drop_from_rooms', 'spools', 'pgps_internal.drop_spools_of(event_type)'),
     ('drop_from_rooms', 'rules', 'pgps_internal.drop_rules_of(event_type)'),
     ('drop_from_rooms', 'confirm', 'pgps_internal.drop_confirms_of(event_type)'),
     ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),

@@ -1,5 +1,202 @@
 -- breaking: no
--- Spools: messages for a group that may be away.
+-- Spools: messages for a group that may be away (decision 43).
+
+create table pgps_internal.spool (
+    spool_id integer generated always as identity primary key,
+    name text not null unique,
+    owner regrole not null,
+    persistent boolean not null,
+    max_messages bigint check (max_messages > 0),
+    max_bytes bigint check (max_bytes > 0),
+    retention interval,
+    on_limit text not null check (on_limit in ('refuse', 'drop_oldest')),
+    play_through boolean not null default true,
+    created_at timestamptz not null default pgps._clock()
+);
+
+-- Who may spool into a spool, or replay it; role 0 is public.
+create table pgps_internal.spool_grant (
+    spool_id integer not null references pgps_internal.spool on delete cascade,
+    privilege text not null check (privilege in ('spool', 'replay')),
+    role oid not null,
+    primary key (spool_id, privilege, role)
+);
+
+-- What is stored, by the number that a message got when it was dispatched. A slot is a segment of the store, for all
+-- spools: the first eight are logged, the last four, for spools that are not persistent, are not. One of each kind is
+-- written; what is left of one that is mostly discarded is copied into that, and the slot is truncated.
+create table pgps_internal.spool_message (
+    slot smallint not null,
+    spool_id integer not null,
+    seqn bigint not null,
+    id bigint not null,
+    entry integer not null,
+    message jsonb not null,
+    keys jsonb,
+    keywords text[],
+    expires timestamptz,
+    sender text not null,
+    spooler text not null,
+    spooled_at timestamptz not null,
+    is_checkpoint boolean not null,
+    bytes integer not null
+) partition by list (slot);
+create index spool_message_seqn_idx on pgps_internal.spool_message (spool_id, seqn);
+create index spool_message_id_idx on pgps_internal.spool_message (id);
+
+create table pgps_internal.spool_key (
+    slot smallint not null,
+    spool_id integer not null,
+    seqn bigint not null,
+    name text not null,
+    value numeric not null
+) partition by list (slot);
+create index spool_key_idx on pgps_internal.spool_key (spool_id, name, value, seqn);
+
+-- Messages that were discarded by a pattern, or cancelled, and are still in the store. What was discarded without a
+-- pattern is a range: spool_state.emptied.
+create table pgps_internal.spool_gone (
+    slot smallint not null,
+    spool_id integer not null,
+    seqn bigint not null
+) partition by list (slot);
+create index spool_gone_idx on pgps_internal.spool_gone (spool_id, seqn);
+
+do $$
+declare
+    v_table text;
+    v_slot integer;
+begin
+    foreach v_table in array array['spool_message', 'spool_key', 'spool_gone'] loop
+        for v_slot in 0..11 loop
+            execute format('create %s table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
+                case when v_slot < 8 then '' else 'unlogged' end, v_table || '_' || v_slot, v_table, v_slot);
+        end loop;
+    end loop;
+end
+$$;
+
+-- Which slots are written, and how much was discarded when reclaim looked for something to copy last; one row.
+create table pgps_internal.spool_store (
+    logged_slot smallint not null,
+    unlogged_slot smallint not null,
+    dropped bigint not null,
+    looked_at bigint not null
+);
+insert into pgps_internal.spool_store (logged_slot, unlogged_slot, dropped, looked_at) values (0, 8, 0, 0);
+
+-- The standing of a spool after a batch that asked for something: the newest row counts. Written by the dispatcher only.
+create table pgps_internal.spool_state (
+    batch_id bigint not null,
+    spool_id integer not null,
+    lowest bigint not null,
+    last_seqn bigint not null,
+    replay_pointer bigint,
+    checkpoint_pointer bigint,
+    messages bigint not null,
+    bytes bigint not null,
+    discarded bigint not null,
+    emptied int8multirange not null
+) partition by list (((batch_id / 4096) % 4));
+create index spool_state_idx on pgps_internal.spool_state (spool_id, batch_id desc);
+
+-- Messages that a limit, or the retention, has discarded.
+create table pgps_internal.spool_gap (
+    spool_id integer not null references pgps_internal.spool on delete cascade,
+    first_seqn bigint not null,
+    last_seqn bigint not null,
+    messages bigint not null,
+    reason text not null,
+    noted_at timestamptz not null default pgps._clock()
+);
+create index spool_gap_idx on pgps_internal.spool_gap (spool_id, noted_at);
+
+-- Requests that were taken back, until the dispatcher has taken note of it.
+create table pgps_internal.spool_cancelled (
+    id bigint primary key,
+    spool_id integer not null references pgps_internal.spool on delete cascade,
+    request bigint not null
+);
+
+-- The members of a group; session: that of the client in which it joined, null when it has left.
+create table pgps_internal.spool_member (
+    member_id bigint generated always as identity primary key,
+    spool_id integer not null references pgps_internal.spool on delete cascade,
+    client_id bigint not null references pgps_internal.client on delete cascade,
+    session bigint,
+    ready boolean not null,
+    joined_at timestamptz not null default pgps._clock(),
+    unique (spool_id, client_id)
+);
+create index spool_member_client_idx on pgps_internal.spool_member (client_id);
+
+-- A replay: what it repeats (from first_seqn to last_seqn, if they match the pattern), and after which number what is
+-- new begins. Its id is that of the marker that ends it.
+create table pgps_internal.spool_replay (
+    replay_id bigint primary key,
+    spool_id integer not null references pgps_internal.spool on delete cascade,
+    first_seqn bigint not null,
+    last_seqn bigint not null,
+    pattern jsonb not null,
+    repeated int8multirange not null,
+    replayed_at timestamptz not null default pgps._clock()
+);
+
+-- Where a member is: the newest row counts. The phase is r (replay), m (its marker) or n (what is new); seqn: up to
+-- which it has acknowledged in that phase; got: up to which it was handed out. start: after which number what is new
+-- begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got.
+create sequence pgps_internal.spool_mark_id_seq as bigint;
+create table pgps_internal.spool_mark (
+    mark_id bigint not null default nextval('pgps_internal.spool_mark_id_seq'),
+    member_id bigint not null,
+    replay_id bigint,
+    phase "char" not null,
+    seqn bigint not null,
+    got_phase "char" not null,
+    got_seqn bigint not null,
+    got_id bigint,
+    start bigint not null,
+    checkpoints_upto bigint,
+    skip int8multirange not null,
+    acked int8multirange not null,
+    had int8multirange not null
+) partition by list (((mark_id / 16384) % 4));
+create index spool_mark_idx on pgps_internal.spool_mark (member_id, mark_id desc);
+
+do $$
+declare
+    v_ledger text;
+    v_slot integer;
+begin
+    foreach v_ledger in array array['spool_state', 'spool_mark'] loop
+        for v_slot in 0..3 loop
+            execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
+                v_ledger || '_' || v_slot, v_ledger, v_slot);
+        end loop;
+    end loop;
+end
+$$;
+
+-- A message as a member gets it.
+create type pgps_internal.spooled as (
+    phase "char",
+    seqn bigint,
+    entry integer,
+    message jsonb,
+    keys jsonb,
+    keywords text[],
+    sender name,
+    spooler name,
+    spooled_at timestamptz,
+    in_replay boolean,
+    id bigint
+);
+
+-- A message that is not dispatched yet: for which spool, by whom.
+create type pgps_internal.spool_asked as (
+    spool_id integer,
+    spooler text
+);
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0021')
 on conflict (key) do update set value = excluded.value;

@@ -144,7 +144,13 @@ def test_nothing_but_the_doors_can_be_written(admin: psycopg.Connection, people:
         """,
         [[people[kind] for kind in KINDS]],
     )
-    assert sorted(writable) == ["pgps._calls", "pgps._client_calls", "pgps._receive_calls", "pgps._receive_rows_calls"]
+    assert sorted(writable) == [
+        "pgps._calls",
+        "pgps._client_calls",
+        "pgps._receive_calls",
+        "pgps._receive_rows_calls",
+        "pgps._spool_calls",
+    ]
 
 
 def test_a_role_that_inherits_from_the_owner_has_the_owners_subscription(

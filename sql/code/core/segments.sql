@@ -19,7 +19,7 @@ as $$
         ('client_mark', 'mark_id', 16384), ('client_checkpoint', 'checkpoint_id', 16384),
             ('reply_mark', 'mark_id', 16384),
         ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),
-        ('reply_rows', 'request_no', 64)
+        ('reply_rows', 'request_no', 64), ('spool_state', 'batch_id', 4096), ('spool_mark', 'mark_id', 16384)
 $$;
 comment on function pgps_internal.ledgers() is
 'The ledgers: the column by which they are cut into segments, and how many numbers a segment has';

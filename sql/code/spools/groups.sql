@@ -1,0 +1,177 @@
+-- Process groups: a group is named as its spool, its members are clients (clients/clients.sql). A member is present
+-- while the session lives in which it has joined; whoever looks notices that one has crashed.
+-- Locks: the turn of a member's client, until the transaction ends, for whatever moves the member.
+-- Writes: spool_mark, spool_member.
+
+create or replace function pgps_internal.is_present(member pgps_internal.spool_member) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select (is_present.member).session is not null and exists (select from pgps_internal.client c
+        where c.client_id = (is_present.member).client_id and c.session = (is_present.member).session
+            and pgps_internal.is_reachable(c))
+$$;
+comment on function pgps_internal.is_present(pgps_internal.spool_member) is
+'True while a member has joined, has not left, and is connected';
+
+create or replace function pgps_internal.mark_of(member_id bigint) returns pgps_internal.spool_mark
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pgps_internal.spool_mark;
+begin
+    select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
+        order by m.mark_id desc limit 1;
+    return v_mark;
+end
+$$;
+comment on function pgps_internal.mark_of(bigint) is 'Where a member is; null before it first joined';
+
+create or replace function pgps_internal.write_mark(mark pgps_internal.spool_mark) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id, start,
+        checkpoints_upto, skip, acked, had)
+    select (mark).member_id, (mark).replay_id, (mark).phase, (mark).seqn, (mark).got_phase, (mark).got_seqn,
+        (mark).got_id, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked, (mark).had;
+end
+$$;
+comment on function pgps_internal.write_mark(pgps_internal.spool_mark) is 'Writes where a member is now';
+
+create or replace function pgps_internal.begin_new(member_id bigint, state pgps_internal.spool_state) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pgps_internal.spool_mark := pgps_internal.mark_of(begin_new.member_id);
+    v_last bigint := (begin_new.state).last_seqn;
+begin
+    perform pgps_internal.write_mark(row(null, begin_new.member_id, null, 'n', v_last, 'n', v_last, null, v_last,
+        null, '{}', coalesce(v_mark.acked, '{}'), coalesce(v_mark.had, '{}'))::pgps_internal.spool_mark);
+end
+$$;
+comment on function pgps_internal.begin_new(bigint, pgps_internal.spool_state) is
+'Lets a member begin with what is spooled from now on';
+
+create or replace function pgps_internal.find_member(caller name, args jsonb) returns pgps_internal.spool_member
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    v_client pgps_internal.client := pgps_internal.find_client(caller, args ->> 'member');
+    v_member pgps_internal.spool_member;
+begin
+    perform pgps_internal.require_session(v_client, (args ->> 'session')::bigint);
+    select m.* into v_member from pgps_internal.spool_member m
+    where m.spool_id = v_spool.spool_id and m.client_id = v_client.client_id;
+    if v_member.session is null or v_member.session <> v_client.session then
+        raise exception 'client "%" is not a member of group "%"', v_client.name, v_spool.name using errcode = '55000',
+            hint = format('First, in this session: select pgps.join_group(%L, %L, replay => true)',
+                quote_ident(v_spool.name), quote_ident(v_client.name));
+    end if;
+    return v_member;
+end
+$$;
+comment on function pgps_internal.find_member(name, jsonb) is
+'The member of a call, after a check of its session; 55000 when it has not joined in this session, 42704, 42501, 08003';
+
+create or replace function pgps_internal.do_join_group(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    v_client pgps_internal.client := pgps_internal.enter_session(caller,
+        jsonb_build_object('client', args -> 'member', 'session', args -> 'session'));
+    v_replay boolean := coalesce((args ->> 'replay')::boolean, false);
+    v_member pgps_internal.spool_member;
+    v_is_new boolean;
+begin
+    select m.* into v_member from pgps_internal.spool_member m
+    where m.spool_id = v_spool.spool_id and m.client_id = v_client.client_id;
+    v_is_new := v_member.session is null or v_member.session <> v_client.session;
+    insert into pgps_internal.spool_member as m (spool_id, client_id, session, ready)
+    values (v_spool.spool_id, v_client.client_id, v_client.session, coalesce((args ->> 'ready')::boolean, true))
+    on conflict on constraint spool_member_spool_id_client_id_key do update
+    set session = excluded.session, ready = excluded.ready, joined_at = pgps_internal.clock()
+    returning m.* into v_member;
+    if v_replay then
+        perform pgps_internal.replay_to(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
+            array[v_member.member_id]);
+    elsif v_is_new then
+        perform pgps_internal.begin_new(v_member.member_id, pgps_internal.standing_of_spool(v_spool.spool_id));
+    end if;
+end
+$$;
+comment on function pgps_internal.do_join_group(name, jsonb) is 'See pgps.join_group';
+
+create or replace function pgps_internal.do_leave_group(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
+begin
+    perform pgps_internal.hold_client(v_member.client_id);
+    update pgps_internal.spool_member m set session = null where m.member_id = v_member.member_id;
+end
+$$;
+comment on function pgps_internal.do_leave_group(name, jsonb) is 'See pgps.leave_group';
+
+create or replace function pgps_internal.do_group_ready(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
+begin
+    perform pgps_internal.hold_client(v_member.client_id);
+    update pgps_internal.spool_member m set ready = true where m.member_id = v_member.member_id and not m.ready;
+end
+$$;
+comment on function pgps_internal.do_group_ready(name, jsonb) is 'See pgps.group_ready';
+
+create or replace function pgps_internal.somebody_had(spool_id integer, seqn bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- What the replay pointer has passed was processed.
+    return somebody_had.seqn <= (pgps_internal.standing_of_spool(somebody_had.spool_id)).replay_pointer
+        or exists (select from pgps_internal.spool_member m cross join lateral pgps_internal.mark_of(m.member_id) k
+            where m.spool_id = somebody_had.spool_id and somebody_had.seqn <@ k.had);
+end
+$$;
+comment on function pgps_internal.somebody_had(integer, bigint) is
+'True when a message was handed out to a member';
+
+create or replace function pgps_internal.all_acked(spool_id integer, seqn bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A member that has joined later, without a replay, does not get the message: it is not waited for.
+    return coalesce((
+        select not bool_or(o.is_owed and not o.is_acked) and (bool_or(o.is_acked)
+            or all_acked.seqn <= (pgps_internal.standing_of_spool(all_acked.spool_id)).replay_pointer)
+        from pgps_internal.spool_member m
+        cross join lateral pgps_internal.mark_of(m.member_id) k
+        left join pgps_internal.spool_replay r on r.replay_id = k.replay_id
+        cross join lateral (
+            select coalesce(all_acked.seqn between r.first_seqn and r.last_seqn, false) as is_repeated) p
+        cross join lateral (
+            select p.is_repeated or all_acked.seqn > k.start as is_owed,
+                all_acked.seqn <@ k.acked or p.is_repeated and (k.phase <> 'r' or all_acked.seqn <= k.seqn)
+                    or k.phase = 'n' and all_acked.seqn > k.start and all_acked.seqn <= k.seqn as is_acked
+        ) o
+        where m.spool_id = all_acked.spool_id and pgps_internal.is_present(m)), false);
+end
+$$;
+comment on function pgps_internal.all_acked(integer, bigint) is
+'True when every member present has acknowledged a message, those excepted that do not get it, and at least one has';
+
+revoke all on all functions in schema pgps_internal from public;

@@ -1,0 +1,539 @@
+-- What a spool is asked for: messages, pointers, discards. Each is an event of the hidden type pgps_spool, so that it
+-- happens when the caller's transaction commits, in the order of commit, and everything that one transaction asks for
+-- happens together: at dispatch (number.sql).
+-- Verbs: s a message; c, p a checkpoint at the end, at the front; r, k the replay and the checkpoint pointer; d a
+-- discard; x a message that was cancelled; l the limits are to be applied.
+-- Locks: none but those of publishing.
+-- Writes: pgps_spool_log, spool_cancelled.
+
+create or replace function pgps_internal.standing_of_spool(spool_id integer) returns pgps_internal.spool_state
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state;
+begin
+    select s.* into v_state from pgps_internal.spool_state s where s.spool_id = standing_of_spool.spool_id
+        order by s.batch_id desc limit 1;
+    if not found then
+        v_state := row(0, standing_of_spool.spool_id, 0, 0, null, null, 0, 0, 0, '{}')::pgps_internal.spool_state;
+    end if;
+    return v_state;
+end
+$$;
+comment on function pgps_internal.standing_of_spool(integer) is
+'The standing of a spool after the last batch that asked for something';
+
+create or replace function pgps_internal.spool_type() returns integer
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select t.type_id from pgps_internal.event_type t where t.name = 'pgps_spool');
+end
+$$;
+comment on function pgps_internal.spool_type() is 'The event type of what spools are asked for; null before the first';
+
+create or replace function pgps_internal.note_asked(caller name, ids bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.record(array[pgps_internal.spool_type()], array[i.lo], array[i.hi],
+        quote_ident(note_asked.caller)::regrole, array[false], null, null, false)
+    from (select min(u) as lo, max(u) as hi from unnest(note_asked.ids) u) i;
+end
+$$;
+comment on function pgps_internal.note_asked(name, bigint[]) is
+'Publishes requests that one statement has written into the log';
+
+create or replace function pgps_internal.ask_spool(
+    caller name, spool pgps_internal.spool, verb text, value bigint = null, pattern jsonb = null
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint;
+begin
+    insert into pgps_internal.pgps_spool_log (spool_id, verb, value, pattern)
+    values ((ask_spool.spool).spool_id, ask_spool.verb, ask_spool.value, ask_spool.pattern)
+    returning event_id into v_id;
+    perform pgps_internal.note_asked(ask_spool.caller, array[v_id]);
+    return v_id;
+end
+$$;
+comment on function pgps_internal.ask_spool(name, pgps_internal.spool, text, bigint, jsonb) is
+'Asks a spool for something that is no message; returns the id of the request';
+
+create or replace function pgps_internal.asked_pointer(spool_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+begin
+    return (select max(l.value) from pgps_internal.pgps_spool_log l
+        where l.spool_id = asked_pointer.spool_id and l.verb <> 's' and l.verb = 'r'
+            and (v_last.batch_id is null or l.xid >= pg_snapshot_xmin(v_last.previous)
+                and not pgps_internal.is_dispatched(l.xid, l.event_id, v_last)));
+end
+$$;
+comment on function pgps_internal.asked_pointer(integer) is
+'The highest replay pointer that a spool was asked for and that is not dispatched yet, as far as the caller can see';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Messages
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.check_message(item jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unknown text;
+    v_keys jsonb := nullif(item -> 'keys', 'null');
+begin
+    if jsonb_typeof(item) <> 'object' then
+        raise exception 'a message is a JSON object, not a JSON %', jsonb_typeof(item) using errcode = '22023',
+            hint = 'Give the arguments of pgps.spool as keys: {"entry": 1, "message": …}.';
+    end if;
+    select k into v_unknown from jsonb_object_keys(item) k
+    where k <> all ('{entry,message,keys,keywords,expires,network,ordering,sender}') limit 1;
+    if v_unknown is not null then
+        raise exception 'a message has no argument "%"', v_unknown using errcode = '22023',
+            hint = 'Use entry, message, keys, keywords, expires, network, ordering, sender.';
+    elsif not item ? 'message' then
+        raise exception 'the message is missing' using errcode = '22023',
+            hint = 'Give any JSON as message; ''null''::jsonb is one.';
+    elsif coalesce(jsonb_typeof(item -> 'entry') = 'number'
+        and (item ->> 'entry')::numeric between 0 and 2147483647
+        and (item ->> 'entry')::numeric % 1 = 0, false) is not true then
+        raise exception 'invalid entry %', coalesce(item ->> 'entry', 'null') using errcode = '22023',
+            hint = 'Give the entry point that the message is for, a whole number from 0 on.';
+    elsif jsonb_typeof(v_keys) <> 'object' then
+        raise exception 'keys are a JSON %', jsonb_typeof(v_keys) using errcode = '22023',
+            hint = 'Give an object with numbers: {"SP_ID": 17}.';
+    elsif (select count(*) from jsonb_object_keys(v_keys)) > 9 then
+        raise exception 'a message has % numeric keys', (select count(*) from jsonb_object_keys(v_keys))
+        using errcode = '22023', hint = 'Give nine at most; put the rest into the message.';
+    end if;
+    select k.key into v_unknown from jsonb_each(v_keys) k where jsonb_typeof(k.value) <> 'number' limit 1;
+    if v_unknown is not null then
+        raise exception 'key "%" is not a number: %', v_unknown, v_keys -> v_unknown using errcode = '22023',
+            hint = 'Keys are numeric; use keywords for texts.';
+    end if;
+    perform pgps_internal.array_of(item -> 'keywords', 'keywords');
+    if coalesce(item ->> 'ordering', 'cbcast') not in ('fbcast', 'cbcast', 'abcast', 'gbcast') then
+        raise exception 'invalid ordering "%"', item ->> 'ordering' using errcode = '22023',
+            hint = 'Use fbcast, cbcast, abcast or gbcast.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_message(jsonb) is
+'Raises 22023 unless these are the arguments of a message that can be spooled';
+
+create or replace function pgps_internal.check_senders(caller name, senders text[]) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_sender text;
+begin
+    foreach v_sender in array check_senders.senders loop
+        if not exists (select from pg_roles r where r.rolname = v_sender) then
+            raise exception 'role "%" does not exist', v_sender using errcode = '42704',
+                hint = 'Give as sender a role that you are a member of, or nothing.';
+        elsif not pg_has_role(check_senders.caller, v_sender::name, 'member') then
+            raise exception 'role "%" may not spool for sender "%"', check_senders.caller, v_sender
+            using errcode = '42501', hint = 'Become a member of that role, or leave the sender out.';
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.check_senders(name, text[]) is
+'Raises 42704 or 42501 unless caller may pass messages of these senders on';
+
+create or replace function pgps_internal.check_room(spool pgps_internal.spool, messages bigint, bytes bigint)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool((check_room.spool).spool_id);
+    v_messages bigint;
+    v_bytes bigint;
+begin
+    -- What is not dispatched yet counts, as far as the caller can see it. Ids above those of the last batch are found
+    -- by the index of the log.
+    select count(*), coalesce(sum(pgps_internal.size_of(l.message, l.keys, l.keywords)), 0) into v_messages, v_bytes
+    from pgps_internal.pgps_spool_log l
+    where l.event_id > coalesce((pgps_internal.last_batch()).max_hi, 0) and l.spool_id = (check_room.spool).spool_id
+        and l.verb in ('s', 'c', 'p');
+    if v_state.messages + v_messages + check_room.messages > (check_room.spool).max_messages then
+        raise exception 'spool "%" is full: % messages of %', (check_room.spool).name, v_state.messages + v_messages,
+            (check_room.spool).max_messages
+        using errcode = '54000', hint = format('Discard what was replayed (pgps.spool_discard), or: select '
+            'pgps.spool_advise(%L, max_messages => …)', quote_ident((check_room.spool).name));
+    elsif v_state.bytes + v_bytes + check_room.bytes > (check_room.spool).max_bytes then
+        raise exception 'spool "%" is full: % bytes of %', (check_room.spool).name, v_state.bytes + v_bytes,
+            (check_room.spool).max_bytes
+        using errcode = '54000', hint = format('Discard what was replayed (pgps.spool_discard), or: select '
+            'pgps.spool_advise(%L, max_bytes => …)', quote_ident((check_room.spool).name));
+    end if;
+end
+$$;
+comment on function pgps_internal.check_room(pgps_internal.spool, bigint, bigint) is
+'Raises 54000 when so many messages and bytes more would exceed the limits of a spool';
+
+create or replace function pgps_internal.size_of(message jsonb, keys jsonb, keywords text[]) returns integer
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select octet_length(size_of.message::text) + coalesce(octet_length(size_of.keys::text), 0)
+        + coalesce(octet_length(size_of.keywords::text), 0)
+$$;
+comment on function pgps_internal.size_of(jsonb, jsonb, text[]) is 'What a message counts for in the bytes of a spool';
+
+create or replace function pgps_internal.do_spool(caller name, args jsonb) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'spool');
+    v_verb text := coalesce(args ->> 'verb', 's');
+    v_items jsonb := args -> 'messages';
+    v_bad jsonb;
+    v_senders text[];
+    v_network text;
+    v_pattern jsonb;
+    v_ids bigint[];
+begin
+    if v_verb not in ('s', 'c', 'p') or jsonb_typeof(v_items) is distinct from 'array' then
+        raise exception 'the messages are %', coalesce('a JSON ' || jsonb_typeof(v_items), 'missing')
+        using errcode = '22023', hint = 'Give a JSON array of objects.';
+    elsif v_verb <> 's' then
+        v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+        v_pattern := pgps_internal.read_pattern(args -> 'discard');
+    end if;
+    -- One statement finds the first message that is not in order; what is wrong with it is found out afterwards.
+    select e into v_bad from jsonb_array_elements(v_items) e where not pgps_internal.is_message(e) limit 1;
+    if found then
+        perform pgps_internal.check_message(v_bad);
+    end if;
+    v_senders := array(select distinct e ->> 'sender' from jsonb_array_elements(v_items) e
+        where e ->> 'sender' <> caller);
+    perform pgps_internal.check_senders(caller, v_senders);
+    select e ->> 'network' into v_network from jsonb_array_elements(v_items) e where e ->> 'network' <> 'local' limit 1;
+    if v_network is not null then
+        raise exception 'network "%" does not exist', v_network using errcode = '42704',
+            hint = 'Spool without network, or with "local", to reach a group of this broker.';
+    end if;
+    if v_verb = 's' and v_spool.on_limit = 'refuse'
+        and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
+        perform pgps_internal.check_room(v_spool, count(*), sum(pgps_internal.size_of(e -> 'message',
+            nullif(e -> 'keys', 'null'), pgps_internal.array_of(e -> 'keywords', 'keywords'))))
+        from jsonb_array_elements(v_items) e;
+    end if;
+    with made as (
+        insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
+            spooler, spooled_at, pattern)
+        select v_spool.spool_id, v_verb, (e ->> 'entry')::integer, e -> 'message',
+            nullif(nullif(e -> 'keys', 'null'), '{}'),
+            case when e ? 'keywords' then pgps_internal.array_of(e -> 'keywords', 'keywords') end,
+            (e ->> 'expires')::timestamptz, coalesce(e ->> 'sender', caller), caller, pgps_internal.clock(), v_pattern
+        from jsonb_array_elements(v_items) with ordinality m(e, place) order by place
+        returning event_id
+    )
+    select array_agg(m.event_id order by m.event_id) into v_ids from made m;
+    if v_ids is not null then
+        perform pgps_internal.note_asked(caller, v_ids);
+    end if;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.do_spool(name, jsonb) is
+'See pgps.spool, pgps.spool_many and pgps.spool_and_discard: verb s, c or p; returns the ids of the requests';
+
+create or replace function pgps_internal.is_message(item jsonb) returns boolean
+language sql immutable
+as $$
+    -- Without SET, so that it is put into the statement that calls it for all messages.
+    select coalesce(jsonb_typeof(item) = 'object' and item ? 'message'
+        and item - '{entry,message,keys,keywords,expires,network,ordering,sender}'::text[] = '{}'
+        and jsonb_typeof(item -> 'entry') = 'number' and (item ->> 'entry') ~ '^\d{1,9}$'
+        and case coalesce(jsonb_typeof(item -> 'keys'), 'null') when 'null' then true
+            when 'object' then (select count(*) <= 9 and coalesce(bool_and(jsonb_typeof(k.value) = 'number'), true)
+                from jsonb_each(item -> 'keys') k)
+            else false end
+        and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
+            when 'array' then not exists (select from jsonb_array_elements(item -> 'keywords') k
+                where jsonb_typeof(k) <> 'string')
+            else false end
+        and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
+$$;
+comment on function pgps_internal.is_message(jsonb) is
+'True for arguments of a message that are in order; false: pgps_internal.check_message says why, if there is a reason';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Pointers, discards
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.do_spool_set_replay_pointer(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
+    v_seqn bigint := (args ->> 'seqn')::bigint;
+begin
+    if v_seqn is null then
+        raise exception 'the replay pointer is null' using errcode = '22023',
+            hint = 'Give the number of the last message that was processed, see pgps.spool_getseqn.';
+    elsif v_seqn < v_pointer then
+        raise exception 'the replay pointer of spool "%" cannot go back from % to %', v_spool.name, v_pointer, v_seqn
+        using errcode = '22023', hint = 'It is only set ahead; to see old messages again move the checkpoint pointer.';
+    elsif v_seqn > v_state.last_seqn then
+        raise exception 'the replay pointer of spool "%" cannot go to %: its last message is %', v_spool.name, v_seqn,
+            v_state.last_seqn
+        using errcode = '22023', hint = 'Give the number of a message that was dispatched, see pgps.spool_getseqn.';
+    end if;
+    perform pgps_internal.ask_spool(caller, v_spool, 'r', v_seqn);
+end
+$$;
+comment on function pgps_internal.do_spool_set_replay_pointer(name, jsonb) is 'See pgps.spool_set_replay_pointer';
+
+create or replace function pgps_internal.do_spool_set_checkpoint_pointer(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.ask_spool(caller, pgps_internal.find_spool(caller, args ->> 'name', 'replay'), 'k',
+        (args ->> 'seqn')::bigint);
+end
+$$;
+comment on function pgps_internal.do_spool_set_checkpoint_pointer(name, jsonb) is
+'See pgps.spool_set_checkpoint_pointer';
+
+create or replace function pgps_internal.do_spool_discard(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+    v_pattern jsonb := pgps_internal.read_pattern(args -> 'pattern');
+    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
+begin
+    perform pgps_internal.ask_spool(caller, v_spool, 'd', null, v_pattern);
+    return case when v_pointer is null then 0
+        else pgps_internal.count_live(v_spool, v_state, v_pattern, null, v_pointer) end;
+end
+$$;
+comment on function pgps_internal.do_spool_discard(name, jsonb) is 'See pgps.spool_discard';
+
+create or replace function pgps_internal.count_live(
+    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, from_seqn bigint, upto bigint
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count bigint;
+begin
+    perform pgps_internal.enter_store();
+    execute 'select count(*) ' || pgps_internal.live_text(count_live.pattern)
+    using (count_live.spool).spool_id, coalesce(count_live.from_seqn, -9223372036854775808), count_live.upto,
+        pgps_internal.first_slot(count_live.spool), pgps_internal.last_slot(count_live.spool),
+        (count_live.state).emptied
+    into v_count;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.count_live(
+    pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint, bigint
+) is 'How many messages of a spool, between two numbers, match a pattern and are not discarded';
+
+create or replace function pgps_internal.first_slot(spool pgps_internal.spool) returns integer
+language sql immutable
+as $$ select case when (first_slot.spool).persistent then 0 else 8 end $$;
+comment on function pgps_internal.first_slot(pgps_internal.spool) is 'The first slot of the store that a spool uses';
+
+create or replace function pgps_internal.last_slot(spool pgps_internal.spool) returns integer
+language sql immutable
+as $$ select case when (last_slot.spool).persistent then 7 else 11 end $$;
+comment on function pgps_internal.last_slot(pgps_internal.spool) is 'The last slot of the store that a spool uses';
+
+create or replace function pgps_internal.enter_store() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    lock table pgps_internal.spool_message, pgps_internal.spool_key, pgps_internal.spool_gone,
+        pgps_internal.spool_state, pgps_internal.spool_mark in access share mode;
+end
+$$;
+comment on function pgps_internal.enter_store() is
+'Keeps the slots of the store, and the ledgers, from being truncated until the transaction ends.
+Called before the statement that reads: one that took its snapshot first, and waited for the lock of a slot that is
+being copied, would find neither the rows that were truncated nor their copies';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- About one request
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.stored(id bigint) returns pgps_internal.spool_message
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_message pgps_internal.spool_message;
+begin
+    select m.* into v_message from pgps_internal.spool_message m where m.id = stored.id limit 1;
+    return v_message;
+end
+$$;
+comment on function pgps_internal.stored(bigint) is
+'The message of a request, also when it was discarded, while it is in the store; null when there is none';
+
+create or replace function pgps_internal.asked(id bigint) returns pgps_internal.spool_asked
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_asked pgps_internal.spool_asked;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+begin
+    if pgps_internal.spool_type() is null then
+        return null;
+    end if;
+    select l.spool_id, l.spooler into v_asked
+    from pgps_internal.pgps_spool_log l
+    where l.event_id = asked.id and l.verb in ('s', 'c', 'p')
+        and (v_last.batch_id is null or not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
+    return v_asked;
+end
+$$;
+comment on function pgps_internal.asked(bigint) is
+'The spool and the spooler of a message that is not dispatched yet; nulls when there is none';
+
+create or replace function pgps_internal.may_follow(caller name, spool_id integer, spooler text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool;
+begin
+    select s.* into v_spool from pgps_internal.spool s where s.spool_id = may_follow.spool_id;
+    return found and (exists (select from pg_roles r where r.rolname = may_follow.spooler
+            and pg_has_role(may_follow.caller, r.oid, 'usage'))
+        or pgps_internal.spool_allows(may_follow.caller, v_spool, 'replay'));
+end
+$$;
+comment on function pgps_internal.may_follow(name, integer, text) is
+'True for whoever spooled a message, and whoever may replay its spool';
+
+create or replace function pgps_internal.do_spool_getseqn(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked;
+begin
+    if v_id is null then
+        return null;
+    end if;
+    perform pgps_internal.enter_store();
+    v_asked := pgps_internal.asked(v_id);
+    v_message := pgps_internal.stored(v_id);
+    if v_message.id is not null then
+        return case when pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler)
+            then v_message.seqn else 0 end;
+    end if;
+    return case when not pgps_internal.may_follow(caller, v_asked.spool_id, v_asked.spooler) then 0 end;
+end
+$$;
+comment on function pgps_internal.do_spool_getseqn(name, jsonb) is 'See pgps.spool_getseqn';
+
+create or replace function pgps_internal.is_gone(message pgps_internal.spool_message) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (is_gone.message).seqn <@ (pgps_internal.standing_of_spool((is_gone.message).spool_id)).emptied
+        or exists (select from pgps_internal.spool_gone g
+            where g.spool_id = (is_gone.message).spool_id and g.seqn = (is_gone.message).seqn)
+        or exists (select from pgps_internal.spool_cancelled c where c.id = (is_gone.message).id);
+end
+$$;
+comment on function pgps_internal.is_gone(pgps_internal.spool_message) is
+'True for a message in the store that was discarded or cancelled';
+
+create or replace function pgps_internal.do_spool_cancel(caller name, args jsonb) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked := pgps_internal.asked(v_id);
+    v_spool pgps_internal.spool;
+begin
+    perform pgps_internal.require_read_committed(), pgps_internal.enter_store();
+    v_message := pgps_internal.stored(v_id);
+    select s.* into v_spool from pgps_internal.spool s
+    where s.spool_id = coalesce(v_message.spool_id, v_asked.spool_id);
+    if not found then
+        return false;
+    elsif not pgps_internal.may_follow(caller, v_spool.spool_id, coalesce(v_message.spooler, v_asked.spooler)) then
+        raise exception 'role "%" may not cancel request %', caller, v_id using errcode = '42501',
+            hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
+    end if;
+    -- Whoever hands messages out to a member has the turn of that member's client.
+    perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
+        where m.spool_id = v_spool.spool_id order by m.client_id offset 0) m;
+    -- A dispatch may have come in between.
+    v_message := pgps_internal.stored(v_id);
+    if v_message.id is not null and (pgps_internal.is_gone(v_message)
+        or pgps_internal.somebody_had(v_spool.spool_id, v_message.seqn))
+        or exists (select from pgps_internal.spool_cancelled c where c.id = v_id) then
+        return false;
+    end if;
+    insert into pgps_internal.spool_cancelled (id, spool_id, request)
+    values (v_id, v_spool.spool_id, pgps_internal.ask_spool(caller, v_spool, 'x', v_id)) on conflict do nothing;
+    return found;
+end
+$$;
+comment on function pgps_internal.do_spool_cancel(name, jsonb) is 'See pgps.spool_cancel';
+
+create or replace function pgps_internal.do_spool_inquire(caller name, args jsonb) returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked;
+begin
+    perform pgps_internal.enter_store();
+    v_asked := pgps_internal.asked(v_id);
+    v_message := pgps_internal.stored(v_id);
+    if coalesce(v_message.spool_id, v_asked.spool_id) is null
+        or not pgps_internal.may_follow(caller, coalesce(v_message.spool_id, v_asked.spool_id),
+            coalesce(v_message.spooler, v_asked.spooler))
+        or exists (select from pgps_internal.spool_cancelled c where c.id = v_id) then
+        return null;
+    elsif v_message.id is null then
+        return 0;
+    end if;
+    return case when not pgps_internal.is_gone(v_message)
+        then pgps_internal.all_acked(v_message.spool_id, v_message.seqn)::integer end;
+end
+$$;
+comment on function pgps_internal.do_spool_inquire(name, jsonb) is 'See pgps.spool_inquire';
+
+revoke all on all functions in schema pgps_internal from public;

@@ -1,0 +1,107 @@
+-- Views of spools: each shows what the reader may use; messages are shown to those who may replay them.
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace view pgps_internal.spool_right with (security_barrier) as
+select s.spool_id, o.is_owner, o.is_owner or coalesce(g.may_spool, false) as may_spool,
+    o.is_owner or coalesce(g.may_replay, false) as may_replay
+from pgps_internal.spool s
+cross join lateral (select pg_has_role(current_user, 'pgps_admin', 'usage')
+    -- regrole prints the bare OID of a role that was dropped.
+    or s.owner::text <> s.owner::oid::text and pg_has_role(current_user, s.owner::oid, 'usage') as is_owner) o
+left join lateral (
+    select bool_or(g.privilege = 'spool') as may_spool, bool_or(g.privilege = 'replay') as may_replay
+    from pgps_internal.spool_grant g
+    where g.spool_id = s.spool_id and (g.role = 0 or exists (select from pg_roles r where r.oid = g.role)
+        and pg_has_role(current_user, g.role, 'usage'))) g on true;
+comment on view pgps_internal.spool_right is 'What the reader may do with each spool';
+
+create or replace view pgps_internal.spool_standing as
+select s.spool_id, case when s.persistent then 0 else 8 end as first_slot,
+    case when s.persistent then 7 else 11 end as last_slot, coalesce(t.last_seqn, 0) as last_seqn,
+    coalesce(t.lowest, 0) as lowest, t.replay_pointer, t.checkpoint_pointer, coalesce(t.messages, 0) as messages,
+    coalesce(t.bytes, 0) as bytes, coalesce(t.discarded, 0) as discarded, coalesce(t.emptied, '{}') as emptied
+from pgps_internal.spool s
+left join lateral (select t.* from pgps_internal.spool_state t where t.spool_id = s.spool_id
+    order by t.batch_id desc limit 1) t on true;
+comment on view pgps_internal.spool_standing is 'The standing of each spool after the last batch';
+
+create or replace view pgps_internal.spool_live as
+select m.*, t.replay_pointer, t.checkpoint_pointer
+from pgps_internal.spool_standing t
+join pgps_internal.spool_message m on m.spool_id = t.spool_id and m.slot between t.first_slot and t.last_slot
+where not m.seqn <@ t.emptied
+    and not exists (select from pgps_internal.spool_gone g where g.spool_id = m.spool_id and g.seqn = m.seqn)
+    and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id);
+comment on view pgps_internal.spool_live is 'The messages of all spools that are neither discarded nor cancelled';
+
+create or replace view pgps.spools with (security_barrier) as
+select s.name, l.first_seqn, nullif(t.last_seqn, 0) as last_seqn, t.replay_pointer, t.checkpoint_pointer,
+    coalesce(l.replayable, 0) as replayable, coalesce(l.fresh, 0) as new, t.discarded, t.bytes,
+    coalesce(g.members, 0) as members, coalesce(g.members, 0) > 0 as operational, s.play_through, s.persistent,
+    s.max_messages, s.max_bytes, s.retention, s.on_limit, pg_get_userbyid(s.owner) as owner,
+    'pgps_spool_' || s.spool_id as channel, s.created_at
+from pgps_internal.spool s
+join pgps_internal.spool_right r using (spool_id)
+join pgps_internal.spool_standing t using (spool_id)
+left join lateral (
+    select min(m.seqn) as first_seqn,
+        count(*) filter (where t.replay_pointer is not null
+            and m.seqn between coalesce(t.checkpoint_pointer, m.seqn)
+                and greatest(t.checkpoint_pointer, t.replay_pointer)) as replayable,
+        count(*) filter (where t.replay_pointer is null or m.seqn > t.replay_pointer
+            and not coalesce(m.seqn = t.checkpoint_pointer, false)) as fresh
+    from pgps_internal.spool_live m where m.spool_id = s.spool_id
+) l on true
+left join lateral (
+    select count(*) as members
+    from pgps_internal.spool_member m join pgps_internal.client c using (client_id)
+    where m.spool_id = s.spool_id and m.session = c.session and c.holder is not null
+        and exists (select from pg_stat_get_activity(c.pid) a
+            where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder)
+) g on true
+where r.may_spool or r.may_replay;
+comment on view pgps.spools is
+'The spools that the reader may use. first_seqn: of the messages that are there; last_seqn: the last number given;
+replayable: messages from the checkpoint pointer to the replay pointer; new: those beyond it; discarded: how many were
+so far; members: how many are present; operational: at least one. A member listens to the channel.';
+
+create or replace view pgps.spooled_messages with (security_barrier) as
+select s.name as spool, m.seqn, m.id, m.entry, m.message, m.keys, m.keywords, m.sender::name as sender,
+    m.spooler::name as spooler, m.spooled_at, m.expires, coalesce(m.seqn <= m.replay_pointer, false) as replayed
+from pgps_internal.spool s
+join pgps_internal.spool_right r using (spool_id)
+join pgps_internal.spool_live m using (spool_id)
+where r.may_replay
+order by m.spool_id, m.seqn;
+comment on view pgps.spooled_messages is
+'The messages of the spools that the reader may replay, in the order of their numbers; replayed: the replay pointer has
+passed them';
+
+create or replace view pgps.spool_gaps with (security_barrier) as
+select s.name as spool, g.first_seqn, g.last_seqn, g.messages, g.reason, g.noted_at
+from pgps_internal.spool_gap g join pgps_internal.spool s using (spool_id)
+join pgps_internal.spool_right r using (spool_id)
+where r.may_spool or r.may_replay;
+comment on view pgps.spool_gaps is
+'Messages that were discarded by no call, but since a spool was full (reason limit) or they were old (retention)';
+
+create or replace view pgps.group_members with (security_barrier) as
+select s.name as group_name, c.name as member, pg_get_userbyid(c.owner) as owner,
+    m.session = c.session and c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
+        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) as present,
+    m.ready, case k.phase when 'r' then 'replay' when 'm' then 'replayed' else 'new' end as phase,
+    case when k.phase <> 'm' then nullif(k.seqn, -9223372036854775808) end as acked_seqn, m.joined_at
+from pgps_internal.spool_member m
+join pgps_internal.spool s using (spool_id)
+join pgps_internal.spool_right r using (spool_id)
+join pgps_internal.client c using (client_id)
+left join lateral (select k.phase, k.seqn from pgps_internal.spool_mark k where k.member_id = m.member_id
+    order by k.mark_id desc limit 1) k on true
+where r.may_replay;
+comment on view pgps.group_members is
+'The members of the groups whose spools the reader may replay, also those that have left or crashed (present is then
+false), and how far they are';
+
+revoke all on all functions in schema pgps_internal from public;
+grant select on pgps.spools, pgps.spooled_messages, pgps.spool_gaps, pgps.group_members to public;

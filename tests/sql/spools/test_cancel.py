@@ -1,0 +1,115 @@
+"""Taking a message back, and asking what has become of it."""
+
+from __future__ import annotations
+
+from tests.fix_broker import call, meanwhile
+from tests.fix_db import Connect
+from tests.fix_spools import Spool
+from tests.sql.spools.test_groups import Join, join
+
+__all__ = ["join"]
+
+
+def test_a_message_that_nobody_had_is_taken_back(spool: Spool, join: Join) -> None:
+    first, second, third = spool.spool(1, 2, 3)
+    assert call(spool.connection, "spool_cancel", second) is True
+    # From that moment on, not only from the next dispatch.
+    assert spool.contents() == {1: 1, 3: 3}
+    assert call(spool.connection, "spool_cancel", second) is False
+    assert call(spool.connection, "spool_inquire", second) is None
+    spool.dispatch()
+    assert spool.contents() == {1: 1, 3: 3}
+    assert call(spool.connection, "spool_cancel", second) is False
+    spool.spool(4)
+    assert spool.contents() == {1: 1, 3: 3, 4: 4}
+    assert join(replay=True).take() == ["|", 1, 3, 4]
+    assert [call(spool.connection, "spool_cancel", n) for n in (first, third, 0, -1)] == [False] * 4
+
+
+def test_a_message_that_is_not_dispatched_yet_is_taken_back_and_its_number_stays_unused(spool: Spool) -> None:
+    with spool.connection.transaction():
+        call(spool.connection, "spool", spool.name, 1, "1")
+        second = call(spool.connection, "spool", spool.name, 1, "2")
+        assert call(spool.connection, "spool_inquire", second) == 0
+        assert call(spool.connection, "spool_cancel", second) is True
+        call(spool.connection, "spool", spool.name, 1, "3")
+    spool.dispatch()
+    assert spool.contents() == {1: 1, 3: 3}
+    assert spool.standing("last_seqn", "discarded") == (3, 1)
+
+
+def test_a_cancellation_that_rolls_back_takes_nothing_back(spool: Spool) -> None:
+    (made,) = spool.spool(1)
+    with spool.connection.transaction(force_rollback=True):
+        assert call(spool.connection, "spool_cancel", made) is True
+    spool.dispatch()
+    assert spool.contents() == {1: 1}
+    assert call(spool.connection, "spool_cancel", made) is True
+
+
+def test_what_a_member_has_received_is_not_taken_back(spool: Spool, join: Join) -> None:
+    member = join()
+    first, second = spool.spool(1, 2)
+    assert member.received(1) == [(1, 1, False)]
+    assert call(spool.connection, "spool_cancel", first) is False
+    assert call(spool.connection, "spool_cancel", second) is True
+    assert member.take() == [1]
+    third, fourth = spool.spool(3, 4)
+    spool.pointer(3)
+    assert call(spool.connection, "spool_cancel", third) is False
+    assert call(spool.connection, "spool_cancel", fourth) is True
+
+
+def test_a_cancellation_waits_for_a_member_that_is_receiving(spool: Spool, join: Join, connect: Connect) -> None:
+    member = join()
+    (made,) = spool.spool(1)
+    member.connection.autocommit = False
+    assert len(member.received()) == 1
+    other = connect()
+    found: list[bool] = []
+    with meanwhile(spool.connection, other, lambda: found.append(call(other, "spool_cancel", made))):
+        assert found == []
+        member.connection.commit()
+    member.connection.autocommit = True
+    assert found == [False]
+    assert member.take() == [1]
+
+
+def test_inquire_says_whether_every_member_present_has_acknowledged(spool: Spool, join: Join) -> None:
+    inquire = "spool_inquire"
+    (made,) = spool.spool(0)
+    assert call(spool.connection, inquire, made) == 0
+    first, second = join(), join()
+    (made,) = spool.spool(1)
+    assert call(spool.connection, inquire, made) == 0
+    first.take()
+    assert call(spool.connection, inquire, made) == 0
+    second.take()
+    assert call(spool.connection, inquire, made) == 1
+    later = join()
+    assert call(spool.connection, inquire, made) == 1
+    later.join(replay=True)
+    assert call(spool.connection, inquire, made) == 0
+    assert later.take() == ["|", 0, 1]
+    assert call(spool.connection, inquire, made) == 1
+    assert call(spool.connection, "spool_wait", made) == 1
+    (made,) = spool.spool(2)
+    for member in (first, second):
+        member.take()
+    assert call(spool.connection, inquire, made) == 0
+    later.leave()
+    assert call(spool.connection, inquire, made) == 1
+    spool.pointer(3)
+    spool.discard()
+    assert call(spool.connection, inquire, made) is None
+    assert call(spool.connection, inquire, 0) is None
+    assert call(spool.connection, inquire, None) is None
+
+
+def test_a_replayed_message_is_inquired_about_like_a_new_one(spool: Spool, join: Join) -> None:
+    (made,) = spool.spool(1)
+    spool.pointer(1)
+    member = join(replay=True)
+    assert call(spool.connection, "spool_inquire", made) == 0
+    assert member.take() == [[1], "|"]
+    assert call(spool.connection, "spool_inquire", made) == 1
