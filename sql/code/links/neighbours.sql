@@ -1,6 +1,6 @@
 -- Brokers at the other end of a link, and the sessions that send to or receive from them.
 -- Locks: the turns of neighbours and of sending, the rows of neighbour and link_session, the turn of routes.
--- Writes: broker, lent, link_session, neighbour, subscription.
+-- Writes: broker, lent, link, link_session, neighbour, subscription.
 
 create or replace function pgps_internal.is_alive(holder text) returns boolean
 language sql stable
