@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from tests.fix_broker import Params, call, column, rows
+from tests.fix_db import notifications, wait_until
 
 
 class Client:
@@ -42,18 +43,21 @@ class Client:
         for channel in self.call("client_channels"):
             self.connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
 
-    def notes(self, timeout: float = 0.05) -> list[str]:
-        """Return the notes of direct events that come until none does; `timeout`: how long for the first."""
+    def notes(self, *, waits: bool = False) -> list[str]:
+        """Return the notes of direct events raised before this call; `waits`: until there is one."""
         found: list[str] = []
-        while came := list(self.connection.notifies(timeout=timeout, stop_after=1)):
-            found += [n.payload for n in came if n.payload[:1].isdigit()]
-            timeout = 0.05
+
+        def came() -> bool:
+            found.extend(n.payload for n in notifications(self.connection) if n.payload[:1].isdigit())
+            return bool(found) or not waits
+
+        wait_until(came, what=f"a note for client {self.name}")
         return found
 
-    def pushed(self, timeout: float = 0.05) -> list[int]:
-        """Return attribute n of the direct events that have come."""
+    def pushed(self, *, waits: bool = False) -> list[int]:
+        """Return attribute n of the direct events raised before this call; `waits`: until there is one."""
         query = "select payload -> 'n' from pgps.fetch_direct(%s, %s)"
-        return column(self.connection, query, [self.name, self.notes(timeout)])
+        return column(self.connection, query, [self.name, self.notes(waits=waits)])
 
     def receive(self, event_name: str | None = None, checkpoint: bytes | None = None) -> dict[str, Any] | None:
         """Return the next occurrence, with `numbers`: attribute n of its tuples."""

@@ -181,22 +181,37 @@ def wait_until(condition: Callable[[], object], *, timeout: float = 60.0, what: 
         time.sleep(0.01)
 
 
-def lock_waiters(connection: psycopg.Connection, number: int) -> int:
-    """How many sessions of the connection's database wait for an advisory lock of this number; of two, the first.
+def notifications(connection: psycopg.Connection) -> list[psycopg.Notify]:
+    """Return what the connection has been notified of and has not read: all that was committed before this call.
+
+    Nothing is waited for but an own notification, which comes last: they arrive in the order of their commits.
+    """
+    connection.execute("listen pgps_test_last")
+    connection.execute("notify pgps_test_last")
+    found: list[psycopg.Notify] = []
+    while not found or found[-1].channel != "pgps_test_last":
+        found += connection.notifies(timeout=60, stop_after=1)
+    connection.execute("unlisten pgps_test_last")
+    return found[:-1]
+
+
+def lock_waiters(connection: psycopg.Connection, number: int) -> list[int]:
+    """The sessions of the connection's database that wait for an advisory lock of this number; of two, the first.
 
     Its database only: in one beside it another process may run the same test.
     """
-    row = connection.execute(
-        """
-        select count(*) from pg_locks
-        where locktype = 'advisory' and not granted
-            and case objsubid when 1 then objid else classid end = %s::bigint::oid
-            and database = (select oid from pg_database where datname = current_database())
-        """,
-        [number],
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    return [
+        pid
+        for (pid,) in connection.execute(
+            """
+            select pid from pg_locks
+            where locktype = 'advisory' and not granted
+                and case objsubid when 1 then objid else classid end = %s::bigint::oid
+                and database = (select oid from pg_database where datname = current_database())
+            """,
+            [number],
+        )
+    ]
 
 
 def table_waiters(connection: psycopg.Connection, table: str) -> int:
@@ -221,7 +236,7 @@ def _drop_role(connection: psycopg.Connection, role: str) -> None:
 def _check_left_connections(server: Server, dbname: str) -> None:
     """Fail when the test left a connection open; a closed one's backend needs a moment to go."""
     with psycopg.connect(server.base, autocommit=True) as connection:
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while left := connection.execute(
             """
             select pid, application_name, state, left(query, 80) from pg_stat_activity

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,7 +83,7 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """Wait until it has left, and return its exit code."""
         return self._process.wait(timeout)
 
@@ -134,7 +137,7 @@ class Workers:
         )
         self._started.append(worker)
         if ready:
-            wait_until(lambda: _is_ready(worker), timeout=60, what=f"{name} is ready: {worker.messages}")
+            wait_until(lambda: _is_ready(worker), what=f"{name} is ready: {worker.messages}")
         return worker
 
     def close(self) -> None:
@@ -145,8 +148,11 @@ class Workers:
 
 def _is_ready(worker: WorkerProcess) -> bool:
     assert worker.is_running(), worker.messages
-    with psycopg.connect(worker.dsn, autocommit=True) as connection:
-        row = connection.execute(sql.SQL(_READY).format(name=worker.name)).fetchone()
+    try:
+        with psycopg.connect(worker.dsn, autocommit=True) as connection:
+            row = connection.execute(sql.SQL(_READY).format(name=worker.name)).fetchone()
+    except psycopg.OperationalError:
+        return False
     return row is not None and row[0] == 1
 
 
@@ -244,12 +250,29 @@ def ticks(own_database: str, connect: Connect) -> Ticks:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port for a server that starts soon.
+
+    It is below those that the system gives to whoever connects, one of which might be taken in the meantime.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    """Return what a worker serves there, with its status; (0, "") while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
 
 
 def metrics(port: int) -> str:
     """Return what a worker serves under /metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        return str(answer.read().decode())
+    return page(port, "/metrics")[1]

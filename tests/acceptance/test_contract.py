@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, queue, refused, rows, take, value
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 
 # Name: arguments with defaults, result.
 FUNCTIONS = {
@@ -294,7 +294,7 @@ def test_who_waits_listens_on_the_channel_of_its_subscription(own_database: str,
     rows(admin, f"listen {channel}")
     publish(admin, "tick", 1)
     rows(admin, "select pgps.dispatch()")
-    assert [(note.channel, note.payload) for note in admin.notifies(timeout=30, stop_after=1)] == [(channel, "")]
+    assert [(note.channel, note.payload) for note in notifications(admin)] == [(channel, "")]
     assert take(admin, "s") == [1]
 
 

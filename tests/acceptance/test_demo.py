@@ -109,10 +109,10 @@ def test_interrupted_it_removes_its_server_and_worker(embedded_home: Path, numbe
     name = f"demo-{demo.pid}"
     log = embedded_home / "clusters" / name / "worker.log"
     try:
-        wait_until(lambda: log.exists() and "dispatching" in log.read_text(), timeout=60, what="the worker works")
+        wait_until(lambda: log.exists() and "dispatching" in log.read_text(), timeout=300, what="the worker works")
         worker = _worker_of(demo.pid)
         demo.send_signal(number)
-        assert demo.wait(60) == 130
+        assert demo.wait(300) == 130
     finally:
         demo.kill()
         demo.wait()

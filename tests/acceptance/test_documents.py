@@ -30,6 +30,8 @@ Serve = Callable[[Block], None]
 # What else begins with pgps: Python's modules, and variables of a session.
 _MODULES = {"client", "config", "embedded", "errors", "install"}
 _SETTINGS = {"act_as"}
+# Programs are started for many of the blocks, on a machine that may do much else.
+pytestmark = pytest.mark.timeout(600)
 _PATHS = [str(path.relative_to(ROOT)) for path in documents()]
 
 
@@ -110,7 +112,7 @@ def _run_until(path: str, block: Block, environment: dict[str, str]) -> None:
         printed = _run(path, block, [*_BASH, block.text], environment)
         return re.search(".*".join(re.escape(part) for part in str(block.awaited).split("…")), printed) is not None
 
-    wait_until(is_there, timeout=60, what=f"{path}:{block.line}: {block.awaited}\n{printed}")
+    wait_until(is_there, timeout=120, what=f"{path}:{block.line}: {block.awaited}\n{printed}")
 
 
 def _run(path: str, block: Block, command: Sequence[str], environment: dict[str, str]) -> str:
@@ -121,7 +123,7 @@ def _run(path: str, block: Block, command: Sequence[str], environment: dict[str,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{path}:{block.line}:\n{block.text}\n{done.stdout}"
@@ -138,7 +140,7 @@ def _run_statements(path: str, blocks: Sequence[Block], environment: dict[str, s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{path}:\n{done.stdout[-3000:]}"

@@ -125,7 +125,7 @@ def the_raiser_has_aborted_and_all_goes_on(admin: psycopg.Connection) -> None:
     assert modes == [("direct", "valid"), ("queued", "valid"), ("queued", "valid")]
     client.register("attempt", "direct")
     publish(admin, "attempt", 8)
-    assert client.pushed(timeout=5) == [8]
+    assert client.pushed(waits=True) == [8]
 
 
 def test_the_server_is_killed_while_clients_are_at_work(own_cluster: EmbeddedCluster) -> None:

@@ -81,13 +81,13 @@ def test_direct_events_are_printed_as_they_are_raised_and_nothing_is_left(
     )
     try:
         # It is registered before it listens.
-        wait_until(lambda: _listening(admin) - others, timeout=60, what="it listens")
+        wait_until(lambda: _listening(admin) - others, what="it listens")
         out = process.stdout
         assert out is not None
         publish(admin, kind, 1, 2)
         assert [json.loads(out.readline())["payload"] for _ in range(2)] == [{"n": 1}, {"n": 2}]
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
         assert value(admin, "select count(*) from pgps.clients where name like 'listen-%%'") == 0
     finally:

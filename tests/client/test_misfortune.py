@@ -71,6 +71,8 @@ def test_a_client_killed_between_processing_and_commit_has_done_nothing_and_its_
     assert out.readline() == "in hand\n"
     process.kill()
     process.communicate()
+    left = "select count(*) from pg_stat_activity where application_name ~ '^pgps-client' and datname = %s"
+    wait_until(lambda: value(admin, left, [admin.info.dbname]) == 0, what="the server notices")
     assert column(admin, f"select n from {table} order by n") == [0, 1]
 
     def handle(event: Event[dict[str, int]], connection: psycopg.Connection) -> None:
@@ -112,10 +114,7 @@ def test_a_request_that_never_ends_is_ended_by_its_time_or_by_its_client_and_nob
     running = "select count(*) from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()"
     with Client(own_database, reconnect_timeout=1) as client, client.identify("c") as me:
         me.send(endless)
-        assert me.receive_reply() is None, "not yet"
-        with pytest.raises(errors.WrongState, match="request 1 is pending"):
-            me.disconnect()
-        late = me.receive_reply(timeout=20)
+        late = me.receive_reply(timeout=60)
         assert late is not None
         with pytest.raises(errors.RequestFailed, match=r"took longer than 0\.5 s") as failed:
             list(late)
@@ -125,13 +124,16 @@ def test_a_request_that_never_ends_is_ended_by_its_time_or_by_its_client_and_nob
         call(admin, "configure", "request_timeout", "1 hour")
         ids = [me.send(endless), me.send(endless), me.send("select 6 * 7 as answer")]
         wait_until(lambda: value(admin, running) == 1)
+        assert me.receive_reply() is None, "not yet"
+        with pytest.raises(errors.WrongState, match=f"request {ids[0]} is pending"):
+            me.disconnect()
         assert [me.cancel(number) for number in ids[:2]] == [True, True], "one that runs, one that waits"
         for number in ids[:2]:
-            cancelled = me.receive_reply(timeout=20)
+            cancelled = me.receive_reply(timeout=60)
             assert cancelled is not None
             assert (cancelled.request_id, cancelled.status, cancelled.sqlstate) == (number, "failed", "57014")
             assert cancelled.error == "the request was cancelled"
-        answer = me.receive_reply(timeout=20)
+        answer = me.receive_reply(timeout=60)
         assert answer is not None
         assert list(answer) == [{"answer": 42}]
         assert not me.cancel(ids[2]), "it has its reply"

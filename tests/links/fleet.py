@@ -179,7 +179,7 @@ def open_both(one: Broker, other: Broker, name: str) -> Link:
 
 
 def _wait(connection: psycopg.Connection, query: str, params: list[Any]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not value(connection, query, params):
         assert time.monotonic() < deadline, query
         time.sleep(0.002)

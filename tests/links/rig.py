@@ -12,6 +12,7 @@ import psycopg
 
 from pgps_worker.links import calls
 from tests.fix_broker import call, column, rows, value
+from tests.fix_db import wait_until
 
 
 @dataclass
@@ -139,9 +140,13 @@ class Link:
         call(self.out.source, "link_close")
 
     def close(self) -> None:
-        for lane in (self.out, self.back):
-            lane.source.close()
-            lane.target.close()
+        """Close the sessions; returns when the server has seen it, and both brokers are on their own."""
+        sessions = [session for lane in (self.out, self.back) for session in (lane.source, lane.target)]
+        pids = [session.info.backend_pid for session in sessions if not session.closed]
+        for session in sessions:
+            session.close()
+        gone = "select count(*) = 0 from pg_stat_activity where pid = any (%s)"
+        wait_until(lambda: value(self.one.admin, gone, [pids]), what="the sessions of the link are gone")
 
 
 def open_lane(source: Broker, target: Broker, *, link: str | None, defined_at_source: bool) -> Lane:

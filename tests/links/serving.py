@@ -38,7 +38,7 @@ def served(*brokers: Broker) -> Iterator[list[Vitals]]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    began.wait(10)
+    assert began.wait(60), "the service does not begin"
     try:
         yield vitals
     finally:

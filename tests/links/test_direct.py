@@ -9,7 +9,7 @@ import psycopg
 
 from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
 from tests.links.rig import Broker, linked, received, settle
 from tests.links.test_horizon_rules import Scene, rewind
@@ -20,7 +20,7 @@ DIRECT = "select (payload ->> 'n')::integer, origin, raiser from pgps.fetch_dire
 
 def heard(client: Client) -> list[tuple[int, str, str | None]]:
     """Return the direct events that have been told of: attribute n, their origin, who raised them."""
-    return rows(client.connection, DIRECT, [client.name, client.notes(timeout=2)])
+    return rows(client.connection, DIRECT, [client.name, client.notes()])
 
 
 def test_direct_clients_hear_of_what_comes_over_a_link(brokers: Brokers, connect: Connect) -> None:  # noqa: F811
@@ -67,7 +67,7 @@ def test_direct_clients_hear_of_what_was_refused_and_is_taken_now(brokers: Broke
 
 
 def woken(connection: psycopg.Connection) -> bool:
-    return bool(list(connection.notifies(timeout=0.5, stop_after=1)))
+    return bool(notifications(connection))
 
 
 def test_what_comes_over_a_link_wakes_a_dispatcher_that_sleeps_and_no_other(brokers: Brokers, connect: Connect) -> None:  # noqa: F811

@@ -214,7 +214,6 @@ def test_a_link_whose_broker_is_resumed_while_it_is_opened_is_opened_anew(
         known = "select max(epoch) from pgps_internal.neighbour"
         wait_until(
             lambda: resumed and value(a.admin, known) == b.identity()["epoch"],
-            timeout=30,
             what="a has met the resumed one",
         )
         wait_until(lambda: value(b.admin, "select count(*) from pgps.event_types") == 1, what="the type")

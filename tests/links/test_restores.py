@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -34,7 +35,6 @@ def waits(member: Member, subscription: str, count: int) -> None:
     query = "select depth from pgps.subscriptions where name = %s"
     wait_until(
         lambda: value(member.admin, query, [subscription]) >= count,
-        timeout=60,
         what=f"{count} events for {subscription} at {member.name}",
     )
 
@@ -56,7 +56,7 @@ def findings(member: Member) -> list[str]:
         env=environment,
         stdout=subprocess.PIPE,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     found = json.loads(ran.stdout)
     return [f"{one['message']} {one['fix']}" for one in found if one["level"] == "problem" and one["check"] == "links"]
@@ -87,7 +87,7 @@ def test_files_put_back_are_noticed_by_both_and_nothing_is_lost_when_resumed(fle
     a, f = fleet.broker("a", site=fleet.sites[0]), fleet.broker("f", site=fleet.sites[1])
     linked(a, f, *((a, f) if definer == "a" else (f, a)))
     with served(a, f):
-        wait_until(lambda: in_force(a, f), timeout=60, what="both filters are in force")
+        wait_until(lambda: in_force(a, f), what="both filters are in force")
         publish(a.admin, "tick", 1, 2, 3)
         publish(f.admin, "tick", 101)
         waits(f, "all", 4)
@@ -106,7 +106,7 @@ def test_files_put_back_are_noticed_by_both_and_nothing_is_lost_when_resumed(fle
     publish(f.admin, "tick", 201, 202)
     with served(a, f):
         for member in (a, f):
-            wait_until(lambda m=member: is_link(m, "blocked"), timeout=60, what=f"{member.name} sees it")  # type: ignore[misc]
+            wait_until(partial(is_link, member, "blocked"), what=f"{member.name} sees it")
             _, error, hint = links_of(member)[0]
             assert error is not None
             assert "was restored" in error
@@ -122,7 +122,7 @@ def test_files_put_back_are_noticed_by_both_and_nothing_is_lost_when_resumed(fle
     call(f.admin, "resume_links", "restored")
     with served(a, f):
         for member in (a, f):
-            wait_until(lambda m=member: is_link(m, "up"), timeout=60, what=f"{member.name} is up")  # type: ignore[misc]
+            wait_until(partial(is_link, member, "up"), what=f"{member.name} is up")
         publish(a.admin, "tick", 11)
         publish(f.admin, "tick", 205)
         waits(f, "all", 3 + 1 + 8 + 5)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.fix_db import notifications
 from tests.links.rig import Broker, Lane, Link, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -258,4 +259,4 @@ def test_whoever_serves_links_hears_at_once_that_one_is_made_paused_or_leads_els
             "select pgps.drop_link('l')",
         ):
             rows(a.admin, change)
-            assert [n.channel for n in worker.notifies(timeout=5, stop_after=1)] == ["pgps_link"], change
+            assert [n.channel for n in notifications(worker)] == ["pgps_link"], change

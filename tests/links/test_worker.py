@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.fix_broker import call, make_type, publish, rows, value
+from tests.fix_broker import Rows, call, make_type, publish, rows, value
 from tests.fix_db import table_waiters, wait_until
 from tests.fix_worker import Workers
 from tests.links.rig import Broker, received
@@ -17,7 +17,9 @@ Brokers = Callable[[int], list[Broker]]
 
 
 def state(broker: Broker, link: str) -> str:
-    return str(value(broker.admin, "select state from pgps.links where name = %s", [link]))
+    """Return the state of a link; "gone" when there is none."""
+    found = rows(broker.admin, "select state from pgps.links where name = %s", [link])
+    return str(found[0][0]) if found else "gone"
 
 
 def is_wanted(broker: Broker, count: int = 1) -> bool:
@@ -48,7 +50,7 @@ def test_workers_carry_events_to_the_neighbour(brokers: Brokers, workers: Worker
     workers(b.dsn)
     call(a.admin, "create_link", "to_b", b.dsn)
     subscribed(a, b)
-    assert state(a, "to_b") == "up"
+    wait_until(lambda: state(a, "to_b") == "up", what="up")
     publish(a.admin, "tick", 1, 2)
     publish(a.admin, "tick", 3)
     assert arrived(b, "all", 3) == [1, 2, 3]
@@ -82,7 +84,7 @@ def test_a_link_that_both_sides_define_is_served_once(brokers: Brokers, workers:
     subscribed(a, b)
     publish(a.admin, "tick", *range(100))
     assert arrived(b, "all", 100) == list(range(100))
-    assert value(a.admin, "select count(*) from pgps_internal.link_session") == 2
+    wait_until(lambda: value(a.admin, "select count(*) from pgps_internal.link_session") == 2, what="one serves it")
 
 
 def test_a_worker_that_is_killed_leaves_nothing_behind_and_loses_nothing(brokers: Brokers, workers: Workers) -> None:
@@ -119,8 +121,15 @@ def test_a_link_that_cannot_work_says_why_and_hurts_no_other(
     call(a.admin, "create_link", "broken", target)
     call(a.admin, "create_link", "good", b.dsn)
     workers(a.dsn)
-    wait_until(lambda: state(a, "broken") == expected, what=expected)
-    error, hint = rows(a.admin, "select last_error, hint from pgps.links where name = 'broken'")[0]
+    broken = "select state, last_error, hint from pgps.links where name = 'broken' and last_error is not null"
+    found: Rows = []
+
+    def has_said_why() -> bool:
+        found[:] = rows(a.admin, broken)
+        return [row[0] for row in found] == [expected]
+
+    wait_until(has_said_why, what=expected)
+    _, error, hint = found[0]
     assert said in error
     assert hint
     wait_until(lambda: state(a, "good") == "up")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_broker import call, column, meanwhile, publish, quoted, refused, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 from tests.security.conftest import Mallory
 
 Name = Callable[..., str]
@@ -277,7 +277,7 @@ def test_channels_are_as_they_were(mallory: Mallory, name: Name) -> None:
     serve(mallory)
     assert errors(mallory, found) == []
     assert set(column(mallory.admin, "select pg_listening_channels()")) == {"mine", "Ours, too"}
-    assert [n.payload for n in mallory.admin.notifies(timeout=5, stop_after=1)] == ["hello"]
+    assert [n.payload for n in notifications(mallory.admin)] == ["hello"]
     rows(mallory.admin, "unlisten *")
     serve(mallory)
     assert rows(mallory.admin, "select pg_listening_channels()") == []

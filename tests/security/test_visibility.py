@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, column, endpoint, publish, queue, quoted, refused, rows, sink, sunk, value
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 from tests.security.conftest import Mallory
 
 
@@ -170,7 +170,7 @@ def test_a_notification_carries_no_data(
     channel = value(mallory.connection, "select channel from pgps.subscriptions where name = %s", [found])
     rows(other, f"listen {channel}; listen pgps_dispatch; listen pgps_internal")
     deliver(mallory, 1)
-    notes = list(other.notifies(timeout=5, stop_after=1))
+    notes = notifications(other)
     assert {note.payload for note in notes} == {""}
 
 

@@ -70,8 +70,8 @@ def _meanwhile(
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(publish, gated, "quote", dsn=cluster.dsn(), job="import", batch=1)
         try:
-            wait_until(lambda: reached.exists() or future.done(), timeout=120)
-            wait_until(lambda: future.done() or _waits(cluster), timeout=60)
+            wait_until(lambda: reached.exists() or future.done(), timeout=300)
+            wait_until(lambda: future.done() or _waits(cluster), timeout=300)
             assert not future.done()
             happens()
         finally:
@@ -156,7 +156,7 @@ def test_a_stream_outlives_its_broker_but_not_its_subscription(
         insert = "insert into pgps_event.quote (n) select g from generate_series(%s, %s) g"
         _ask(own_cluster, insert % (number - 99, number))
         _ask(own_cluster, "select pgps.dispatch()")
-        wait_until(lambda: not query.isActive or sum(map(len, found.values())) >= number, timeout=60)
+        wait_until(lambda: not query.isActive or sum(map(len, found.values())) >= number, timeout=300)
         assert sorted(n for batch in found.values() for n in batch) == list(range(1, number + 1)), query.exception()
 
     reader = spark.readStream.format("pgps").options(dsn=own_cluster.dsn(), subscription="reader").load()
@@ -168,7 +168,7 @@ def test_a_stream_outlives_its_broker_but_not_its_subscription(
         own_cluster.start()
         come(200)
         _ask(own_cluster, "select pgps.unsubscribe('reader')")
-        wait_until(lambda: not query.isActive, timeout=60)
+        wait_until(lambda: not query.isActive, timeout=300)
     finally:
         query.stop()
     error = told(query.exception() or AssertionError())

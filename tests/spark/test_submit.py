@@ -15,6 +15,7 @@ import pytest
 
 from tests.fix_broker import rows
 from tests.fix_db import wait_until
+from tests.fix_worker import free_port
 from tests.spark.conftest import Broker
 from tests.spark.test_kill import PIPELINE
 
@@ -79,9 +80,7 @@ def test_a_pipeline_runs_under_spark_submit(broker: Broker, tmp_path: Path) -> N
 @contextlib.contextmanager
 def _server(log: Path) -> Iterator[str]:
     """Run a server of Spark Connect; yield its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = _submit(
         "--driver-memory", "1g", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
         "--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false", "spark-internal",
@@ -89,7 +88,7 @@ def _server(log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=_environment(), stdout=output, stderr=output)
         try:
-            wait_until(lambda: process.poll() is not None or _listens(port), timeout=120)
+            wait_until(lambda: process.poll() is not None or _listens(port), timeout=300)
             assert process.poll() is None, log.read_text()[-3000:]
             yield f"sc://127.0.0.1:{port}"
         finally:

@@ -244,7 +244,7 @@ async def test_settled_returns_when_the_last_turn_is_done(agenda: Agenda) -> Non
     await asyncio.sleep(0)
     assert not settled.done()
     agenda.done(turn, Result(Outcome.NOTHING))
-    await asyncio.wait_for(settled, 1)
+    await asyncio.wait_for(settled, 60)
 
 
 async def test_owners_share_the_time_and_priority_counts_among_an_owners_own(agenda: Agenda, clock: Clock) -> None:

@@ -9,16 +9,16 @@ import psycopg
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_clients import Client
 from tests.fix_clock import Clock
-from tests.fix_db import Connect, wait_until
+from tests.fix_db import Connect, lock_waiters, wait_until
 from tests.fix_worker import RoleFactory, Workers
 
 
-def replies(client: Client, count: int, timeout: float = 15.0) -> list[str]:
+def replies(client: Client, count: int) -> list[str]:
     """Wait for replies and return how they ended: done, or the SQLSTATE."""
     query = """
         select coalesce(sqlstate, state) from pgps.requests where client = %s and state <> 'waiting' order by request_id
     """
-    wait_until(lambda: len(column(client.connection, query, [client.name])) >= count, timeout=timeout)
+    wait_until(lambda: len(column(client.connection, query, [client.name])) >= count, what=f"{count} replies")
     return column(client.connection, query, [client.name])
 
 
@@ -58,13 +58,12 @@ def test_a_request_whose_backend_is_killed_is_executed_again_and_after_three_tim
     client.call("send_request", "insert into public.done values (2)")
     rows(admin, "select pg_advisory_lock(77)")
     workers(own_database)
-    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 77 and not granted"
-    wait_until(lambda: column(admin, waiting))
-    pid = column(admin, waiting)[0]
-    rows(admin, "select pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: column(admin, waiting) not in ([], [pid]))
+    wait_until(lambda: lock_waiters(admin, 77))
+    killed = lock_waiters(admin, 77)
+    rows(admin, "select pg_terminate_backend(pid) from unnest(%s::integer[]) pid", [killed])
+    wait_until(lambda: set(lock_waiters(admin, 77)) - set(killed))
     rows(admin, "select pg_advisory_unlock(77)")
-    assert replies(client, 3, timeout=30) == ["done", "57P02", "done"]
+    assert replies(client, 3) == ["done", "57P02", "done"]
     assert column(admin, "select n from public.done order by n") == [1, 2]
     assert column(admin, "select attempts from pgps.requests order by request_id") == [2, 3, 1]
 
@@ -77,8 +76,7 @@ def test_a_worker_that_leaves_lets_its_request_go_and_another_executes_it(
     rows(admin, "select pg_advisory_lock(78)")
     client.call("send_request", "select pg_advisory_xact_lock(78)")
     first = workers(own_database)
-    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 78 and not granted"
-    wait_until(lambda: column(admin, waiting))
+    wait_until(lambda: lock_waiters(admin, 78))
     assert first.stop() == 0
     assert value(admin, "select attempts from pgps.requests") == 0
     rows(admin, "select pg_advisory_unlock(78)")
@@ -144,8 +142,8 @@ def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
     client = Client(connect(dsn=own_database), "client")
     client.listen()
     clock.advance("1 hour")
-    assert client.pushed(timeout=10) == [1], "what it has missed is pushed once more"
-    assert rows(admin, standing) == [(0, "valid")]
+    assert client.pushed(waits=True) == [1], "what it has missed is pushed once more"
+    wait_until(lambda: rows(admin, standing) == [(0, "valid")], what="the worker notes that it was reached")
     rows(admin, "select pg_terminate_backend(%s)", [client.connection.info.backend_pid])
     publish(admin, "tick", 2)
 
@@ -160,7 +158,7 @@ def test_a_direct_client_that_is_not_reached_is_tried_again_and_then_given_up(
     client = Client(connect(dsn=own_database), "client")
     client.register("tick", "direct")
     publish(admin, "tick", 3)
-    assert client.pushed(timeout=5) == [3]
+    assert client.pushed(waits=True) == [3]
 
 
 def test_a_killed_worker_loses_no_request(own_database: str, connect: Connect, workers: Workers) -> None:
@@ -173,10 +171,9 @@ def test_a_killed_worker_loses_no_request(own_database: str, connect: Connect, w
             "send_request", f"insert into public.done values ({number}); select pg_advisory_xact_lock_shared(79)"
         )
     first = workers(own_database)
-    waiting = "select pid from pg_locks where locktype = 'advisory' and objid = 79 and not granted"
-    wait_until(lambda: column(admin, waiting))
+    wait_until(lambda: lock_waiters(admin, 79))
     first.kill9()
     workers(own_database)
     rows(admin, "select pg_advisory_unlock(79)")
-    assert replies(client, 5, timeout=30) == ["done"] * 5
+    assert replies(client, 5) == ["done"] * 5
     assert column(admin, "select n from public.done order by n") == list(range(5))

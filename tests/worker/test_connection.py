@@ -49,7 +49,7 @@ async def test_no_setting_of_the_database_changes_how_it_works(own_database: str
     for each in ("default_transaction_isolation = serializable", "datestyle = german", "search_path = nowhere"):
         admin.execute(f"alter database {admin.info.dbname} set {each}".encode())
     config = WorkerConfig(dsn=own_database, name="me")
-    async with connect(config, "tester", statement_timeout=5) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         await connection.execute("select pgps.dispatch()")
         row = await (await connection.execute("select now()")).fetchone()
     assert row is not None
@@ -75,18 +75,18 @@ async def test_a_notification_is_not_taken_for_a_hang_up(config: WorkerConfig, a
         await connection.execute("listen worker_test")
         admin.execute("notify worker_test")
         assert is_alive(connection)
-        assert await notified(connection, 5, stop=Stop())
+        assert await notified(connection, 60, stop=Stop())
         assert not await notified(connection, 0.01, stop=Stop())
 
 
 async def test_a_notification_that_comes_during_a_statement_is_kept(
     config: WorkerConfig, admin: psycopg.Connection
 ) -> None:
-    async with connect(config, "tester", statement_timeout=5) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         await connection.execute("listen worker_test")
         admin.execute("notify worker_test")
         await connection.execute("select 1")
-        assert await notified(connection, 5, stop=Stop())
+        assert await notified(connection, 60, stop=Stop())
 
 
 async def test_waiting_ends_when_asked_to_stop(config: WorkerConfig) -> None:
@@ -100,7 +100,7 @@ async def test_waiting_ends_when_asked_to_stop(config: WorkerConfig) -> None:
 
 async def test_terminate_ends_a_session_of_the_same_role(config: WorkerConfig, connect_as: Connect) -> None:
     victim = connect_as()
-    async with connect(config, "tester", statement_timeout=5) as connection:
+    async with connect(config, "tester", statement_timeout=60) as connection:
         await calls.terminate(connection, victim.info.backend_pid)
     with pytest.raises(psycopg.errors.AdminShutdown):
         victim.execute("select pg_sleep(10)")
@@ -113,8 +113,8 @@ async def test_only_one_session_looks_for_a_bad_event(
     make_type(admin, event_type)
     call(admin, "subscribe", one_of_them, event_type)
     call(admin, "subscribe", another, event_type)
-    async with connect(config, "two", statement_timeout=5) as two:
-        async with connect(config, "one", statement_timeout=5) as one:
+    async with connect(config, "two", statement_timeout=60) as two:
+        async with connect(config, "one", statement_timeout=60) as one:
             assert await calls.try_suspect(one, one_of_them)
             assert not await calls.try_suspect(two, one_of_them)
             assert await calls.try_suspect(two, another)

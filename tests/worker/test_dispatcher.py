@@ -150,9 +150,9 @@ def test_a_filter_that_never_ends_is_suspended_and_stops_nobody_else(
 def test_a_transaction_that_takes_longer_than_the_dispatch_timeout_arrives_as_a_whole(
     own_database: str, ticks: Ticks, connect: Connect, workers: Workers
 ) -> None:
-    """Each of its parts takes a fifth of the time limit, all of it together several times as long."""
+    """Each of its parts takes a small part of the time limit, all of it together several times as long."""
     admin = connect(dsn=own_database)
-    admin.execute("select pgps.configure('max_part_events', '500')")
+    admin.execute("select pgps.configure('max_part_events', '100')")
     admin.execute(
         "create function dawdle(n integer) returns boolean language sql volatile "
         "as 'select pg_sleep(0.0002) is not null'"

@@ -149,5 +149,6 @@ def test_competing_and_single_consumers_may_be_prepared(broker: psycopg.Connecti
     rows(broker, "set lock_timeout = '100ms'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
         received(broker)
+    rows(broker, "reset lock_timeout")
     rows(broker, "rollback prepared 'acked'")
     assert received(broker) == [1, 2]

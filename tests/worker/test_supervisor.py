@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgps_worker import supervisor
 from pgps_worker.stop import Stop
 from pgps_worker.supervisor import Supervisor
 from pgps_worker.vitals import Vitals
@@ -46,7 +47,7 @@ async def test_a_service_that_fails_is_started_again(stop: Stop, vitals: Vitals,
         vitals.up("s")
         stop.request()
 
-    await asyncio.wait_for(Supervisor(stop, vitals).run([Scripted("s", run)]), 10)
+    await asyncio.wait_for(Supervisor(stop, vitals).run([Scripted("s", run)]), 60)
     assert runs == 3
     assert vitals.service_restarts == 2
     assert vitals.is_healthy
@@ -65,14 +66,17 @@ async def test_the_failure_of_one_does_not_disturb_another(stop: Stop, vitals: V
         vitals.up("served")
 
     group = asyncio.create_task(Supervisor(stop, vitals).run([Scripted("failing", fail), Scripted("serving", serve)]))
-    await asyncio.wait_for(failed_again.wait(), 10)
+    await asyncio.wait_for(failed_again.wait(), 60)
     assert not vitals.is_healthy
     stop.request()
-    await asyncio.wait_for(group, 10)
+    await asyncio.wait_for(group, 60)
     assert "served" in vitals.services
 
 
-async def test_a_request_to_stop_ends_a_pause_and_starts_nothing(stop: Stop, vitals: Vitals) -> None:
+async def test_a_request_to_stop_ends_a_pause_and_starts_nothing(
+    stop: Stop, vitals: Vitals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_BACKOFF", lambda state: 600.0 if state.attempt_number > 3 else 0.0)
     runs = 0
     failing = asyncio.Event()
 
@@ -84,9 +88,9 @@ async def test_a_request_to_stop_ends_a_pause_and_starts_nothing(stop: Stop, vit
         raise OSError("down")
 
     kept = asyncio.create_task(Supervisor(stop, vitals).keep(Scripted("s", fail)))
-    await asyncio.wait_for(failing.wait(), 10)
+    await asyncio.wait_for(failing.wait(), 60)
     stop.request()
-    await asyncio.wait_for(kept, 1)
+    await asyncio.wait_for(kept, 60)
     assert runs == 4
 
 
@@ -115,7 +119,7 @@ async def test_a_database_without_pgps_is_reported_with_the_remedy(
         raise psycopg.errors.InvalidSchemaName("schema pgps does not exist")
 
     with caplog.at_level(logging.WARNING):
-        await asyncio.wait_for(Supervisor(stop, vitals).keep(Scripted("s", run)), 10)
+        await asyncio.wait_for(Supervisor(stop, vitals).keep(Scripted("s", run)), 60)
     assert "pgps install" in caplog.text
 
 
@@ -126,9 +130,9 @@ async def test_a_wait_is_cut_short_by_the_request_and_by_nothing_else(stop: Stop
         async with stop.cuts_short():
             raise TimeoutError("not ours")
     asyncio.get_running_loop().call_soon(stop.request)
-    async with asyncio.timeout(5), stop.cuts_short():
+    async with asyncio.timeout(60), stop.cuts_short():
         await asyncio.Event().wait()
-    async with asyncio.timeout(5), stop.cuts_short():
+    async with asyncio.timeout(60), stop.cuts_short():
         await asyncio.Event().wait()
 
 

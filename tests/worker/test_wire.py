@@ -27,7 +27,7 @@ def config(dsn: str) -> WorkerConfig:
 
 
 async def test_a_row_has_the_types_that_psycopg_gives(config: WorkerConfig) -> None:
-    async with connect(config, "wire", statement_timeout=5) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire:
             row = wire.row("select 1, true, null, 'é', $1::pg_snapshot::text", ["1:1:"])
             assert row == (1, True, None, "é", "1:1:")
@@ -35,14 +35,14 @@ async def test_a_row_has_the_types_that_psycopg_gives(config: WorkerConfig) -> N
 
 
 async def test_what_is_larger_than_the_sockets_buffers_comes_through(config: WorkerConfig) -> None:
-    async with connect(config, "wire", statement_timeout=30) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         text = "x" * 8_000_000
         with Wire(connection) as wire:
             assert wire.row("select $1::text || 'y'", [text]) == (text + "y",)
 
 
 async def test_an_error_is_that_of_its_sqlstate_and_the_connection_goes_on(config: WorkerConfig) -> None:
-    async with connect(config, "wire", statement_timeout=5) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire:
             with pytest.raises(errors.DivisionByZero, match="division by zero"):
                 wire.row("select 1 / $1::integer", ["0"])
@@ -67,7 +67,7 @@ async def test_a_cancelled_task_cancels_its_statement(config: WorkerConfig, admi
             )
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, 10)
+                await asyncio.wait_for(task, 60)
             assert wire.interrupted
             assert wire.row("select 1") == (1,)
 
@@ -80,11 +80,11 @@ async def test_a_cancelled_task_leaves_its_waits(config: WorkerConfig, waits: Ca
             await asyncio.sleep(0.1)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(task, 10)
+                await asyncio.wait_for(task, 60)
 
 
 async def test_what_is_done_aside_has_its_result_and_its_error(config: WorkerConfig) -> None:
-    async with connect(config, "wire", statement_timeout=5) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire:
             assert await wire.aside(lambda: wire.row("select 1")) == (1,)
             with pytest.raises(errors.UndefinedTable):
@@ -95,11 +95,11 @@ async def test_a_wire_that_waits_takes_no_thread_of_the_event_loops(config: Work
     """It has few, and needs them to look up hosts: many dispatchers in one process would leave it none."""
     with ThreadPoolExecutor(1) as only:
         asyncio.get_running_loop().set_default_executor(only)
-        async with connect(config, "wire", statement_timeout=5) as connection:
+        async with connect(config, "wire", statement_timeout=60) as connection:
             with Wire(connection) as wire:
                 waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
                 await asyncio.sleep(0.1)
-                assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 5) == 1
+                assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 60) == 1
                 wire.interrupt()
                 assert await waiting == 0
 
@@ -108,25 +108,25 @@ async def test_a_server_that_hangs_up_is_noticed_by_statements_and_waits(
     config: WorkerConfig, admin: psycopg.Connection
 ) -> None:
     for waits in (True, False):
-        async with connect(config, "wire", statement_timeout=5) as connection:
+        async with connect(config, "wire", statement_timeout=60) as connection:
             with Wire(connection) as wire:
                 admin.execute("select pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
                 with pytest.raises(psycopg.OperationalError):
-                    _ = wire.notified(5) if waits else wire.row("select 1")
+                    _ = wire.notified(60) if waits else wire.row("select 1")
 
 
 async def test_notifications_are_counted_also_those_that_came_while_a_statement_ran(
     config: WorkerConfig, admin: psycopg.Connection
 ) -> None:
-    async with connect(config, "wire", statement_timeout=5) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         await connection.execute("listen wire_test")
         with Wire(connection) as wire:
             for _ in range(3):
                 admin.execute("notify wire_test")
             wire.row("select 1")
-            assert wire.notified(5) == 3
+            assert wire.notified(60) == 3
             assert wire.notified(0.01) == 0
-            waiting = asyncio.create_task(wire.aside(lambda: wire.notified(5)))
+            waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
             await asyncio.to_thread(admin.execute, "notify wire_test")
             assert await waiting == 1
 
@@ -136,12 +136,12 @@ async def test_a_request_to_leave_ends_the_wait(config: WorkerConfig, requested:
     stop = Stop()
     if requested == "before":
         stop.request()
-    async with connect(config, "wire", statement_timeout=5) as connection:
+    async with connect(config, "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire, stop.calls(wire.interrupt):
             waiting = asyncio.create_task(wire.aside(lambda: wire.notified(60)))
             await asyncio.sleep(0.1)
             stop.request()
-            assert await asyncio.wait_for(waiting, 5) == 0
+            assert await asyncio.wait_for(waiting, 60) == 0
             assert wire.interrupted
 
 
@@ -152,7 +152,7 @@ async def test_a_dispatch_tells_how_many_events_it_found_and_subscriptions_it_wo
         ticks.subscribe(name)
     ticks.publish(1)
     ticks.publish(2)
-    async with connect(WorkerConfig(dsn=own_database), "wire", statement_timeout=5) as connection:
+    async with connect(WorkerConfig(dsn=own_database), "wire", statement_timeout=60) as connection:
         with Wire(connection) as wire:
             assert calls.dispatch(wire) == calls.Batch(events=2, woken=3)
             assert calls.dispatch(wire) == calls.Batch(events=0, woken=0)

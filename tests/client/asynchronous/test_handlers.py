@@ -151,7 +151,7 @@ async def test_nothing_is_lost_or_done_twice_when_the_server_restarts_and_connec
             dispatch(admin)
             return column(admin, "select n from seen order by 1")
 
-    async with AsyncClient(dsn, producer="p", poll=0.05, reconnect_timeout=30.0) as client:
+    async with AsyncClient(dsn, producer="p", poll=0.05, reconnect_timeout=120.0) as client:
         subscription = client.subscribe("s", "tick", prefetch=2)
         await subscription.start(handle, how=Handling(transactional=True))
         await client.publish("tick", [{"n": n} for n in range(5)])

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fix_broker import call, column, endpoint, make_type, meanwhile, publish, receive, refused, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 
 Name = Callable[..., str]
 
@@ -125,7 +125,7 @@ def test_a_wildcard_takes_what_the_client_may_see_now_and_later_and_skips_the_re
     bob = Client(connect(role("bob")), name("client"))
     bob.register(prefix + "*", "direct")
     make_type(admin, kinds[2])
-    assert [n.payload for n in bob.connection.notifies(timeout=5, stop_after=1)] == ["registrations"]
+    assert [n.payload for n in notifications(bob.connection)] == ["registrations"]
     bob.listen()
     for number, kind in enumerate(kinds):
         publish(admin, kind, number)

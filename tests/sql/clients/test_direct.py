@@ -11,7 +11,7 @@ import pytest
 
 from tests.fix_broker import call, column, endpoint, make_type, publish, refused, rows, value
 from tests.fix_clients import Client
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 
 Name = Callable[..., str]
 MODES = ["direct", "queued"]
@@ -116,12 +116,12 @@ def test_a_statement_sends_one_note_and_none_when_nobody_is_registered(
     listener = connect()
     rows(listener, f'listen "{client.call("client_channels")[-1]}"')
     rows(admin, f"insert into {endpoint(tick)} (n) select generate_series(1, 1000)")
-    (note,) = list(listener.notifies(timeout=1, stop_after=5))
+    (note,) = notifications(listener)
     assert all(part.isdigit() for part in note.payload.split()), "it carries numbers, no data"
     assert client.pushed() == list(range(1, 1001))
     client.call("unregister_for_event", tick)
     publish(admin, tick, 1)
-    assert list(listener.notifies(timeout=0.05)) == []
+    assert notifications(listener) == []
     assert queued.notes() == []
 
 
@@ -150,10 +150,10 @@ def test_who_hears_a_note_fetches_with_his_own_rights(
     assert client.pushed() == [1]
 
 
-def carried(client: Client, timeout: float = 5.0) -> list[int]:
-    """Return attribute n of the events that came with their notes; `timeout`: how long for the first."""
+def carried(client: Client) -> list[int]:
+    """Return attribute n of the events that came with their notes."""
     found: list[int] = []
-    for note in client.notes(timeout):
+    for note in client.notes():
         _, bracket, statement = note.partition(" [")
         if bracket:
             *_, tuples = json.loads("[" + statement)
@@ -183,9 +183,9 @@ def test_an_immediate_event_travels_with_its_note_and_only_to_who_may_see_it(
     assert "carried" not in str(rows(anybody, "table pgps.clients")) + str(rows(anybody, "table pgps.registrations"))
     raise_event(admin, tick, 1, visibility="immediate")
     assert (carried(client), carried(member)) == ([1], [1])
-    assert list(anybody.notifies(timeout=0.05)) == [], "the channels are secrets"
+    assert notifications(anybody) == [], "the channels are secrets"
     raise_event(admin, tick, 2, visibility="immediate")
-    assert (client.pushed(5.0), member.pushed(5.0)) == ([2], [2]), "a program that does not know fetches, as ever"
+    assert (client.pushed(), member.pushed()) == ([2], [2]), "a program that does not know fetches, as ever"
     rows(admin, f"revoke select on {endpoint(tick)} from public")
     raise_event(admin, tick, 3, visibility="immediate")
     assert (carried(client), member.notes()) == ([3], [])
@@ -206,7 +206,7 @@ def test_the_secret_of_a_session_is_another_for_who_comes_next(
     second = Client(connect(), first.name, take_over=True)
     second.listen()
     raise_event(admin, tick, 1, visibility="immediate")
-    assert (carried(second), carried(first, 0.05), carried(resumed, 0.05)) == ([1], [], [])
+    assert (carried(second), carried(first), carried(resumed)) == ([1], [], [])
 
 
 @pytest.mark.parametrize("why", ["size", "number", "policy", "crowd", "handler"])
@@ -226,7 +226,7 @@ def test_what_cannot_travel_is_a_note(
     call(admin, "publish", tick, json.dumps(payload), visibility="immediate", handler=handler)
     rows(admin, "select pgps.use_client(null)")
     for client in made:
-        (note,) = client.notes(5.0)
+        (note,) = client.notes()
         assert all(part.isdigit() for part in note.split())
         query = "select count(*) from pgps.fetch_direct(%s, %s)"
         assert value(client.connection, query, [client.name, [note]]) == len(payload)

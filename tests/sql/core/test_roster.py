@@ -129,7 +129,7 @@ def test_who_adds_a_feature_waits_for_nobody_and_loses_it_to_nobody(
     rows(broker, "select pgps.dispatch()")
     first, second = connect(one, dsn=own_database, autocommit=False), connect(other, dsn=own_database, autocommit=False)
     for connection in (first, second, broker):
-        rows(connection, "set lock_timeout = '20s'")
+        rows(connection, "set lock_timeout = '60s'")
         connection.commit()
     for connection, name in ((first, "former"), (second, "latter")):
         # The first subscription of a role makes code that is numbered; that others wait for.

@@ -76,7 +76,8 @@ def test_an_immediate_event_has_the_values_that_a_deferred_one_has(
         make_type(
             admin,
             tick,
-            "d date, r daterange, tr tstzrange, iv interval, f float8, ts timestamptz, day date default now()::date",
+            "d date, r daterange, tr tstzrange, iv interval, f float8, ts timestamptz, "
+            "day date default '2024-02-01 23:30+00'::timestamptz::date",
             visibility=visibility,
         )
         call(admin, "subscribe", tick, tick)

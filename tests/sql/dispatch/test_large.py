@@ -169,6 +169,6 @@ def test_matched_at_is_about_when_an_event_can_be_received(opened: Open, connect
     watching.join()
     matched = value(connection, "select min(matched_at) from pgps_queue.tick_out where event_id % 20000 = 1")
     took = seen[0] - started
-    assert abs(seen[0] - matched) < max(took / 5, timedelta(milliseconds=100)), f"{seen[0] - matched} of {took}"
+    assert abs(seen[0] - matched) < max(took / 2, timedelta(milliseconds=200)), f"{seen[0] - matched} of {took}"
     batches = column(connection, "select created_at from pgps_internal.batch order by batch_id")
     assert batches == sorted(batches), "batches are in the order of their times, which retention relies on"

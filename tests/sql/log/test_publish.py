@@ -23,7 +23,7 @@ from tests.fix_broker import (
     take,
     value,
 )
-from tests.fix_db import Connect
+from tests.fix_db import Connect, notifications
 
 Name = Callable[..., str]
 
@@ -109,20 +109,20 @@ def test_a_sleeping_dispatcher_is_told_at_commit_and_a_waking_one_is_not(
     publish(publisher, tick, 0)
     publisher.commit()
     # Nobody leads: whoever begins to, looks first.
-    assert list(dispatcher.notifies(timeout=0.1)) == []
+    assert notifications(dispatcher) == []
     assert value(dispatcher, "select pgps.try_lead()")
     publish(publisher, tick, 1)
-    assert list(dispatcher.notifies(timeout=0.1)) == []
+    assert notifications(dispatcher) == []
     publisher.rollback()
-    assert list(dispatcher.notifies(timeout=0.1)) == []
+    assert notifications(dispatcher) == []
     for number in (2, 3):
         publish(publisher, tick, number)
     publisher.commit()
-    assert [n.channel for n in dispatcher.notifies(timeout=5, stop_after=1)] == ["pgps_dispatch"]
+    assert [n.channel for n in notifications(dispatcher)] == ["pgps_dispatch"]
     assert value(dispatcher, "select pgps.stay_awake()")
     publish(publisher, tick, 4)
     publisher.commit()
-    assert list(dispatcher.notifies(timeout=0.1)) == []
+    assert notifications(dispatcher) == []
     rows(dispatcher, "select pgps.fall_asleep()")
     assert column(admin, "select woken from pgps_internal.control order by hi desc limit 3") == [False, True, True]
 

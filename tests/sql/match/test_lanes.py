@@ -198,7 +198,7 @@ def test_resume_by_an_administrator_runs_no_filter_in_his_statement(
 ) -> None:
     owner, boss = role("owner"), role("boss", "pgps_admin")
     rows(broker, f"grant select on pgps_event.pa to {owner}")
-    make_filter(broker, "if n = 2 then raise undefined_table; end if; if n = 3 then perform pg_sleep(30); end if")
+    make_filter(broker, "if n = 2 then raise undefined_table; end if; if n = 3 then perform pg_sleep(600); end if")
     session = connect(owner, dsn=own_database)
     call(session, "subscribe", "lane", "pa", "public.good(n)")
     publish(broker, "pa", 1)
@@ -209,7 +209,7 @@ def test_resume_by_an_administrator_runs_no_filter_in_his_statement(
     publish(broker, "pa", 3)
     rows(broker, "select pgps.dispatch()")
     admin = connect(boss, dsn=own_database)
-    rows(admin, "set statement_timeout = '3s'")
+    rows(admin, "set statement_timeout = '60s'")
     call(admin, "resume", "lane")
     assert value(broker, "select state from pgps.subscriptions where name = 'lane'") == "suspended", (
         "until its lane has caught up"

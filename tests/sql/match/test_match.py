@@ -118,7 +118,7 @@ def test_the_statement_timeout_ends_a_dispatch_whatever_the_filter_makes_of_it(
     make_filter(broker, f"begin perform pg_sleep(10); {handler} end")
     call(broker, "subscribe", "sleeps", "tick", "public.good(n)")
     publish(broker, "tick", 1)
-    rows(broker, "set statement_timeout = '200ms'")
+    rows(broker, "set statement_timeout = '600ms'")
     assert call(broker, "dispatch") == 1
     assert take(broker, "all") == [1]
     assert value(broker, "select state from pgps.lanes") == "slow"
@@ -146,7 +146,7 @@ def test_the_statement_timeout_ends_a_dispatch_that_asks_a_filter_over_the_event
         "returns bigint[] language plpgsql as $$ begin perform pg_sleep(10); return null; end $$",
     )
     publish(broker, "tick", 1)
-    rows(broker, "set statement_timeout = '200ms'")
+    rows(broker, "set statement_timeout = '600ms'")
     with refused_by_cancel():
         rows(broker, "select pgps.dispatch()")
     rows(broker, "reset statement_timeout")

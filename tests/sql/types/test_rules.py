@@ -341,7 +341,7 @@ def test_who_alters_another_table_does_not_wait_for_who_alters_one_with_a_rule(
     call(admin, "create_rule", f"{tick}_b", f"{tick}_b.t", "insert", tick, ["new.n"])
     first, second = connect(autocommit=False), connect()
     rows(first, f"alter table {tick}_a.parent rename column n to m; alter schema {tick}_a rename to {tick}_c")
-    rows(second, "set lock_timeout = '5s'")
+    rows(second, "set lock_timeout = '60s'")
     rows(second, f"alter table {tick}_b.t rename column n to m; alter schema {tick}_b rename to {tick}_d")
     call(second, "create_rule", f"{tick}_e", f"{tick}_d.t", "update", tick, ["new.m"])
     call(second, "subscribe", f"{tick}_s", tick, f"n in (select t.m from {tick}_d.t t)")
