@@ -30,25 +30,34 @@ MINIMUM_SERVER = 150_000
 LANGUAGE = "plpython3u"
 APPLICATION_NAME = "pgps/install"
 
-_LOCK_TIMEOUT = "60s"
+# For another installer, which may be at work in any database of the server.
+_LOCK_TIMEOUT = "600s"
 _PATIENCE = 60.0
 _IN_THE_WAY = ("55P03", "40P01")
 
 # The endpoints, and the tables and views of the broker itself; whoever uses others, of one event type, uses these, too.
+# LOCK TABLE of a view would lock all that the view reads, and so the server's own catalogs: nobody could connect to any
+# database of the server, and whoever has read pg_roles in a transaction anywhere would stop the upgrade.
 _LOCK_ALL = """
 do $$
 declare
-    v_relation regclass;
+    v_each record;
 begin
-    for v_relation in
-        select c.oid from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    for v_each in
+        select c.oid::regclass as name, c.relkind = 'v' as is_view, c.relowner::regrole as owner
+        from pg_class c join pg_namespace n on n.oid = c.relnamespace
         where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps')
             or n.nspname = 'pgps_internal' and not exists (select from pgps_internal.event_type t
                 where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit',
                     t.name || '_stage', t.name || '_entry'])))
         order by n.nspname <> 'pgps_event', c.relkind = 'v', random()
     loop
-        execute format('lock table %s in access exclusive mode', v_relation);
+        if v_each.is_view then
+            -- Changes nothing, and locks the view alone as a revision would.
+            execute format('alter view %s owner to %s', v_each.name, v_each.owner);
+        else
+            execute format('lock table %s in access exclusive mode', v_each.name);
+        end if;
     end loop;
 end
 $$

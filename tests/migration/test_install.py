@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -21,6 +22,9 @@ from pgps import _resources, _scripts, install
 from pgps.errors import ConnectionLost, InstallError, NotPermitted
 from tests.fix_db import Connect, wait_until
 from tests.fix_server import Server
+
+# Installations wait for each other, also for those in other databases of the server.
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = _resources.migrations_dir().parent
 
@@ -81,6 +85,15 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(_resources.sql_dir(), copy)
     monkeypatch.setattr(_scripts, "sql_dir", lambda: copy)
     return copy
+
+
+@dataclass(frozen=True)
+class NextRevision:
+    """The revision of a release that is to come: its number, its script, and how it comes."""
+
+    number: str
+    script: str
+    come: Callable[[], None]
 
 
 def add_code(release: Path, body: str) -> None:
@@ -235,10 +248,9 @@ def test_plain_psql_uninstalls(empty_database: str) -> None:
     assert catalogue(empty_database) == before
 
 
-def test_an_older_revision_is_brought_to_head(
-    empty_database: str, release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: Connect
-) -> None:
-    install.install(empty_database)
+@pytest.fixture
+def next_revision(release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NextRevision:
+    """A release with one more revision, which makes table pgps_internal.more, once it has come."""
     newest = _scripts.schema_scripts()[-1]
     revision = f"{int(_scripts.head()) + 1:04}"
     script = f"schema/{revision}_more.sql"
@@ -250,14 +262,38 @@ def test_an_older_revision_is_brought_to_head(
         .replace('revision = "0001"', f'revision = "{revision}"')
         .replace("down_revision = None", f'down_revision = "{_scripts.head()}"')
     )
-    monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
-    (release / script).write_text("create table pgps_internal.more (a int);\n")
-    contents = release / "install.sql"
-    contents.write_text(contents.read_text().replace(f"\\ir {newest}\n", f"\\ir {newest}\n\\ir {script}\n"))
-    assert install.pending(empty_database) == [script, *_scripts.code_scripts()]
+
+    def come() -> None:
+        monkeypatch.setattr(_resources, "migrations_dir", lambda: migrations)
+        (release / script).write_text("create table pgps_internal.more (a int);\n")
+        contents = release / "install.sql"
+        contents.write_text(contents.read_text().replace(f"\\ir {newest}\n", f"\\ir {newest}\n\\ir {script}\n"))
+
+    return NextRevision(revision, script, come)
+
+
+def test_an_older_revision_is_brought_to_head(
+    empty_database: str, next_revision: NextRevision, connect: Connect
+) -> None:
+    install.install(empty_database)
+    next_revision.come()
+    assert install.pending(empty_database) == [next_revision.script, *_scripts.code_scripts()]
     after = install.upgrade(empty_database)
-    assert (after.revision, after.up_to_date) == (revision, True)
+    assert (after.revision, after.up_to_date) == (next_revision.number, True)
     connect(dsn=empty_database).execute("select from pgps_internal.more")
+
+
+def test_an_upgrade_waits_for_nobody_in_another_database_of_the_server(
+    empty_database: str, next_revision: NextRevision, connect: Connect
+) -> None:
+    install.install(empty_database)
+    next_revision.come()
+    # What every session reads that connects, and what people look at.
+    elsewhere = connect(autocommit=False)
+    for catalog in ("pg_roles", "pg_database", "pg_db_role_setting", "pg_stat_activity"):
+        elsewhere.execute(f"select count(*) from pg_catalog.{catalog}".encode())
+    assert install.upgrade(empty_database).up_to_date
+    elsewhere.rollback()
 
 
 def test_generated_code_of_old_event_types_is_made_again(empty_database: str, release: Path, connect: Connect) -> None:

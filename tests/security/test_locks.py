@@ -19,7 +19,7 @@ _MODES = (
     "row share", "access share",
 )  # fmt: skip
 # What the broker's sessions may wait for: longer than any step takes, shorter than a test.
-_PATIENCE = "set lock_timeout = '3s'; set statement_timeout = '30s'"
+_PATIENCE = "set lock_timeout = '60s'; set statement_timeout = '100s'"
 
 
 @pytest.fixture
