@@ -15,9 +15,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from pgps import install
 from pgps.embedded import EmbeddedCluster
-from tests.fix_server import Server
+from tests.fix_server import TEMPLATE, Server, copied_cluster
 
 # Distinguishes the processes of a run; roles are shared by all of them.
 _PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "gw")
@@ -83,9 +82,10 @@ def empty_database(server: Server) -> Iterator[str]:
 @pytest.fixture
 def own_cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
     """A running embedded cluster with pgps in database postgres, for `kill9` and restart."""
-    cluster = EmbeddedCluster(f"own-{_PROCESS}-{next(_counter)}", fast=True, home=embedded_home, keep=False)
-    with cluster:
-        install.install(cluster.dsn())
+    with copied_cluster(f"own-{_PROCESS}-{next(_counter)}", home=embedded_home) as cluster:
+        with psycopg.connect(cluster.dsn("template1"), autocommit=True) as connection:
+            connection.execute("drop database postgres")
+            connection.execute(f"create database postgres template {TEMPLATE}".encode())
         yield cluster
 
 

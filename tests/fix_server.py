@@ -12,6 +12,7 @@ import gc
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -19,14 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgps import install
-from pgps.embedded import EmbeddedCluster, list_clusters
+from pgps.embedded import EmbeddedCluster, layout, list_clusters, process
 
 TEMPLATE = "pgps_template"
+# Its log is copied with a cluster.
+_LITTLE_WAL = {"min_wal_size": "32MB", "max_wal_size": "32MB"}
 _ROOT = Path(__file__).resolve().parent.parent
 _HOMES = f"pgps-test-{os.geteuid()}-"
 
@@ -69,7 +73,7 @@ class Run:
         if self._server is None:
             base = self._stack.enter_context(_container() if _docker_answers() else _embedded(self.home))
             self._server = Server(base)
-            _make_template(self._server)
+            make_template(base)
         return self._server
 
     def close(self) -> None:
@@ -112,11 +116,43 @@ def _docker_answers() -> bool:
     return answer
 
 
-def _make_template(server: Server) -> None:
-    with psycopg.connect(server.base, autocommit=True) as connection:
+def make_template(base: str) -> None:
+    """Make the database that others are cloned from; `base` leads to the server's maintenance database."""
+    with psycopg.connect(base, autocommit=True) as connection:
         connection.execute(f"create database {TEMPLATE}".encode())
-        install.install(server.dsn(TEMPLATE))
+        template = make_conninfo(base, dbname=TEMPLATE)
+        install.install(template)
+        with psycopg.connect(template, autocommit=True) as inside:
+            # Every clone is a copy of its files, and most of what an installation leaves are old versions of functions.
+            inside.execute("vacuum full pg_catalog.pg_proc")
         connection.execute(f"alter database {TEMPLATE} is_template true allow_connections false".encode())
+
+
+def copied_cluster(name: str, *, home: Path, mold: int = 0, settings: dict[str, str] | None = None) -> EmbeddedCluster:
+    """Return a cluster, not started, that has the template: the copy of one that is made once in a run.
+
+    Copies of one mold have the same system identifier: brokers that are to meet each other come from different ones.
+    """
+    molded = EmbeddedCluster(f"mold-{mold}", fast=True, home=home, settings=_LITTLE_WAL)
+    with filelock.FileLock(home / f"mold-{mold}.lock"):
+        if molded.status().state == "absent":
+            try:
+                with molded:
+                    make_template(molded.dsn())
+            except BaseException:
+                molded.destroy()
+                raise
+    places = layout.Places.of(home, name)
+    # The files belong to the server's user, who is not always ours.
+    subprocess.run(["cp", "--archive", molded.directory, places.directory], check=True)
+    places.log.unlink()
+    if not places.socket.exists():
+        places.socket.mkdir(mode=0o700)
+        process.server_user().own(places.socket)
+    record = layout.Record.read(places)
+    assert record is not None
+    record.with_changes(port=0, settings=settings or {}).write(places)
+    return EmbeddedCluster(name, home=home, keep=False)
 
 
 def _remove_leftovers() -> None:

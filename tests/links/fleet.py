@@ -13,12 +13,9 @@ from typing import Any
 
 import psycopg
 
-from pgps import install
-from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import call, rows, value
+from tests.fix_server import TEMPLATE, copied_cluster
 from tests.links.rig import Broker, Link, open_lane
-
-TEMPLATE = "pgps_template"
 
 
 class InterruptedCarry(Exception):
@@ -55,13 +52,9 @@ class Member(Broker):
 class Site:
     """One server."""
 
-    def __init__(self, name: str, home: Path) -> None:
-        self.cluster = EmbeddedCluster(name, fast=True, home=home, settings={"max_connections": "200"}, keep=False)
-        self.cluster.start()
-        with self._base() as connection:
-            connection.execute(f"create database {TEMPLATE}".encode())
-            install.install(self.cluster.dsn(TEMPLATE))
-            connection.execute(f"alter database {TEMPLATE} is_template true allow_connections false".encode())
+    def __init__(self, name: str, home: Path, mold: int) -> None:
+        settings = {"max_connections": "200"}
+        self.cluster = copied_cluster(name, home=home, mold=mold, settings=settings).start()
         self._templates: set[str] = set()
 
     def template(self, name: str, furnish: Callable[[psycopg.Connection], None]) -> str:
@@ -149,7 +142,7 @@ class Fleet:
 
 
 def make_fleet(home: Path, name: str, servers: int) -> Fleet:
-    return Fleet([Site(f"{name}-{n}", home) for n in range(servers)])
+    return Fleet([Site(f"{name}-{n}", home, n) for n in range(servers)])
 
 
 def close_link(link: Link) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgps import install
 from pgps.embedded import EmbeddedCluster
 from tests.fix_broker import call, column, make_type, publish, rows, value
 from tests.fix_db import wait_until
+from tests.fix_server import TEMPLATE, copied_cluster
 from tests.fix_worker import Workers, workers
 
 __all__ = ["workers"]
@@ -28,10 +28,7 @@ def cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
     """A server on which transactions can be prepared."""
     settings = {"max_prepared_transactions": "10"}
     name = f"prepared-{os.getpid()}"
-    with EmbeddedCluster(name, fast=True, home=embedded_home, settings=settings, keep=False) as running:
-        with psycopg.connect(running.dsn(), autocommit=True) as connection:
-            connection.execute("create database pgps_template_here")
-        install.install(running.dsn("pgps_template_here"))
+    with copied_cluster(name, home=embedded_home, settings=settings) as running:
         yield running
 
 
@@ -39,7 +36,7 @@ def cluster(embedded_home: Path) -> Iterator[EmbeddedCluster]:
 def broker(cluster: EmbeddedCluster) -> Iterator[psycopg.Connection]:
     """A broker with an event type and a subscription to all of it."""
     with psycopg.connect(cluster.dsn(), autocommit=True) as maintenance:
-        maintenance.execute("create database tried template pgps_template_here")
+        maintenance.execute(f"create database tried template {TEMPLATE}".encode())
         try:
             with psycopg.connect(cluster.dsn("tried"), autocommit=True) as connection:
                 make_type(connection, "tick")
