@@ -74,4 +74,6 @@ begin
 end
 $$;
 
+-- Once, at the end of all code: a REVOKE writes a new version of every function of the schema, whether or not it
+-- changes anything. After each script it took most of the time of an installation and left 57 MB behind.
 revoke all on all functions in schema pgps_internal from public;

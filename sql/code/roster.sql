@@ -315,5 +315,3 @@ comment on function pgps_internal.drop_from_rooms(pgps_internal.event_type) is
 'Drops everything that rooms have for an event type';
 comment on function pgps_internal.begin_life() is
 'At the beginning of a new epoch: rooms forget transaction ids, which are not valid any more; see rebaseline';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -86,7 +86,6 @@ comment on function pgps.cancel_running_requests() is
 'Cancels the sessions that execute a cancelled request; returns how many. The worker calls it when it is notified of
 requests. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.cancel_running_requests() from public;
 grant execute on function pgps.cancel_request(text, bigint, bigint) to public;
 grant execute on function pgps.cancel_running_requests() to pgps_worker, pgps_admin;

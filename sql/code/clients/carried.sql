@@ -61,5 +61,3 @@ $$;
 comment on function pgps_internal.carry(pgps_internal.event_type, bigint) is
 'Sends the events of this transaction''s statement with the event last_id to the directly registered clients whose
 owners may see the type: in the notification, or as a note when they do not fit';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -40,5 +40,3 @@ as $$
 $$;
 comment on function pgps_internal.checkpoint_of(bigint, text) is
 'The newest checkpoint of a client; kind: reply or event';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -61,5 +61,4 @@ comment on function pgps._call_client(text, jsonb, bytea) is
 'Calls an internal verb about a client as the current user. Not for applications: use the functions named in the
 reference.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps._call_client(text, jsonb, bytea) to public;

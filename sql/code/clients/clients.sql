@@ -318,6 +318,5 @@ comment on function pgps.drop_client(text) is
 'Drops a client with its registrations, the events that they have not received, its requests, replies and checkpoints.
 Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.connect_client(text, boolean, bigint), pgps.use_client(text, bigint),
     pgps.disconnect_client(text, bigint), pgps.drop_client(text) to public;

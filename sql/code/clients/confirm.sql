@@ -302,7 +302,6 @@ comment on function pgps_internal.forget_raisers() is
 'For another life of the database, in which the outcome of the transactions that raised immediate events is not known
 any more';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.raise_confirming(integer) from public;
 grant execute on function pgps.link_confirm_event(text, text), pgps.drop_confirm_event(text, text) to public;
 grant execute on function pgps.raise_confirming(integer) to pgps_worker, pgps_admin;

@@ -383,7 +383,6 @@ comment on function pgps_internal.for_registration(pgps_internal.subscription, p
 'Those of the messages that the handler clause lets the client of a queued registration have; all of them when the
 subscription belongs to none';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.fetch_direct(text, text[], bigint, integer, bigint) to public;
 revoke all on function pgps.retry_direct(bigint) from public;
 grant execute on function pgps.retry_direct(bigint) to pgps_worker, pgps_admin;

@@ -80,7 +80,6 @@ comment on function pgps.commit_event(text, bytea, bigint) is
 event id, null when nothing was open. Called in the transaction of the application''s own writes, it makes processing
 exactly once. Errors: 42704, 42501, 08003, 54000, 25001.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.receive_event(text, text, bytea, bigint),
     pgps.re_receive_event(text, bigint),

@@ -86,5 +86,3 @@ end
 $$;
 comment on function pgps_internal.complete(pgps_internal.client_mark) is
 'Completes an occurrence that is open; returns the next one of its registration in the same batch';
-
-revoke all on all functions in schema pgps_internal from public;

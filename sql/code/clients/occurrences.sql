@@ -181,5 +181,3 @@ $$;
 comment on function pgps_internal.follow(pgps_internal.registration, bigint, bigint) is
 'Moves the position of a registration''s subscription after an occurrence in a batch: to the beginning of the batch, or
 past its end when nothing of it is left. Returns the next occurrence in the batch.';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -207,5 +207,3 @@ begin
 end
 $$;
 comment on function pgps_internal.fetch_tuples(name, jsonb) is 'See pgps.fetch_tuples';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -100,5 +100,3 @@ $$;
 comment on function pgps_internal.carry_over_clients(text, regclass, bigint) is
 'Before a segment of a client ledger is truncated: writes those of its rows again that are still the newest of their
 kind; newest: the number that requests and replies get';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -317,7 +317,6 @@ $$;
 comment on function pgps_internal.drop_registrations_of(pgps_internal.event_type) is
 'Ends the registrations for an event type by its name';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.register_for_event(text, text, text, text, bigint),
     pgps.unregister_for_event(text, text, bigint),

@@ -191,7 +191,6 @@ comment on function pgps.commit_receive(text, bytea, bigint) is
 'Completes the reply received last and stores the checkpoint (null: keeps the stored one), atomically; returns its
 request id, null when nothing was open. Errors: 42704, 42501, 08003, 54000, 25001.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.receive_reply(text, bytea, bigint),
     pgps.re_receive_reply(text, bigint),

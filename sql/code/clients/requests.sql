@@ -364,7 +364,6 @@ comment on function pgps.fail_request(bigint, text, text) is
 'Notes an error as the reply to a request that was cancelled, by a time limit or by pgps.cancel_request; false when it
 has a reply already, or another session executes it. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_requests(), pgps.claim_request(), pgps.release_request(bigint),
     pgps.run_request(bigint), pgps.fail_request(bigint, text, text) from public;
 grant execute on function pgps.send_request(text, text, bigint, bigint) to public;

@@ -27,5 +27,3 @@ $write$;
 comment on function pgps_internal.write_carry(jsonb) is
 'Writes pgps_internal.carry_<type>, JSON of one statement: event type, published_at, publisher, xid, origin, raiser,
 tuples [event id, payload]';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -29,5 +29,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_confirm(pgps_internal.confirm_link, pgps_internal.event_type) is
 'Writes the function that raises the confirming events of a confirm link, owned by the role that made the link';
-
-revoke all on all functions in schema pgps_internal from public;

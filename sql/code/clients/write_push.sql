@@ -57,5 +57,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_push(jsonb) is
 'Writes pgps_internal.push_<type>: the events of one statement for a client that is registered directly';
-
-revoke all on all functions in schema pgps_internal from public;

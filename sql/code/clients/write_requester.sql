@@ -61,5 +61,3 @@ $write$;
 comment on function pgps_internal.write_requester(text, regrole) is
 'Writes the function, owned by a role that sends requests, in which they run. It returns rows in chunks, of which the
 last may be empty.';
-
-revoke all on all functions in schema pgps_internal from public;

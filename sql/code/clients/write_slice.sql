@@ -20,5 +20,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_slice(jsonb) is
 'Writes pgps_internal.slice_<type>: the next events between two ids, of one transaction or of all';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -28,5 +28,3 @@ $write$;
 comment on function pgps_internal.write_statement(jsonb) is
 'Writes pgps_internal.statement_<type>: the control queue''s row of the statement that published an event; a statement
 of that event alone when the row is gone';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -21,6 +21,5 @@ comment on function pgps._clock() is
 'The same time as pgps_internal.clock(), for code that runs with the caller''s rights: views, rules, column defaults,
 and programs.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._clock() from public;
 grant execute on function pgps._clock() to public;

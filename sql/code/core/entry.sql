@@ -74,5 +74,4 @@ language sql immutable parallel safe
 as $$ select '0.1.0' $$;
 comment on function pgps.version() is 'Version of the pgps code in this database';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps._call(text, jsonb), pgps.version() to public;

@@ -142,5 +142,3 @@ $$;
 comment on function pgps_internal.drop_piece(text, text) is
 'Drops a piece of generated code, if it exists. A piece of kind relation is only forgotten: it is dropped with the
 relation that it is made upon';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -142,5 +142,3 @@ $$;
 comment on function pgps_internal.clean_path(jsonb) is
 'A JSON array of schema names, from whatever source, as a search_path for generated code: quoted, temporary objects
 last';
-
-revoke all on all functions in schema pgps_internal from public;

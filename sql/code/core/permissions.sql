@@ -62,5 +62,3 @@ comment on function pgps_internal.is_cancelled(text, text) is
 'True when a caught error is this session''s own cancellation, by a person or by statement_timeout, which must be raised
 again; false when user code raised query_canceled (57014), which is an error like any other. context: that of the error,
 innermost line first';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -112,4 +112,3 @@ comment on function pgps_internal.note_type(bigint, integer, int8multirange, big
 including repeats';
 comment on function pgps_internal.note_unfiltered(bigint, pgps_internal.event_type, int8multirange, bigint) is
 'Writes the deliveries of a type''s classes that have no filter, for types without policies; returns the classes';
-revoke all on all functions in schema pgps_internal from public;

@@ -131,5 +131,4 @@ comment on function pgps.configure(text, text) is
 'Sets one of pgps.settings. Needs pgps_admin; the setting loopback needs the owner of pgps or a superuser. Errors: 42704
 unknown setting, 22023 not of its kind, or out of its range, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.configure(text, text) to public;

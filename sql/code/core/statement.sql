@@ -23,5 +23,3 @@ comment on function pgps_internal.statement_of(text, text, text, text, text, tex
 'The text of a query for the statement (c) of an event, which gives one row or none. columns: what it selects; type_id,
 event_id, xid: expressions for the event''s own; source: the control queue, or pgps_internal.statement, which readers
 may see; also: a further condition, beginning with " and"';
-
-revoke all on all functions in schema pgps_internal from public;

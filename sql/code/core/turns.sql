@@ -217,5 +217,3 @@ begin
     end if;
 end
 $$;
-
-revoke all on all functions in schema pgps_internal from public;

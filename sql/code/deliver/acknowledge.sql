@@ -382,6 +382,5 @@ comment on function pgps.nack_events(text, bigint[], text, interval, text) is
 received, none; returns how many. An empty array puts nothing back. Needs to own the subscription. Errors: 42704, 42501,
 22023 null, 55000 not received.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack(text, bigint, text), pgps.nack(text, bigint, text, interval, text),
     pgps.nack_events(text, bigint[], text, interval, text) to public;

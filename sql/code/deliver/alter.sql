@@ -324,5 +324,4 @@ position stays; a caller that is also pgps_admin may give away a subscription wh
 subscription; pgps_admin may change the rest of anybody''s. Errors: 42704, 42501, 22023, and PostgreSQL''s own for the
 filter.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_subscription(text, text, integer, integer, interval, bigint, text, name) to public;

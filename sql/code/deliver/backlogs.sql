@@ -254,5 +254,3 @@ end
 $$;
 comment on function pgps_internal.discard_gaps(name, jsonb) is
 'Acknowledges gaps of subscriptions, for pgps.discard_exception, which has checked rights; returns how many';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -216,5 +216,3 @@ $$;
 comment on function pgps_internal.run(pgps_internal.subscription, integer, boolean, boolean) is
 'Runs the next events of an internal subscription and moves its position; hurry: retries that are not due yet as well;
 washed: see session_state';
-
-revoke all on all functions in schema pgps_internal from public;

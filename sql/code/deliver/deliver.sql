@@ -459,5 +459,4 @@ of pgps.receive and pgps.ack. In the transaction of the application''s own write
 rolls back, the events come again. What has been taken cannot be put back with pgps.nack. consumer: as for pgps.receive.
 Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.receive(text, integer, text), pgps.take(text, integer, text) to public;

@@ -393,6 +393,5 @@ queue keeps a record. Of a gap (see pgps.exceptions) it drops the note; event_id
 null = acknowledges the gaps in what came over links: all, or (subscription ''link <neighbour>'') those of one link.
 event_id, subscription: null = all. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.retry_exception(text, bigint, text),
     pgps.discard_exception(text, bigint, text) to public;

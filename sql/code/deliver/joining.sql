@@ -328,5 +328,3 @@ end
 $$;
 comment on function pgps_internal.match_pattern_subscriptions(integer) is
 'Joins the subscriptions to a prefix to a new event type';
-
-revoke all on all functions in schema pgps_internal from public;

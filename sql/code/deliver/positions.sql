@@ -303,5 +303,3 @@ end
 $$;
 comment on function pgps_internal.received_events(bigint, pgps_internal.position) is
 'Events received and not acknowledged';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -256,5 +256,3 @@ $$;
 comment on function pgps_internal.shown_attributes(regclass, text[]) is
 'The attributes of a type as the first columns of a queue; one that is named like a column of the queue itself (own) is
 shown as attribute_<name>';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -329,5 +329,4 @@ comment on function pgps.ack_each(text[], text) is
 'Acknowledges what each of the subscriptions has received so far, as pgps.ack does for one; returns how many events of
 each. consumer: as for pgps.ack. Needs to own all of them. Errors: 22023 null, 42704, 42501, 55000 internal.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack_each(text[], text) to public;

@@ -77,5 +77,3 @@ end
 $$;
 comment on function pgps_internal.carry_over_positions(regclass) is
 'Before a segment of the positions is truncated: writes the newest of each subscription anew; of shared ones, the sum';
-
-revoke all on all functions in schema pgps_internal from public;

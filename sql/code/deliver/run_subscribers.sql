@@ -158,7 +158,6 @@ comment on function pgps._restore_locks(text[]) is
 'Between transactions: releases the session''s advisory locks that callbacks took, and takes those again that they
 released. Errors: 55000.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._runnable(), pgps._behind(text[]), pgps._run(text, boolean), pgps._session_locks(),
     pgps._restore_locks(text[]) from public;
 revoke all on procedure pgps.run_subscribers() from public;

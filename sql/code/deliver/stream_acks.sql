@@ -132,6 +132,5 @@ pgps.retry_exception lets them come again. Ids that the subscription was not giv
 over; repeated, it changes nothing. Needs to own the subscription. Errors: 42704, 42501, 22023 null or arrays of
 different length, 55000 as pgps.open_stream.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.ack_stream(text, bigint, bigint, bigint[]), pgps.reject_events(text, bigint[], text[])
     to public;

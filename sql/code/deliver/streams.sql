@@ -268,7 +268,6 @@ type; to be read from pgps_queue.<type>_log. What lies between two positions sta
 reading may be repeated. retried: as pgps.end_of_stream gave them (batch 0). Needs to own the subscription. Errors: as
 pgps.end_of_stream.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant select on pgps.publications to public;
 grant execute on function pgps.open_stream(text), pgps.end_of_stream(text, bigint, bigint, bigint),
     pgps.slice_stream(text, bigint, bigint, bigint, bigint, bigint[]) to public;

@@ -303,7 +303,6 @@ comment on function pgps_internal.do_subscribe(name, jsonb) is 'See pgps.subscri
 
 drop function if exists pgps_internal.waiting_ids(pgps_internal.event_type);
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.check_filter(text, text),
     pgps.check_callback(text, text),

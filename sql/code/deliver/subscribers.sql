@@ -182,7 +182,6 @@ $$;
 comment on function pgps.release_suspects() is
 'Removes the marks that pgps.try_suspect made for this session. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.pending_subscribers(), pgps.run_subscriber(text, integer, boolean),
     pgps.next_delivery(text), pgps.fail_delivery(text, text, text, bigint), pgps.try_suspect(text),
     pgps.release_suspects() from public;

@@ -265,5 +265,4 @@ $$;
 comment on function pgps_internal.drop_subscriptions_of(pgps_internal.event_type) is
 'Drops the subscriptions to an event type alone';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.unsubscribe(text), pgps.pause(text), pgps.resume(text), pgps.seek(text, text) to public;

@@ -108,6 +108,5 @@ end
 $$;
 comment on function pgps_internal.remedy(pgps_internal.subscription) is 'What to type when a subscription is suspended';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.troubles(timestamptz, integer), pgps.trouble_counts() from public;
 grant execute on function pgps.troubles(timestamptz, integer), pgps.trouble_counts() to pgps_worker, pgps_admin;

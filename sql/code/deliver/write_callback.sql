@@ -58,5 +58,3 @@ $write$;
 comment on function pgps_internal.write_callback(pgps_internal.subscription, pgps_internal.event_type) is
 'Writes the function that calls a subscription''s callback for an array of events, with the rights and settings of its
 owner';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -21,5 +21,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_events(jsonb) is
 'Writes pgps_internal.events_<type>: events by id, of the log or kept aside';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -30,5 +30,3 @@ $write$;
 comment on function pgps_internal.write_log_view(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of
 streams';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -105,5 +105,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_queue_exception(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_exception: what could not be handed over, with the error';
-
-revoke all on all functions in schema pgps_internal from public;

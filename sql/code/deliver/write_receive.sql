@@ -137,5 +137,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_statements(jsonb) is
 'Writes pgps_internal.statements_<type>: runs of events with the statements that published them';
-
-revoke all on all functions in schema pgps_internal from public;

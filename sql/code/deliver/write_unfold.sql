@@ -66,5 +66,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_unfold(jsonb) is
 'Writes pgps_internal.unfold_<type>: received events as messages, with payload, publisher and origin';
-
-revoke all on all functions in schema pgps_internal from public;

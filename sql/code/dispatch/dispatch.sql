@@ -471,6 +471,5 @@ time fewer are taken, since what counts is the span of their event ids. Then eva
 the event (pgps.lanes), unless another session does so or they are slow. Waits for another dispatcher''s transaction.
 Committed as a whole, so after a crash it is repeated exactly. Needs pgps_worker or pgps_admin. Errors: 22023, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch(integer) from public;
 grant execute on function pgps.dispatch(integer) to pgps_worker, pgps_admin;

@@ -41,5 +41,3 @@ $$;
 comment on function pgps_internal.carry_over_totals(regclass, bigint) is
 'Before a segment of what batches have of event types is truncated: writes the totals of each type again, under the
 number of the newest batch';
-
-revoke all on all functions in schema pgps_internal from public;

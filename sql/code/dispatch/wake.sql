@@ -207,7 +207,6 @@ as $$ select pg_snapshot_xmin(pg_current_snapshot()) >= pg_snapshot_xmax(all_end
 comment on function pgps.all_ended(pg_snapshot) is
 'True when every transaction that ran when the snapshot was taken has ended';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.try_lead(integer), pgps.stay_awake(), pgps.fall_asleep(), pgps.is_told_awake(),
     pgps.await_ring(bigint),
     pgps.all_ended(pg_snapshot) from public;

@@ -52,5 +52,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_part_ids(jsonb) is
 'Writes pgps_internal.part_ids_<type>, which finds the events of transactions in ranges of the log';
-
-revoke all on all functions in schema pgps_internal from public;

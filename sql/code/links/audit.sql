@@ -326,5 +326,3 @@ end
 $$;
 comment on function pgps_internal.tell_audit(pgps_internal.neighbour, bigint) is
 'Tells a neighbour the totals of origins, behind the events they cover; at most every link_report_interval';
-
-revoke all on all functions in schema pgps_internal from public;

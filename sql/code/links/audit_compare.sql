@@ -190,5 +190,3 @@ end
 $$;
 comment on function pgps_internal.carry_over_audit(regclass) is
 'Before a segment of the ledger of arrivals is truncated: adds its counts to audit_hop';
-
-revoke all on all functions in schema pgps_internal from public;

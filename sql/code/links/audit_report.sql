@@ -143,5 +143,4 @@ comment on function pgps.dismiss_findings(bigint) is
 'Deletes a finding from pgps.audit_findings, which ends its alarm; null = all. Returns how many. What is found from then
 on is a new finding. Needs pgps_admin. Errors: 42501, 42704.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.audit(), pgps.dismiss_findings(bigint) to public;

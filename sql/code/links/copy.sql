@@ -167,7 +167,6 @@ comment on function pgps.link_rows(text, bigint, bigint, boolean) is
 origin, also where they arrived here in another. What was not rewound is in that order in the view in schema pgps_link
 already, and is read from there without being collected first. Needs pgps.link_open. Errors: 55000.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) from public;
 grant execute on function pgps._sender(), pgps.link_rows(text, bigint, bigint, boolean) to pgps_link, pgps_worker,
     pgps_admin;

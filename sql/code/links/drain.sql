@@ -120,6 +120,5 @@ comment on function pgps.link_close(boolean) is
 here. To be called first at the other broker, and last at the one that connects. gone: the other broker knows nothing of
 the link any more; needs pgps_worker. Needs pgps.link_open. Errors: 55000 not open, not drained; 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_close(boolean) from public;
 grant execute on function pgps.link_close(boolean) to pgps_link, pgps_worker, pgps_admin;

@@ -62,5 +62,3 @@ $$;
 comment on function pgps_internal.widen(pgps_internal.class, bigint) is
 'Neighbours whose filter is broken, or keeps failing, get every event of the type from a batch on, and ask it
 themselves';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -352,5 +352,3 @@ $$;
 comment on function pgps_internal.admit_rewound(pgps_internal.neighbour, pgps_internal.origin, jsonb, jsonb, text) is
 'Takes an item of a rewind, up to the horizon: what is new of it is kept for children. Returns the ids of what was here
 already';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -195,7 +195,6 @@ gone, in a new epoch; clone = the original is still in use, and this becomes a b
 again what is wanted; events behind their horizon that are still here are sent again. Needs pgps_admin. Errors: 22023,
 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_identity(), pgps.resume_links(text) from public;
 grant execute on function pgps.link_identity() to pgps_link, pgps_worker, pgps_admin;
 grant execute on function pgps.resume_links(text) to pgps_admin;

@@ -179,5 +179,3 @@ $$;
 comment on function pgps_internal.push_filters() is
 'For new global subscriptions: finds the part of the filter that other brokers can ask. What reads tables is asked here
 only: a weaker filter elsewhere is correct.';
-
-revoke all on all functions in schema pgps_internal from public;

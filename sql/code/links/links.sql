@@ -331,7 +331,6 @@ act), paused, draining. refused, gaps: how many of its events, and holes in the 
 pgps.exceptions';
 grant select on pgps.links to public;
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.serve_links(), pgps.note_link(text, text, text, text) from public;
 grant execute on function pgps.serve_links(), pgps.note_link(text, text, text, text) to pgps_worker, pgps_admin;
 grant execute on function pgps.create_link(text, text, text, name), pgps.alter_link(text, text, boolean),

@@ -412,5 +412,3 @@ end
 $$;
 comment on function pgps_internal.hear_gap(pgps_internal.neighbour, jsonb) is
 'Handles history that nobody has any more: an explicit gap among the exceptions, which children are told of in turn';
-
-revoke all on all functions in schema pgps_internal from public;

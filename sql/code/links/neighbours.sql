@@ -323,7 +323,6 @@ $$;
 comment on function pgps_internal.linked(text) is
 'The neighbour that this session has opened a link to; 55000 when none, or blocked';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) from public;
 grant execute on function pgps.link_open(jsonb, text, text), pgps.link_refused(text, text, text) to pgps_link,
     pgps_worker, pgps_admin;

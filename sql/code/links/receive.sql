@@ -471,6 +471,5 @@ comment on function pgps.link_apply(jsonb) is
 publishes its events here, in order, and notes how far; COMMIT follows. Returns last, and how many events were taken
 (the others had been received from elsewhere). Needs pgps.link_begin. Errors: 55000 a batch or an event is missing.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) from public;
 grant execute on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) to pgps_link, pgps_worker, pgps_admin;

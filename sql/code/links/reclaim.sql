@@ -191,5 +191,3 @@ end
 $$;
 comment on function pgps_internal.carry_over_links(text, regclass) is
 'Before a segment of a link''s ledger is truncated: writes rows again that are still the newest of their kind';
-
-revoke all on all functions in schema pgps_internal from public;

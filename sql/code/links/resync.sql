@@ -68,5 +68,4 @@ link that was blocked because a policy raised resumes where it stood, and this h
 transaction ends. No event is lost or repeated by it. name: as in pgps.links. Locks: changes of routes wait until the
 transaction ends. Needs pgps_admin. Errors: 42704, 55000 it has never been up, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.resync_link(text) to public;

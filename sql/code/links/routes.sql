@@ -306,5 +306,3 @@ begin
     end if;
 end
 $$;
-
-revoke all on all functions in schema pgps_internal from public;

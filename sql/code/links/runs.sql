@@ -140,5 +140,3 @@ set search_path = pg_catalog, pg_temp
 as $$ begin return (select coalesce(sum((r.value ->> 'n')::bigint), 0)::bigint
     from jsonb_array_elements(count_runs.runs) r); end $$;
 comment on function pgps_internal.count_runs(jsonb) is 'The number of events in runs';
-
-revoke all on all functions in schema pgps_internal from public;

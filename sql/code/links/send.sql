@@ -431,7 +431,6 @@ after, upto, mark, items (messages, and data of one batch of one origin each), t
 them), and for a link that is being dropped drained (this side has nothing more to do). Needs pgps.link_open. Errors:
 55000 not open, blocked, or one of the two was restored.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) from public;
 grant execute on function pgps.link_next(bigint, integer, boolean, text, bigint, integer) to pgps_link, pgps_worker,
     pgps_admin;

@@ -274,6 +274,5 @@ concurrent change (40001) is to be received once more with link_begin and staged
 batch is missing, another schema, not open; 42501 the role may not publish a type; 22023 no batch, its events are not in
 it.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.link_take(jsonb) from public;
 grant execute on function pgps.link_take(jsonb) to pgps_link, pgps_worker, pgps_admin;

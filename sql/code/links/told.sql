@@ -276,5 +276,3 @@ end
 $$;
 comment on function pgps_internal.tell(text, text, jsonb, integer) is
 'The text of a message about something a neighbour should know';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -19,5 +19,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_segment(pgps_internal.event_type, integer) is
 'Writes the trigger and the privilege with which links put events straight into a segment of the log';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -94,5 +94,3 @@ as $$
 $$;
 comment on function pgps_internal.wire_names(regclass) is
 'Names for the templates of sent_<type> and store_<type>: the attributes as they travel';
-
-revoke all on all functions in schema pgps_internal from public;

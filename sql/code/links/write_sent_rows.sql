@@ -25,5 +25,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_sent_rows(pgps_internal.event_type, jsonb) is
 'Writes pgps_link.<type>_sent: what the session of a link has to send, item by item';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -31,5 +31,3 @@ $write$;
 comment on function pgps_internal.write_store(pgps_internal.event_type, jsonb) is
 'Writes pgps_internal.store_<type>: puts rows that came as text into the log; returns their ids, or null when the
 attributes are not the expected ones';
-
-revoke all on all functions in schema pgps_internal from public;

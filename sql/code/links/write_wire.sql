@@ -14,5 +14,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_wire(pgps_internal.event_type) is
 'Writes the row type of small batches: the event''s id at its origin, and the attributes';
-
-revoke all on all functions in schema pgps_internal from public;

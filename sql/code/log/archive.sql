@@ -140,5 +140,3 @@ end
 $$;
 comment on function pgps_internal.archive_deliveries(regclass) is
 'Before a segment of the deliveries is truncated: keeps the deliveries of auditable out queues';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -312,5 +312,3 @@ end
 $$;
 comment on function pgps_internal.forward_stage() is
 'After an INSERT into an immediate event type: publishes the set in a transaction of its own';
-
-revoke all on all functions in schema pgps_internal from public;

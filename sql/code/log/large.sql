@@ -227,7 +227,6 @@ comment on function pgps.dispatch_next_part() is
 'For a worker: matches the next part of what pgps.dispatch_large has begun in this transaction; returns how many events,
 null when none is left. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer), pgps.dispatch_next_part()
     from public;
 grant execute on function pgps.dispatch_batch(integer), pgps.dispatch_large(integer),

@@ -189,6 +189,5 @@ insert into pgps_internal.setting (name, value, kind, description) values
     ('load_retention', '1 day', 'interval', 'A load that was begun this long ago and not published is dropped')
 on conflict (name) do nothing;
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.begin_load(text, text), pgps.discard_load(text), pgps.claim(text, text, bigint),
     pgps.publish_load(text, text, text[], text[], text, bigint, bigint) to public;

@@ -370,7 +370,6 @@ also when an event is to be guaranteed whose type is not, or is not persistent, 
 
 create extension if not exists dblink schema pgps_internal;
 
-revoke all on all functions in schema pgps_internal from public;
 grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
     pgps._publisher(integer, name),

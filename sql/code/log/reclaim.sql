@@ -312,6 +312,5 @@ comment on function pgps.reclaim(integer) is
 subscription, audit or failure needs; returns how many. Never waits: what is in use is left for the next call.
 max_segments: stops when at least so many segments of logs were freed. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.reclaim(integer) from public;
 grant execute on function pgps.reclaim(integer) to pgps_worker, pgps_admin;

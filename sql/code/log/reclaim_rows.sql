@@ -94,5 +94,3 @@ end
 $$;
 comment on function pgps_internal.reclaim_rows() is
 'Deletes what lies beside the logs and is not needed any more: settled failures'' events, archives past retention';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -139,5 +139,3 @@ end
 $$;
 comment on function pgps_internal.publish_refused(pgps_internal.rejected) is
 'Puts one refused event into its log, as an event of its origin; false when it is still refused';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -97,5 +97,3 @@ $$;
 comment on function pgps_internal.kept_for_links(integer) is
 'The batch up to which all brokers behind the neighbours have everything (of a type; null = any), or which is older than
 the setting link_retention; null when nothing is kept for them';
-
-revoke all on all functions in schema pgps_internal from public;

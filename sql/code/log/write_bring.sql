@@ -34,5 +34,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_bring(jsonb) is
 'Writes pgps_internal.bring_<type>, of an immediate type: publishes events in a transaction of their own';
-
-revoke all on all functions in schema pgps_internal from public;

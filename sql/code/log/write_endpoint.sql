@@ -59,5 +59,3 @@ end
 $write$;
 comment on function pgps_internal.write_endpoint(pgps_internal.event_type, jsonb) is
 'Writes the rules of pgps_event.<type>: into the log, or for immediate types into the stage';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -282,5 +282,3 @@ end
 $$;
 comment on function pgps_internal.note_member(bigint) is
 'Puts a new class into its signature''s table of constants; makes the table when there are enough classes for one';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -180,6 +180,5 @@ comment on function pgps.blame() is
 'After a dispatch in this session was cancelled: suspends the subscriptions whose filter ran too long and returns their
 names. Filters that read more than the event are not among them: see pgps.lanes.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.blame() from public;
 grant execute on function pgps.blame() to pgps_worker, pgps_admin;

@@ -236,5 +236,3 @@ $$;
 comment on function pgps_internal.prepare_lane(pgps_internal.lane, bigint) is
 'Does what comes before a lane goes on: joins new event types of pattern subscriptions, and has classes catch up. False
 when there was nothing to do, or an open transaction of its owner prevents it';
-
-revoke all on all functions in schema pgps_internal from public;

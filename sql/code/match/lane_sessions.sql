@@ -84,7 +84,6 @@ comment on function pgps.end_stuck_lanes() is
 'As pgps.end_lane, for the sessions of all workers whose statement has taken longer than three times the limit of a lane
 and 10 s. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() from public;
 grant execute on function pgps.open_lanes(), pgps.end_lane(integer), pgps.end_stuck_lanes() to pgps_worker,
     pgps_admin;

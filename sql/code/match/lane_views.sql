@@ -49,6 +49,6 @@ comment on function pgps.slow_lane_counts() is
 Errors: 42501.';
 
 grant select on pgps.lanes to public;
-revoke all on all functions in schema pgps_internal from public;
+
 revoke all on function pgps.slow_lane_counts() from public;
 grant execute on function pgps.slow_lane_counts() to pgps_worker, pgps_admin;

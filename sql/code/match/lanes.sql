@@ -309,5 +309,3 @@ comment on function pgps_internal.run_lane(bigint, boolean, integer, double prec
 Null when another session has the lane, or it is not as slow as is_slow says (null: slow or not). slot: of the session
 (pgps.open_lanes), null = it has none. told: the message to report. A filter that exceeds the statement timeout is
 noted.';
-
-revoke all on all functions in schema pgps_internal from public;

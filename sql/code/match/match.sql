@@ -310,5 +310,3 @@ $$;
 comment on function pgps_internal.match_signature(bigint, pgps_internal.signature, int8multirange, int8range) is
 'Notes the deliveries of one signature in a batch and returns the classes that have one; only_classes: of these only,
 null = all';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -57,5 +57,3 @@ end
 $$;
 comment on function pgps_internal.carry_over_lanes(regclass) is
 'Before a segment of the steps of lanes is truncated: writes the newest step of each lane again';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -159,7 +159,6 @@ comment on function pgps.run_slow_lane(bigint) is
 'Matches one batch of a slow lane in this transaction; statement_timeout is the limit, and a filter that exceeds it is
 noted. Needs pgps_worker or pgps_admin.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps._lanes(bigint, boolean), pgps._run_lanes(bigint[], integer, boolean, double precision),
     pgps.slow_lanes(), pgps.run_slow_lane(bigint) from public;
 revoke all on procedure pgps.run_lanes(bigint, text[], boolean, double precision) from public;

@@ -122,5 +122,3 @@ begin
 end
 $$;
 comment on function pgps_internal.set_class_active(bigint, boolean) is 'Takes a class into matching, or out of it';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -155,5 +155,3 @@ $$;
 comment on function pgps_internal.note_slow_joining(pgps_internal.lane, integer, text) is
 'Notes that a filter has taken too long while it joined an event type, where three strikes suspend its subscription,
 while it caught up, where one does, or while it was asked again. Returns the message to report';
-
-revoke all on all functions in schema pgps_internal from public;

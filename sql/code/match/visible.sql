@@ -124,5 +124,3 @@ $$;
 comment on function pgps_internal.visible_carefully(bigint, pgps_internal.event_type, regrole, int8multirange) is
 'The events of a batch that a role may receive; a policy that raises suspends the subscriptions and blocks the links of
 that role only';
-
-revoke all on all functions in schema pgps_internal from public;

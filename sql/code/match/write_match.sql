@@ -128,5 +128,3 @@ $write$;
 comment on function pgps_internal.write_owner_match(pgps_internal.signature, jsonb) is
 'The matching function of a filter that may read tables: runs with its owner''s rights, sees the events it is given and
 no log';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -18,5 +18,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_rows(jsonb) is
 'Writes pgps_internal.rows_<type>: events of the log as rows of their type, in order';
-
-revoke all on all functions in schema pgps_internal from public;

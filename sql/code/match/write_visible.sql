@@ -24,5 +24,3 @@ as $write$
 $write$;
 comment on function pgps_internal.write_visible(text, jsonb, regrole) is
 'Writes the function, owned by a role, that reads the log under row-level security: which of these events may it see?';
-
-revoke all on all functions in schema pgps_internal from public;

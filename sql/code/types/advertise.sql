@@ -83,5 +83,4 @@ comment on function pgps.unadvertise(text) is
 'Takes the current role''s advertisement back; events already published are still delivered. Errors: 42704, 55000 not
 advertised.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.advertise(text), pgps.unadvertise(text) to public;

@@ -197,5 +197,4 @@ end
 $$;
 comment on function pgps_internal.do_set_dedupe(name, jsonb) is 'See pgps.alter_event_type';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_event_type(text, text, text, interval) to public;

@@ -233,5 +233,3 @@ $$;
 comment on function pgps_internal.policy_fault(name, oid, text) is
 'Why caller may not write a policy of this tree for a role; null when nothing speaks against it. For a role whose rights
 caller has, only the types of constants matter, since constants are parsed with the rights of pgps.';
-
-revoke all on all functions in schema pgps_internal from public;

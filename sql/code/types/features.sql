@@ -43,5 +43,3 @@ end
 $$;
 comment on function pgps_internal.drop_features() is
 'Drops the features that nothing defined on their event type needs any more; called by reclaim';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -98,5 +98,3 @@ end
 $$;
 comment on function pgps_internal.drop_code(integer) is
 'Drops the generated code of an event type, of its signatures and of its subscriptions; the rules of its endpoint stay';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -237,5 +237,3 @@ $$;
 comment on function pgps_internal.defer_again() is
 'The statement that defers constraints again that are initially deferred: PostgreSQL cannot undo a SET CONSTRAINTS
 within a transaction';
-
-revoke all on all functions in schema pgps_internal from public;

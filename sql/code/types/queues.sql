@@ -55,5 +55,4 @@ comment on function pgps.alter_queue(text, boolean, boolean, interval) is
 set: for ever). persistent: survives a crash; it holds for the type''s three queues at once, and rewrites them. Needs
 pgps_admin. Errors: 42704, 22023, 55000, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.alter_queue(text, boolean, boolean, interval) to public;

@@ -272,5 +272,3 @@ begin
     perform pgps_internal.note_names_of_signature(g.signature_id) from pgps_internal.signature g where g.tier <> 'safe';
 end
 $$;
-
-revoke all on all functions in schema pgps_internal from public;

@@ -213,5 +213,4 @@ end;
 comment on function pgps.drop_policy(text, text) is
 'Drops a row-level policy of an event type. Needs pgps_admin. Errors: 42704, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.create_policy(text, text, name, text, text), pgps.drop_policy(text, text) to public;

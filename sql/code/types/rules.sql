@@ -316,7 +316,6 @@ $$;
 comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is
 'Drops the rules that publish an event type';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.create_rule(text, regclass, text, text, text[], text, text, text), pgps.drop_rule(text)
 to public;

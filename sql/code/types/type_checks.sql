@@ -154,5 +154,3 @@ $$;
 comment on function pgps_internal.require_trusted_types(name, regclass) is
 'Raises 42501 when a column''s data type, or one that it consists of, belongs to a role that is not a superuser; unless
 caller is a superuser, also when it is in a schema of such a role';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -260,7 +260,6 @@ comment on function pgps.drop_event_type(text, boolean) is
 'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it,
 unless cascade. Locks all relations of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.create_event_type(text, text, text, text, boolean, boolean, text),
     pgps.drop_event_type(text, boolean)

@@ -159,5 +159,3 @@ as $$
 $$;
 comment on function pgps_internal.note_names_of_signature(bigint) is
 'Records what the filters of a signature refer to by name, if they may refer to more than attributes';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -254,5 +254,4 @@ comment on function pgps.explain(text, bigint) is
 'Why an event did, or did not, reach a subscription: the steps of its path (published, dispatched, type, start, rights,
 filter, delivery). Needs to own the subscription, or pgps_admin, and to see the event. Errors: 42704, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.explain(text, bigint) to public;

@@ -88,5 +88,4 @@ comment on function pgps.health() is
 crash took from types whose queue is not persistent, as long as the control queue knows of it) and blocked (pid, holder,
 role, application_name, relation, seconds: who waits for whose lock). Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.health() to public;

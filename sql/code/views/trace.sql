@@ -104,5 +104,4 @@ broker''s clock), and, in the row of this broker, its id here. origin: name or i
 event_id: its id there (columns origin and origin_event_id of the in queue). No rows: not here, or hidden by a policy.
 Needs SELECT on its type, or pgps_admin. Errors: 22023 null.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.trace(text, bigint) to public;
