@@ -349,6 +349,8 @@ HAS_LANES = "select to_regclass('pgps.lanes') is not null as has_lanes"
 SLOW_LANES = """
     select role::text as role, lag_events, lag_seconds, last_error from pgps.lanes where state = 'slow' order by role
 """
+HAS_BROKEN_TYPES = "select to_regprocedure('pgps.broken_types()') is not null as has_broken_types"
+SET_ASIDE = "select name, last_error, hint from pgps.event_types where state = 'set aside' order by name"
 AUDIT = """
     select kind, neighbour, origin, event_type, filter, events_there, events_here, digest_equal, verdict, hint
     from pgps.audit()
@@ -384,4 +386,5 @@ TROUBLE_COUNTS = """
     select subscription, state, last_error, failed, retrying, last_event, hint, passed_over, depth
     from pgps.trouble_counts()
 """
+BROKEN_TYPES = "select event_type, sqlstate, error, hint, events from pgps.broken_types()"
 SLOW_LANE_COUNTS = "select role, lag_batches, lag_events, lag_seconds, last_error from pgps.slow_lane_counts()"

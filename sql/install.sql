@@ -97,6 +97,7 @@
 
 -- dispatch: Cutting the log into batches, and waking who has to.
 \ir code/dispatch/dispatch.sql
+\ir code/dispatch/set_aside.sql
 \ir code/dispatch/write_part_ids.sql
 \ir code/dispatch/wake.sql
 \ir code/dispatch/reclaim.sql

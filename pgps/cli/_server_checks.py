@@ -123,6 +123,14 @@ def slow_lanes(facts: Facts) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "lanes", message, fix)
 
 
+def set_aside(facts: Facts) -> Iterator[Finding]:
+    """No event type is set aside since its generated code failed."""
+    for row in facts.set_aside:
+        error = (row["last_error"] or "no error recorded").splitlines()[0]
+        message = f'"{row["name"]}" is set aside, its events wait: {error}'
+        yield Finding(Level.PROBLEM, "event types", message, row["hint"])
+
+
 SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     plpython_works,
     transactions,
@@ -133,4 +141,5 @@ SERVER_CHECKS: list[Callable[[Facts], Iterator[Finding]]] = [
     clock,
     dead_consumers,
     slow_lanes,
+    set_aside,
 ]

@@ -74,6 +74,9 @@ def _facts(session: Session) -> Facts:
         gaps=session.rows(_catalogue.GAPS),
         differences=session.rows(_catalogue.FINDINGS) if session.one(_catalogue.HAS_AUDIT)["has_audit"] else [],
         slow_lanes=session.rows(_catalogue.SLOW_LANES) if session.one(_catalogue.HAS_LANES)["has_lanes"] else [],
+        set_aside=session.rows(_catalogue.SET_ASIDE)
+        if session.one(_catalogue.HAS_BROKEN_TYPES)["has_broken_types"]
+        else [],
     )
 
 

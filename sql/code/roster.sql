@@ -86,6 +86,7 @@ as $roster$
     -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
+    ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
 

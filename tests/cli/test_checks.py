@@ -57,6 +57,7 @@ LOST = {"kind": "end", "what": "count", "neighbour": "far", "origin": "farther",
         "events_there": 3, "events_here": 2}  # fmt: skip
 GAP = {"subscription": "link far", "event_type": None, "gaps": 1, "event_id": 7, "error": "3 events were passed over"}
 LANE = {"role": "bob", "lag_events": 5, "lag_seconds": 9.0, "last_error": "a filter takes longer than 5 s"}
+ASIDE = {"name": "tick", "last_error": "a column is gone", "hint": "select pgps.resume_event_type('tick')"}
 BLOCKED = {
     "pid": 7,
     "holder": 8,
@@ -154,6 +155,7 @@ def test_a_healthy_broker_has_nothing_to_be_typed() -> None:
         ({"gaps": [{**GAP, "event_type": "tick"}]}, Level.WARNING, "gaps", "pgps exceptions discard tick 7 --sub"),
         ({"differences": [LOST]}, Level.PROBLEM, "audit", "pgps audit"),
         ({"slow_lanes": [LANE]}, Level.WARNING, "lanes", "pgps.alter_subscription"),
+        ({"set_aside": [ASIDE]}, Level.PROBLEM, "event types", "pgps.resume_event_type('tick')"),
         (
             {
                 "stopped": [

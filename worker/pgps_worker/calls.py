@@ -136,6 +136,17 @@ class SlowLane:
     last_error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BrokenType:
+    """An event type that dispatch has set aside since its code failed, and about how many of its events wait."""
+
+    event_type: str
+    sqlstate: str
+    error: str
+    hint: str
+    events: int
+
+
 def try_lead(wire: Wire, bell: int | None = None) -> bool:
     """Lead if nobody does; True while this session leads. Also says that it does; bell: the process of its bell."""
     return bool(wire.row("select pgps.try_lead(nullif($1, '')::integer)", [str(bell or "")])[0])
@@ -253,6 +264,12 @@ async def slow_lanes(connection: Connection) -> list[SlowLane]:
     """Return what is to be told of roles whose filters are slow."""
     rows: Sequence[Any] = await (await connection.execute(_catalogue.SLOW_LANE_COUNTS)).fetchall()
     return [SlowLane(*row) for row in rows]
+
+
+async def broken_types(connection: Connection) -> list[BrokenType]:
+    """Return the event types that dispatch has set aside."""
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.BROKEN_TYPES)).fetchall()
+    return [BrokenType(*row) for row in rows]
 
 
 async def audit_findings(connection: Connection) -> list[AuditFinding]:

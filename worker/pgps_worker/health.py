@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pgps_worker.calls import AuditFinding, SlowLane, TroubleCount
+    from pgps_worker.calls import AuditFinding, BrokenType, SlowLane, TroubleCount
     from pgps_worker.config import WorkerConfig
     from pgps_worker.stop import Stop
     from pgps_worker.vitals import LinkVitals, Vitals, WayVitals
@@ -74,7 +74,11 @@ class Health:
         # A failure's text stays in the log: it may name hosts and users.
         services = {name: "up" if failure is None else "down" for name, failure in self.vitals.services.items()}
         stalled = {name: f"got nothing done for {since:.0f} s" for name, since in self.vitals.stalled.items()}
-        return {"name": self.config.name, "leading": self.vitals.leading, "services": services, "stalled": stalled}
+        aside = {one.event_type: {"sqlstate": one.sqlstate, "hint": one.hint} for one in self.vitals.broken_types}
+        return {
+            "name": self.config.name, "leading": self.vitals.leading, "services": services, "stalled": stalled,
+            "set_aside": aside,
+        }  # fmt: skip
 
 
 def _metrics(vitals: Vitals) -> str:
@@ -84,7 +88,8 @@ def _metrics(vitals: Vitals) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             metric = f"pgps_worker_{field.name}_total"
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
-    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes) + _audit_metrics(vitals.findings)
+    more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes)
+    more += _type_metrics(vitals.broken_types) + _audit_metrics(vitals.findings)
     return "".join(lines) + more + _link_metrics(vitals.links)
 
 
@@ -122,6 +127,15 @@ def _lane_metrics(lanes: list[SlowLane]) -> str:
     for metric, value in _LANE_METRICS if lanes else []:
         lines.append(f"# TYPE pgps_lane_{metric} gauge\n")
         lines += [f'pgps_lane_{metric}{{role="{_label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
+    return "".join(lines)
+
+
+def _type_metrics(types: list[BrokenType]) -> str:
+    # Also when there are none: an alarm needs a series that is there.
+    lines = [f"# TYPE pgps_event_types_set_aside gauge\npgps_event_types_set_aside {len(types)}\n"]
+    if types:
+        lines.append("# TYPE pgps_event_type_waiting_events gauge\n")
+    lines += [f'pgps_event_type_waiting_events{{event_type="{_label(t.event_type)}"}} {t.events}\n' for t in types]
     return "".join(lines)
 
 

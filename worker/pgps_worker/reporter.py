@@ -39,6 +39,7 @@ class Reporter:
     _suspended: set[str] = field(default_factory=set)
     _dead: set[str] = field(default_factory=set)
     _slow: set[str] = field(default_factory=set)
+    _broken: set[str] = field(default_factory=set)
     _found: set[calls.AuditFinding] = field(default_factory=set)
 
     @property
@@ -60,11 +61,13 @@ class Reporter:
         counts = await calls.trouble_counts(connection)
         self.vitals.troubles = {count.subscription: count for count in counts}
         self.vitals.slow_lanes = await calls.slow_lanes(connection)
+        self.vitals.broken_types = await calls.broken_types(connection)
         self.vitals.findings = await calls.audit_findings(connection)
         if self.vitals.leading:
             self._tell_of_suspended(counts)
             self._tell_of_dead(counts)
             self._tell_of_slow(self.vitals.slow_lanes)
+            self._tell_of_broken(self.vitals.broken_types)
             self._tell_of_findings(self.vitals.findings)
             await self._tell_of_failures(connection)
 
@@ -99,6 +102,18 @@ class Reporter:
         for role in sorted(self._slow - slow.keys()):
             log.info("the filters of role %s are quick again", role)
         self._slow = set(slow)
+
+    def _tell_of_broken(self, types: list[calls.BrokenType]) -> None:
+        broken = {one.event_type: one for one in types}
+        for name in sorted(broken.keys() - self._broken):
+            one = broken[name]
+            log.error(
+                "event type %s is set aside, its events wait: %s: %s (%s)",
+                name, one.sqlstate, _in_one_line(one.error), one.hint,
+            )  # fmt: skip
+        for name in sorted(self._broken - broken.keys()):
+            log.info("event type %s is not set aside any more", name)
+        self._broken = set(broken)
 
     async def _tell_of_failures(self, connection: Connection) -> None:
         assert self._since is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pgps_worker.calls import AuditFinding, SlowLane, TroubleCount
+    from pgps_worker.calls import AuditFinding, BrokenType, SlowLane, TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
 
@@ -62,6 +62,7 @@ class Vitals:
     troubles: dict[str, TroubleCount] = field(default_factory=dict)
     findings: list[AuditFinding] = field(default_factory=list)
     slow_lanes: list[SlowLane] = field(default_factory=list)
+    broken_types: list[BrokenType] = field(default_factory=list)
     _beats: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def link(self, name: str) -> LinkVitals:

@@ -21,7 +21,7 @@ begin
         execute format('select c.ids from pgps_internal.part_ids_%s($1, $2) c', (waiting_ids.event_type).type_id)
             using v_xids, v_ranges into v_ids;
     end if;
-    return coalesce(v_ids, '{}');
+    return coalesce(v_ids, '{}') + pgps_internal.ids_aside((waiting_ids.event_type).type_id);
 end
 $$;
 comment on function pgps_internal.waiting_ids(pgps_internal.event_type, pgps_internal.batch) is
@@ -108,7 +108,7 @@ begin
     select max(b.batch_id) into v_batch from pgps_internal.batch_type b where start_batch.event_id <@ b.ids;
     if v_batch is not null then
         return v_batch;
-    elsif exists (select from pgps_internal.waiting(start_batch.last, pg_current_snapshot()) w
+    elsif exists (select from pgps_internal.in_no_batch(start_batch.last, pg_current_snapshot()) w
         where start_batch.event_id between w.lo and w.hi) then
         return v_next;
     end if;

@@ -19,8 +19,13 @@ cross join lateral (
     select c.* from pgps_internal.control c where c.xid in (select pg_snapshot_xip(p.before))
         and c.xid < pg_snapshot_xmax(p.before)
 ) c
-where c.hi > p.base_hi and (p.upto is null or c.xid > p.upto or not pg_visible_in_snapshot(c.xid, p.snapshot));
-comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.waiting';
+where c.hi > p.base_hi and (p.upto is null or c.xid > p.upto or not pg_visible_in_snapshot(c.xid, p.snapshot))
+union all
+select c.type_id, c.xid, c.lo, c.hi, c.published_at
+from pgps_internal.set_aside s cross join lateral unnest(s.xids) x(xid)
+join pgps_internal.control c on c.xid = x.xid and c.type_id = s.type_id
+where s.batch_id is null and int8multirange(int8range(c.lo, c.hi, '[]')) && s.ranges;
+comment on view pgps_internal.undispatched is 'Statements whose events no batch has yet; see pgps_internal.in_no_batch';
 
 create or replace function pgps._count_waiting(event_type text, reader name) returns bigint
 language plpgsql security definer stable

@@ -174,7 +174,6 @@ declare
     v_window pgps_internal.batch_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
         then pgps_internal.next_window(v_last, cut_batch.max_events) else pgps_internal.begin_epoch(v_last) end;
     v_part pgps_internal.part;
-    v_events bigint := 0;
 begin
     if (v_window.batch).batch_id is null then
         return -1;
@@ -190,10 +189,7 @@ begin
         end if;
     end loop;
     v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
-    foreach v_part in array v_window.parts loop
-        v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
-    end loop;
-    return v_events;
+    return pgps_internal.dispatch_parts((v_window.batch).batch_id, v_window.parts);
 end
 $$;
 comment on function pgps_internal.cut_batch(integer) is
@@ -310,10 +306,13 @@ $$;
 comment on function pgps_internal.limited_window(pgps_internal.batch, pg_snapshot, integer) is
 'What waits in a window, by event type, up to about max_events; upto: the last transaction taken, null when all were';
 
-create or replace function pgps_internal.dispatch_part(batch_id bigint, part pgps_internal.part) returns bigint
+create or replace function pgps_internal.dispatch_part(
+    batch_id bigint, part pgps_internal.part, careful boolean
+) returns bigint
 language plpgsql
 as $$
 declare
+    v_damage text;
     v_known record;
     v_type pgps_internal.event_type;
     v_found pgps_internal.part_ids;
@@ -338,6 +337,13 @@ begin
         return 0;
     end if;
     v_type := v_known.event_type;
+    if dispatch_part.careful then
+        -- Asked before the filters, which would be blamed for a column that is gone.
+        v_damage := (pgps_internal.type_damage(v_type)).damage;
+        if v_damage is not null then
+            raise exception '%', v_damage using errcode = '55000', hint = 'See pgps.event_types.';
+        end if;
+    end if;
     execute 'select * from pgps_internal.part_ids_' || v_type.type_id || '($1, $2)' using (dispatch_part.part).xids,
         (dispatch_part.part).ranges into v_found;
     v_all := v_found.events;
@@ -354,7 +360,7 @@ begin
         v_all - v_found.events);
     if v_found.events > 0 then
         v_woken := pgps_internal.match(dispatch_part.batch_id, v_type, v_found.ids, v_found.events,
-            v_known.has_unfiltered, v_known.signatures);
+            v_known.has_unfiltered, v_known.signatures, dispatch_part.careful);
         if v_known.features <> '{}' then
             perform pgps_internal.after_match(dispatch_part.batch_id, v_type, (dispatch_part.part).xids, v_found.ids,
                 v_known.features);
@@ -363,8 +369,9 @@ begin
     return v_found.events;
 end
 $$;
-comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part) is
-'Takes the events of one type into a batch: cut, drop repeats, match';
+comment on function pgps_internal.dispatch_part(bigint, pgps_internal.part, boolean) is
+'Takes the events of one type into a batch: cut, drop repeats, match. careful: something has failed, so the type''s
+relations are looked at first, and filters that fail are found';
 
 create or replace function pgps_internal.drop_repeats(
     batch_id bigint, type_id integer, part_ids int8multirange, xids xid8[], out ids int8multirange, out events bigint
@@ -442,8 +449,11 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
-    if exists (select from pgps_internal.class c where c.is_pending) then
+    -- Two questions in one statement, to save executor start-up.
+    if exists (select from pgps_internal.class c where c.is_pending)
+        or exists (select from pgps_internal.broken_type b where b.is_mended) then
         perform pgps_internal.catch_up_all();
+        v_total := pgps_internal.dispatch_mended(v_cap);
     end if;
     v_started := pgps_internal.clock();
     loop

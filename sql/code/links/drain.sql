@@ -50,7 +50,7 @@ begin
     -- All filters end at the same batch: everything up to it is sent, and nothing is said of what comes behind it.
     update pgps_internal.wanted w
     set gone_batch = coalesce(v_last.batch_id, 0) + case
-        when exists (select from pgps_internal.waiting(v_last, pg_current_snapshot())) then 1 else 0 end
+        when exists (select from pgps_internal.in_no_batch(v_last, pg_current_snapshot())) then 1 else 0 end
     where w.neighbour_id = (hear_drain.neighbour).neighbour_id and w.gone_batch is null;
 end
 $$;
@@ -71,7 +71,7 @@ begin
             >= pgps_internal.last_sent(v_id)
         -- All that came from it is dispatched, and so packed for other neighbours before they hear that this path is
         -- gone.
-        and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+        and not exists (select from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
             join pgps_internal.arrival a on a.hi >= w.lo and a.lo <= w.hi
             where w.origin_id is not null and a.neighbour_id = v_id);
 end

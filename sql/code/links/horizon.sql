@@ -196,7 +196,7 @@ begin
             select b.ids from pgps_internal.batch_type b where b.batch_id > v_packed
             union all
             select int8multirange(int8range(w.lo, w.hi, '[]'))
-                from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+                from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
             where w.origin_id = (catch_up.origin).origin_id
         )
         select min(a.upto) filter (where a.is_open), max(a.upto) filter (where not a.is_open) into v_open, v_done
@@ -310,8 +310,9 @@ begin
             cross join lateral (
                 -- Unless its batch was truncated before it: who asks is answered from the ledger of batches.
                 select bool_or($4 <= 1 or not pgps_internal.is_dispatched(l.xid, l.event_id, pgps_internal.last_batch())
-                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)) '
-                        'as is_held
+                    or exists (select from pgps_internal.batch_type b where b.type_id = $5 and b.ids @> l.event_id)
+                    or exists (select from pgps_internal.set_aside s where s.type_id = $5 and s.batch_id is null
+                        and s.ranges @> l.event_id)) as is_held
                 from pgps_internal.arrival a, unnest(a.ids) w(ids), %s l
                 where a.origin_id = $2 and a.upto = $3 and l.event_id >= lower(w.ids) and l.event_id < upper(w.ids)
                     and l.pgps_origin_event = s.pgps_event) k

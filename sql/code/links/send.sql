@@ -143,7 +143,7 @@ begin
                 pgps_internal.reached(a.origin_id) as upto
             from pgps_internal.attached a where a.neighbour_id = v_id and a.is_live) x
         where x.upto > x.sent and be_silent.packed = coalesce((pgps_internal.last_batch()).batch_id, 0)
-            and not exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+            and not exists (select from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
                 where w.origin_id is not null)
     )
     insert into pgps_internal.shipment (neighbour_id, lseq, kind, origin_id, attachment, previous, upto, body)

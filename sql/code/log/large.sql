@@ -88,8 +88,7 @@ language plpgsql
 as $$
 declare
     v_batch pgps_internal.batch := pgps_internal.last_batch();
-    v_part pgps_internal.part;
-    v_events bigint := 0;
+    v_parts pgps_internal.part[];
 begin
     -- All parts have the same snapshots: with the newest batch, either the whole transaction is dispatched or nothing
     -- of it.
@@ -98,13 +97,12 @@ begin
         v_batch.created_at := pgps_internal.clock();
         perform pgps_internal.note_batch(v_batch);
     end if;
-    for v_part in
-        delete from pgps_internal.large_part p where p.batch_id = dispatch_large_part.batch_id returning p.type_id,
-            p.xids, p.ranges
-    loop
-        v_events := v_events + pgps_internal.dispatch_part(dispatch_large_part.batch_id, v_part);
-    end loop;
-    return v_events;
+    with gone as (
+        delete from pgps_internal.large_part p where p.batch_id = dispatch_large_part.batch_id
+        returning p.type_id, p.xids, p.ranges
+    )
+    select array_agg((g.type_id, g.xids, g.ranges)::pgps_internal.part) into v_parts from gone g;
+    return pgps_internal.dispatch_parts(dispatch_large_part.batch_id, v_parts);
 end
 $$;
 comment on function pgps_internal.dispatch_large_part(bigint) is
@@ -143,6 +141,10 @@ begin
         perform pgps_internal.catch_up_all();
     end if;
     while v_events = 0 loop
+        if exists (select from pgps_internal.broken_type b where b.is_mended) then
+            v_events := pgps_internal.dispatch_mended(v_most);
+            exit when v_events > 0;
+        end if;
         v_last := pgps_internal.last_batch();
         v_window := case when v_last.batch_id is null or pgps_internal.is_same_life(v_last)
             then pgps_internal.next_window(v_last, v_most) else pgps_internal.begin_epoch(v_last) end;
@@ -157,9 +159,7 @@ begin
             end if;
         end loop;
         v_window.batch.batch_id := pgps_internal.note_batch(v_window.batch);
-        foreach v_part in array v_window.parts loop
-            v_events := v_events + pgps_internal.dispatch_part((v_window.batch).batch_id, v_part);
-        end loop;
+        v_events := pgps_internal.dispatch_parts((v_window.batch).batch_id, v_window.parts);
     end loop;
     if (v_window.batch).created_at < pgps_internal.clock() - interval '20 ms' then
         perform pgps_internal.note_matched((v_window.batch).batch_id - 1);

@@ -11,7 +11,7 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return exists (select from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w
+    return exists (select from pgps_internal.in_no_batch(pgps_internal.last_batch(), pg_current_snapshot()) w
         where w.type_id = has_undelivered.type_id)
         or exists (select from pgps_internal.batch_type b
             where b.type_id = has_undelivered.type_id and b.batch_id > pgps_internal.low_batch(has_undelivered.type_id))
@@ -60,6 +60,9 @@ declare
     v_needed boolean;
     v_pending int8multirange;
 begin
+    if pgps_internal.needed_aside(is_past.type_id, is_past.segment, is_past.low) then
+        return false;
+    end if;
     -- low is -1 while a subscription waits for archived events, which came back as batch 0 and were dispatched long
     -- ago: only an empty segment is past then.
     if is_past.low < 0 then

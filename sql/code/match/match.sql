@@ -14,34 +14,25 @@
 
 create or replace function pgps_internal.match(
     batch_id bigint, event_type pgps_internal.event_type, ids int8multirange, events bigint, has_unfiltered boolean,
-    signatures pgps_internal.signature[]
+    signatures pgps_internal.signature[], careful boolean
 ) returns bigint
 language plpgsql
 as $$
 declare
     v_classes bigint[];
     v_woken bigint;
-    v_state text;
-    v_context text;
 begin
     if match.events > 200 then
         perform pgps_internal.plan_for_many(true);
     end if;
-    begin
-        v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
-            match.has_unfiltered, match.signatures, false);
-    exception when others or assert_failure or query_canceled then
-        get stacked diagnostics v_state = returned_sqlstate, v_context = pg_exception_context;
-        if pgps_internal.is_cancelled(v_state, v_context) then
-            raise;
-        end if;
-        -- Try again with each signature on its own, so that a filter or event that fails is found by bisection
+    v_classes := pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
+        match.has_unfiltered, match.signatures, match.careful);
+    if match.careful then
+        -- Each signature was matched on its own, so that a filter or event that fails is found by bisection
         -- (isolate.sql) and affects no other.
-        perform pgps_internal.match_type(match.batch_id, match.event_type, match.ids, match.events,
-            match.has_unfiltered, match.signatures, true);
         v_classes := array(select d.class_id from pgps_internal.delivery d
             where d.batch_id = match.batch_id and d.type_id = (match.event_type).type_id);
-    end;
+    end if;
     if cardinality(v_classes) > 0 then
         v_woken := pgps_internal.wake_members(v_classes);
     end if;
@@ -52,9 +43,9 @@ begin
 end
 $$;
 comment on function pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean,
-    pgps_internal.signature[]) is
+    pgps_internal.signature[], boolean) is
 'Matches the events of one type in a batch against all classes, and wakes the subscribers that get some; returns how
-many were woken, null = none';
+many were woken, null = none. careful: a filter may fail';
 
 create or replace function pgps_internal.plan_for_many(many boolean) returns void
 language plpgsql

@@ -17,13 +17,17 @@ select t.name, pg_get_userbyid(t.owner) as owner,
     (select count(*) from pgps_internal.member m where m.type_id = t.type_id) as subscriptions,
     coalesce(b.total, 0) as published,
     (select x.created_at from pgps_internal.batch x where x.batch_id = b.batch_id limit 1) as last_published_at,
-    t.created_at
+    t.created_at, case when k.type_id is null or k.is_mended then 'active' else 'set aside' end as state,
+    case when not k.is_mended then k.error end as last_error, case when not k.is_mended then k.hint end as hint
 from pgps_internal.event_type t
+left join pgps_internal.broken_type k using (type_id)
 left join lateral (select b.total, b.batch_id from pgps_internal.batch_type b where b.type_id = t.type_id
     order by b.batch_id desc limit 1) b on true
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.event_types is 'Event types that the reader may publish, subscribe to or administer';
+comment on view pgps.event_types is
+'Event types that the reader may publish, subscribe to or administer. state: active, or set aside: their generated code
+failed in dispatch (last_error), their events wait, and hint says what to type (pgps.resume_event_type)';
 
 create or replace view pgps.queues as
 select q.name as queue, t.name as event_type, q.kind, t.persistent and t.reliability = 'guaranteed' as persistent,

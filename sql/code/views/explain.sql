@@ -47,6 +47,10 @@ begin
     if not pgps_internal.is_dispatched(v_xid, v_event, v_last) then
         return v_steps || jsonb_build_array(jsonb_build_array('dispatched',
             'not yet: committed, and waits for pgps.dispatch() or a worker'));
+    elsif exists (select from pgps_internal.set_aside s where s.batch_id is null and s.type_id = v_type.type_id
+            and s.ranges @> v_event) then
+        return v_steps || jsonb_build_array(jsonb_build_array('dispatched',
+            'not yet: set aside, see state and last_error of pgps.event_types'));
     end if;
     return v_steps || pgps_internal.explain_match(v_subscription, v_type, v_event);
 end

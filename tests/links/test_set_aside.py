@@ -1,0 +1,53 @@
+"""An event type that fails in dispatch at one broker: neighbours get all of it, in order, once it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fix_broker import call, make_type, publish, rows, value
+from tests.links.rig import Broker, linked, received, settle
+
+Brokers = Callable[[int], list[Broker]]
+
+
+@pytest.mark.parametrize("place", ["origin", "middle", "end"])
+def test_neighbours_get_what_was_kept_in_its_order(brokers: Brokers, place: str) -> None:
+    """Of other types, what is published at the broker itself goes on; what comes over links keeps its one order."""
+    a, b, c = made = brokers(3)
+    for event_type in ("bad", "good"):
+        make_type(a.admin, event_type)
+    with linked([(a, b), (b, c)]) as links:
+        settle(made, links)
+        for broker in made:
+            call(broker.admin, "subscribe", "bads", "bad", scope="global")
+            call(broker.admin, "subscribe", "goods", "good", scope="global")
+        settle(made, links)
+        publish(a.admin, "bad", 1)
+        publish(a.admin, "good", 1)
+        settle(made, links)
+        for broker in (b, c):
+            call(broker.admin, "advertise", "good")
+        settle(made, links)
+        there = {"origin": a, "middle": b, "end": c}[place]
+        type_id = value(there.admin, "select type_id from pgps_internal.event_type where name = 'bad'")
+        rows(there.admin, f"alter function pgps_internal.part_ids_{type_id} rename to part_ids_of_old")
+        for n in range(2, 6):
+            publish(a.admin, "bad", n)
+            publish(a.admin, "good", n)
+            settle(made, links)
+        publish(there.admin, "good", 100)
+        settle(made, links)
+        assert value(there.admin, "select state from pgps.event_types where name = 'bad'") == "set aside"
+        before = received(there, "goods")
+        assert (there.name, 100) in before
+        call(there.admin, "resume_event_type", "bad")
+        publish(a.admin, "bad", 6)
+        publish(a.admin, "good", 6)
+        settle(made, links)
+        for broker in made:
+            assert [n for origin, n in received(broker, "bads") if origin == "a"] == [1, 2, 3, 4, 5, 6], broker.name
+            goods = (before if broker is there else []) + received(broker, "goods")
+            assert [n for origin, n in goods if origin == "a" and n != 100] == [1, 2, 3, 4, 5, 6], broker.name
+        assert value(there.admin, "select count(*) from pgps_internal.set_aside where batch_id is null") == 0
