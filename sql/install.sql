@@ -75,6 +75,7 @@
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
+\ir code/deliver/leases.sql
 \ir code/deliver/deliver.sql
 \ir code/deliver/write_unfold.sql
 \ir code/deliver/positions.sql

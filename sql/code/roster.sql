@@ -87,6 +87,7 @@ as $roster$
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
     ('sweep', 'loads', 'pgps_internal.reclaim_loads()'),
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
+    ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
 

@@ -44,5 +44,35 @@ drop function if exists pgps_internal.dispatch_part(bigint, pgps_internal.part);
 drop function if exists pgps_internal.match(bigint, pgps_internal.event_type, int8multirange, bigint, boolean,
     pgps_internal.signature[]);
 
+-- Consumers -----------------------------------------------------------------------------------------------------------
+
+-- What the newest receive of each consumer of a shared subscription returned: the events that the transaction leased_by
+-- leased between the first and the last (null: none). Acknowledging covers these and no others.
+create table pgps_internal.consumer (
+    subscription_id bigint not null,
+    holder text not null,
+    leased_by xid8,
+    first_batch bigint not null,
+    first_event bigint not null,
+    last_batch bigint not null,
+    last_event bigint not null,
+    used_at timestamptz not null,
+    primary key (subscription_id, holder)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
+
+-- What consumers hold now: they may acknowledge all of it.
+update pgps_internal.share set leased_by = pg_current_xact_id() where holder is not null;
+insert into pgps_internal.consumer
+    (subscription_id, holder, leased_by, first_batch, first_event, last_batch, last_event, used_at)
+select s.subscription_id, s.holder, pg_current_xact_id(), min(s.batch_id), 0, max(s.batch_id), 9223372036854775807,
+    pgps_internal.clock()
+from pgps_internal.share s where s.holder is not null group by s.subscription_id, s.holder;
+
+-- The last event that was ever handed out, where that is after the last one received: an event says whether it comes
+-- for the first time. Null: nothing after received was.
+alter table pgps_internal.position add column seen_batch bigint, add column seen_event bigint;
+drop function if exists
+    pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

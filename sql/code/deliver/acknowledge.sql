@@ -1,6 +1,6 @@
 -- Acknowledging received events (ack) and putting them back (nack).
--- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
--- Writes: failure, position, share.
+-- Locks: the turn of the subscription, until the transaction ends; competing consumers: see leases.sql.
+-- Writes: failure, position.
 
 create or replace function pgps_internal.do_ack(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -54,10 +54,10 @@ begin
         -- Common case: acknowledges everything received, and the subscription has no failures.
         if v_position.outstanding > 0 then
             insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding)
+                received_event, acked_total, outstanding, seen_batch, seen_event)
             values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
-                v_position.received_event,
-                v_position.acked_total + v_position.outstanding, 0);
+                v_position.received_event, v_position.acked_total + v_position.outstanding, 0,
+                v_position.seen_batch, v_position.seen_event);
         end if;
         return v_position.outstanding;
     end if;
@@ -96,7 +96,8 @@ begin
     perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch),
         coalesce(v_event, v_position.acked_event), v_position.received_batch,
         v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer,
-        case when ack_position.up_to is not null then v_position.consumer end);
+        case when ack_position.up_to is not null then v_position.consumer end,
+        v_position.seen_batch, v_position.seen_event);
     perform pgps_internal.settle(v_id, v_retried);
     return v_acked;
 end
@@ -121,84 +122,6 @@ $$;
 comment on function pgps_internal.settle(bigint, bigint[]) is
 'Settles failures: deletes their rows, and rows settled earlier, once the position has passed the events';
 
-create or replace function pgps_internal.ack_lease(subscription pgps_internal.subscription, up_to bigint, consumer text)
-returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_id bigint := (ack_lease.subscription).subscription_id;
-    -- Computed once: calling it for each waiting event took 57 of 66 ms with 3,000 of them.
-    v_holder text := pgps_internal.holder_for(ack_lease.consumer);
-    v_batch bigint;
-    v_acked bigint;
-    v_calls bigint;
-begin
-    if ack_lease.up_to is not null then
-        select s.batch_id into v_batch from pgps_internal.share s
-        where s.subscription_id = v_id and s.event_id = ack_lease.up_to and s.holder = v_holder;
-        if not found then
-            perform pgps_internal.require_own(ack_lease.subscription, ack_lease.consumer);
-            raise exception 'event % is not held by this % on subscription "%"', ack_lease.up_to,
-                case when ack_lease.consumer is null then 'session' else 'consumer' end, (ack_lease.subscription).name
-            using errcode = '55000',
-                hint = 'Its lease may have ended and another consumer has it; see the setting lease.';
-        end if;
-    end if;
-    with settled as (
-        delete from pgps_internal.share s
-        where s.subscription_id = v_id and s.holder = v_holder
-            and (ack_lease.up_to is null or (s.batch_id, s.event_id) <= (v_batch, ack_lease.up_to))
-        returning s.event_id, s.leased_by
-    ),
-    failures as (
-        delete from pgps_internal.failure f using settled s where f.subscription_id = v_id and f.event_id = s.event_id
-    )
-    select count(*), count(distinct s.leased_by) into v_acked, v_calls from settled s;
-    if v_acked > 0 then
-        perform pgps_internal.move(v_id, -1, 0, -1, 0, v_acked);
-    elsif ack_lease.consumer is null then
-        perform pgps_internal.require_own(ack_lease.subscription, null);
-    end if;
-    if v_calls > 1 and ack_lease.consumer is null then
-        -- A client with a session of its own may do so. A client of a transaction pooler looks the same here, so this
-        -- is a warning and no error.
-        raise warning 'these were events of % transactions that received: behind a transaction pooler another '
-            'client''s may be among them', v_calls
-        using errcode = '01000', hint = 'Name the consumer: receive(…, consumer => ''…''), ack(…, consumer => ''…''). '
-            'The setting named_consumers makes that a duty.';
-    end if;
-    return v_acked;
-end
-$$;
-comment on function pgps_internal.ack_lease(pgps_internal.subscription, bigint, text) is
-'Settles the events that this consumer holds, all or up to one in delivery order. Without a name it warns when several
-transactions received them: what a server process holds may be that of several clients of a transaction pooler';
-
-create or replace function pgps_internal.require_own(subscription pgps_internal.subscription, consumer text)
-returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_session text := pgps_internal.holder() || '/';
-begin
-    if require_own.consumer is null and exists (select from pgps_internal.share s
-            where s.subscription_id = (require_own.subscription).subscription_id and starts_with(s.holder, v_session)
-                and s.holder <> v_session || current_setting('application_name')) then
-        raise exception 'the events of subscription "%" that this server process holds were received under another '
-            'application_name than "%"',
-            (require_own.subscription).name, current_setting('application_name')
-        using errcode = '55000',
-            hint = 'Behind a transaction pooler name the consumer: receive(…, consumer => ''…''), ack(…, consumer '
-            '=> ''…'').';
-    end if;
-end
-$$;
-comment on function pgps_internal.require_own(pgps_internal.subscription, text) is
-'Raises 55000 when no consumer is named and this server process holds events that were received under another
-application_name';
-
 create or replace function pgps.ack(subscription text, up_to bigint = null, consumer text = null) returns bigint
 language sql
 begin atomic
@@ -206,12 +129,11 @@ begin atomic
         ack.consumer)) #>> '{}')::bigint;
 end;
 comment on function pgps.ack(text, bigint, text) is
-'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many. What
-pgps.receive has not returned is never covered. In the transaction of the application''s own writes it makes consumption
-exactly once. consumer: the name given to pgps.receive, if one was. Behind a transaction pooler a consumer has to have a
-name: without one, on a handler => ''any'' subscription, what the server process holds is acknowledged, whoever received
-it there; a WARNING is raised when several transactions received it. Needs to own the subscription. Errors: 42704,
-42501, 22023, 55000 not received, not by this consumer, or acknowledged already, or internal.';
+'Acknowledges what has been received so far, or in delivery order up to and including one event; returns how many.
+Covered is what the newest pgps.receive of this consumer returned, and nothing else. In the transaction of the
+application''s own writes it makes consumption exactly once. consumer: the name given to pgps.receive, if one was;
+behind a transaction pooler a consumer has to have a name. Needs to own the subscription. Errors: 42704, 42501, 22023,
+55000 not received, not by this consumer, or acknowledged already, or internal.';
 
 create or replace function pgps_internal.put_back(
     subscription pgps_internal.subscription, event_ids bigint[], error text, retry_in interval, consumer text
@@ -247,29 +169,6 @@ end
 $$;
 comment on function pgps_internal.put_back(pgps_internal.subscription, bigint[], text, interval, text) is
 'Files events that a consumer has refused: all of them, or none. Errors: 22023, 55000.';
-
-create or replace function pgps_internal.release(
-    subscription pgps_internal.subscription, event_ids bigint[], consumer text
-) returns pgps_internal.received[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_holder text := pgps_internal.holder_for(release.consumer);
-    v_released pgps_internal.received[];
-begin
-    with released as (
-        update pgps_internal.share s set leased_until = null, holder = null, leased_by = null
-        where s.subscription_id = (release.subscription).subscription_id and s.event_id = any (release.event_ids)
-            and s.holder = v_holder
-        returning s.event_id, s.type_id, s.attempts
-    )
-    select array_agg((0, r.event_id, r.type_id, r.attempts)::pgps_internal.received) into v_released from released r;
-    return v_released;
-end
-$$;
-comment on function pgps_internal.release(pgps_internal.subscription, bigint[], text) is
-'Ends the leases that this consumer has on events, and returns those';
 
 create or replace function pgps_internal.received_of(
     subscription pgps_internal.subscription, event_ids bigint[], consumer text

@@ -1,46 +1,8 @@
 -- Delivery to external subscriptions: receive and take (ack and nack: acknowledge.sql). A subscription is a position in
 -- the deliveries of its classes, kept as an append-only ledger, with failures (events to come again) and shares
 -- (competing consumers) beside it.
--- Locks: the turn of the subscription, until the transaction ends; competing consumers lock their own rows instead.
--- Writes: failure, pgps._receive_calls, position, share.
-
-create or replace function pgps_internal.holder() returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$ begin return (select format('%s@%s', pg_backend_pid(), extract(epoch from a.backend_start))
-    from pg_stat_get_activity(pg_backend_pid()) a); end $$;
-comment on function pgps_internal.holder() is 'The holder of a lease: this session, as process id and start time';
-
-create or replace function pgps_internal.holder_for(consumer text) returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if holder_for.consumer is null then
-        -- Behind a transaction pooler a server process serves many clients: application_name tells them apart if they
-        -- set it.
-        return pgps_internal.holder() || '/' || current_setting('application_name');
-    end if;
-    return 'consumer/' || pgps_internal.check_consumer(holder_for.consumer);
-end
-$$;
-comment on function pgps_internal.holder_for(text) is
-'Who holds a lease on an event of a shared subscription: the consumer of that name, null = this session';
-
-create or replace function pgps_internal.check_consumer(consumer text) returns text
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if check_consumer.consumer = '' or octet_length(check_consumer.consumer) > 200 then
-        raise exception 'invalid consumer "%"', check_consumer.consumer
-        using errcode = '22023', hint = 'Give a name of 1 to 200 bytes that no other consumer has, or null.';
-    end if;
-    return check_consumer.consumer;
-end
-$$;
-comment on function pgps_internal.check_consumer(text) is
-'Returns the name of a consumer, null = none; raises 22023 when it is invalid';
+-- Locks: the turn of the subscription, until the transaction ends; competing consumers: see leases.sql.
+-- Writes: failure, pgps._receive_calls, position.
 
 create or replace function pgps_internal.require_consumer(
     subscription pgps_internal.subscription, at pgps_internal.position, consumer text
@@ -130,6 +92,9 @@ declare
     v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
+    v_seen_batch bigint;
+    v_seen_event bigint;
+    v_is_back boolean;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
@@ -151,42 +116,42 @@ begin
     end if;
     if v_next is null and v_due = '{}' then
         return v_due;
-    elsif hand_out.acks then
-        if v_next is null then
-            v_next := '{}';
-            perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.received_batch,
-                v_position.received_event,
-                v_position.acked_total + cardinality(v_due), v_position.outstanding, v_position.consumer);
-        else
-            v_last := v_next[cardinality(v_next)];
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding)
-            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
-                v_position.acked_total + cardinality(v_due || v_next), 0);
-        end if;
-        if cardinality(v_due) > 0 then
-            perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
-        end if;
-        return v_due || v_next;
-    elsif v_next is null then
-        -- Only events put back are handed out. What was received before stays received, unless by another consumer.
-        if v_position.consumer is distinct from hand_out.consumer then
+    end if;
+    v_seen_batch := coalesce(v_position.seen_batch, v_position.received_batch);
+    v_seen_event := coalesce(v_position.seen_event, v_position.received_event);
+    if v_next is null then
+        -- Only events put back are handed out. What was received before is not received any more: the next ack must not
+        -- cover events that only an earlier call handed out, to a consumer that may have crashed since.
+        if hand_out.acks or v_position.outstanding > 0 or v_position.consumer is distinct from hand_out.consumer then
+            v_is_back := (v_seen_batch, v_seen_event) > (v_position.acked_batch, v_position.acked_event);
             perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
                 v_position.acked_event,
-                v_position.acked_total, 0, hand_out.consumer);
+                v_position.acked_total + case when hand_out.acks then cardinality(v_due) else 0 end, 0,
+                case when not hand_out.acks then hand_out.consumer end,
+                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
         end if;
-        return v_due;
+    else
+        v_last := v_next[cardinality(v_next)];
+        v_is_back := (v_seen_batch, v_seen_event) > (v_last.batch_id, v_last.event_id);
+        if hand_out.acks then
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+                received_event, acked_total, outstanding, seen_batch, seen_event)
+            values (v_id, v_last.batch_id, v_last.event_id, v_last.batch_id, v_last.event_id,
+                v_position.acked_total + cardinality(v_due || v_next), 0,
+                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
+        -- Written also when this moves it back, for the same reason.
+        elsif (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
+            v_position.received_event, v_position.outstanding)
+                or v_position.consumer is distinct from hand_out.consumer then
+            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+                received_event, acked_total, outstanding, consumer, seen_batch, seen_event)
+            values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id,
+                v_position.acked_total, cardinality(v_next), hand_out.consumer,
+                case when v_is_back then v_seen_batch end, case when v_is_back then v_seen_event end);
+        end if;
     end if;
-    v_last := v_next[cardinality(v_next)];
-    -- Written also when this moves it back: the next ack must not cover events that only an earlier call handed out.
-    if (v_last.batch_id, v_last.event_id, cardinality(v_next)) is distinct from (v_position.received_batch,
-        v_position.received_event, v_position.outstanding)
-            or v_position.consumer is distinct from hand_out.consumer then
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
-            acked_total, outstanding, consumer)
-        values (v_id, v_position.acked_batch, v_position.acked_event, v_last.batch_id, v_last.event_id,
-            v_position.acked_total, cardinality(v_next),
-            hand_out.consumer);
+    if hand_out.acks and v_due <> '{}' then
+        perform pgps_internal.settle(v_id, array(select d.event_id from unnest(v_due) d));
     end if;
     return v_due || v_next;
 end
@@ -195,55 +160,38 @@ comment on function pgps_internal.hand_out(pgps_internal.subscription, integer, 
 'Hands out the next events of a subscription with one consumer, and notes how far it has received; they come again until
 acknowledged. acks: acknowledges them at once';
 
-create or replace function pgps_internal.lease(
-    subscription pgps_internal.subscription, max_events integer, acks boolean, consumer text
-) returns pgps_internal.received[]
+create or replace function pgps_internal.hold_back(subscription pgps_internal.subscription, consumer text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (lease.subscription).subscription_id;
-    v_holder text := pgps_internal.holder_for(lease.consumer);
-    v_leased pgps_internal.received[];
+    v_id bigint := (hold_back.subscription).subscription_id;
+    v_position pgps_internal.position;
 begin
-    if lease.consumer is null and not lease.acks and pgps_internal.setting('named_consumers')::boolean then
-        raise exception 'a consumer of shared subscription "%" has to name itself', (lease.subscription).name
-        using errcode = '55000',
-            hint = format('select * from pgps.receive(%L, consumer => ''…''), and the same name for pgps.ack; see the '
-            'setting named_consumers.',
-            quote_ident((lease.subscription).name));
+    if (hold_back.subscription).handler = 'any' then
+        perform pgps_internal.forget_leased(c) from pgps_internal.consumer c
+        where c.subscription_id = v_id and c.holder = pgps_internal.holder_for(hold_back.consumer)
+            and c.leased_by is not null;
+        return;
     end if;
-    with free as materialized (
-        select s.batch_id, s.event_id from pgps_internal.share s
-        where s.subscription_id = v_id and (s.leased_until is null or s.leased_until < pgps_internal.clock())
-            and not exists (select from pgps_internal.failure f
-                where f.subscription_id = v_id and f.event_id = s.event_id
-                    and (f.state = 'failed' or f.due_at > pgps_internal.clock()))
-        order by s.batch_id, s.event_id limit lease.max_events for update of s skip locked
-    ),
-    leased as (
-        update pgps_internal.share s
-        set holder = v_holder, fence = s.fence + 1, attempts = s.attempts + 1, leased_by = pg_current_xact_id(),
-            leased_until = pgps_internal.clock() + pgps_internal.setting('lease')::interval
-        from free f where s.subscription_id = v_id and s.batch_id = f.batch_id and s.event_id = f.event_id
-        returning s.batch_id, s.event_id, s.type_id, s.attempts
-    )
-    select array_agg((t.batch_id, t.event_id, t.type_id, t.attempts)::pgps_internal.received order by t.batch_id,
-        t.event_id)
-    into v_leased from leased t;
-    if lease.acks and v_leased is not null then
-        delete from pgps_internal.share s using unnest(v_leased) t
-        where s.subscription_id = v_id and s.batch_id = t.batch_id and s.event_id = t.event_id;
-        delete from pgps_internal.failure f using unnest(v_leased) t where f.subscription_id = v_id
-            and f.event_id = t.event_id;
-        perform pgps_internal.move(v_id, -1, 0, -1, 0, cardinality(v_leased));
+    v_position := pgps_internal.position_of(v_id);
+    if v_position.outstanding = 0 and not exists (select from pgps_internal.failure f
+            where f.subscription_id = v_id and f.state = 'leased')
+        or v_position.consumer is distinct from hold_back.consumer then
+        return;
     end if;
-    return coalesce(v_leased, '{}');
+    perform pgps_internal.hold_subscription(v_id);
+    v_position := pgps_internal.position_of(v_id);
+    update pgps_internal.failure f set state = 'retrying', due_at = pgps_internal.clock()
+    where f.subscription_id = v_id and f.state = 'leased';
+    perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,
+        v_position.acked_event, v_position.acked_total, 0, hold_back.consumer,
+        coalesce(v_position.seen_batch, v_position.received_batch),
+        coalesce(v_position.seen_event, v_position.received_event));
 end
 $$;
-comment on function pgps_internal.lease(pgps_internal.subscription, integer, boolean, text) is
-'Hands out events to one of several competing consumers, for a limited time; each to one of them. acks: acknowledges
-them at once';
+comment on function pgps_internal.hold_back(pgps_internal.subscription, text) is
+'A receive that returns nothing since the subscription is paused: the next ack of this consumer covers nothing';
 
 create or replace function pgps_internal.unfold(
     handed_out pgps_internal.received[], subscription pgps_internal.subscription
@@ -339,6 +287,7 @@ begin
             using errcode = '55000',
                 hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
         end if;
+        perform pgps_internal.hold_back(v_subscription, new.consumer);
         new.messages := '{}';
         return new;
     end if;
@@ -428,11 +377,13 @@ $$;
 comment on function pgps.receive(text, integer, text) is
 'The next events of an external subscription in delivery order: batch, then event id; repeats them until they are
 acknowledged. On a handler => ''any'' subscription each session gets events of its own, for the time of the setting
-lease. consumer: a name that the events are given to, whatever session it uses; behind a transaction pooler a consumer
-of such a subscription has to name itself, here and to pgps.ack. On other subscriptions it makes sure that only the
-consumer that received acknowledges. Acknowledged in the same transaction as the application''s writes, consumption is
-exactly once: another session waits for that transaction. A paused subscription gives nothing. Needs to own the
-subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
+lease, and first those that it holds. pgps.ack covers what the newest call returned, and nothing that only an earlier
+one did. attempt: 1 for an event that is handed out for the first time. consumer: a name that the events are given to,
+whatever session it uses; behind a transaction pooler a consumer of such a subscription has to name itself, here and to
+pgps.ack. On other subscriptions it makes sure that only the consumer that received acknowledges. Acknowledged in the
+same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
+A paused subscription gives nothing. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or
+suspended.';
 
 create or replace function pgps.take(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,

@@ -20,7 +20,8 @@ begin
         where p.subscription_id = position_of.subscription_id order by p.position_id desc limit 1;
     end if;
     if not found then
-        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null, null)::pgps_internal.position;
+        v_position := row(0, position_of.subscription_id, -1, 0, -1, 0, 0, 0, null, null, null,
+            null)::pgps_internal.position;
     end if;
     return v_position;
 end
@@ -31,21 +32,23 @@ comment on function pgps_internal.position_of(bigint) is
 create or replace function pgps_internal.move(
     subscription_id bigint, acked_batch bigint, acked_event bigint, received_batch bigint, received_event bigint,
     acked_total bigint = 0, outstanding integer = 0,
-    consumer text = null
+    consumer text = null, seen_batch bigint = null, seen_event bigint = null
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
-        acked_total, outstanding, consumer)
+        acked_total, outstanding, consumer, seen_batch, seen_event)
     values (move.subscription_id, move.acked_batch, move.acked_event, move.received_batch, move.received_event,
-        move.acked_total, move.outstanding,
-        move.consumer);
+        move.acked_total, move.outstanding, move.consumer, move.seen_batch, move.seen_event);
 end
 $$;
-comment on function pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text) is
-'Adds a position to the ledger; outstanding: how many events are received and not acknowledged, consumer: by whom';
+comment on function pgps_internal.move(
+    bigint, bigint, bigint, bigint, bigint, bigint, integer, text, bigint, bigint
+) is
+'Adds a position to the ledger; outstanding: how many events are received and not acknowledged, consumer: by whom; seen:
+up to where events were handed out before, when that is after what is received now';
 
 create or replace function pgps_internal.has_rest(
     event_ids bigint[], ids int8multirange, skip int8multirange, after_event bigint
@@ -191,8 +194,8 @@ as $$
 declare
     v_after_batch bigint := (next_received.at).acked_batch;
     v_after_event bigint := (next_received.at).acked_event;
-    v_received_batch bigint := (next_received.at).received_batch;
-    v_received_event bigint := (next_received.at).received_event;
+    v_seen_batch bigint := coalesce((next_received.at).seen_batch, (next_received.at).received_batch);
+    v_seen_event bigint := coalesce((next_received.at).seen_event, (next_received.at).received_event);
     v_deliveries pgps_internal.delivery[];
     v_events bigint;
     v_is_plain boolean;
@@ -215,7 +218,7 @@ begin
     elsif cardinality(v_deliveries) < 3 and v_events <= 100 and v_is_plain and not next_received.has_failures then
         return nullif(array(
             select (d.batch_id, e.event_id, d.type_id,
-                case when (d.batch_id, e.event_id) <= (v_received_batch, v_received_event) then 2
+                case when (d.batch_id, e.event_id) <= (v_seen_batch, v_seen_event) then 2
                     else 1 end)::pgps_internal.received
             from unnest(v_deliveries) d
             cross join lateral (
@@ -229,7 +232,7 @@ begin
     end if;
     return (
         select array_agg((n.batch_id, n.event_id, n.type_id,
-            case when (n.batch_id, n.event_id) <= (v_received_batch, v_received_event) then 2
+            case when (n.batch_id, n.event_id) <= (v_seen_batch, v_seen_event) then 2
                 else 1 end)::pgps_internal.received
             order by n.batch_id, n.event_id)
         from pgps_internal.next_events(next_received.subscription_id, v_after_batch, v_after_event,
@@ -237,7 +240,7 @@ begin
 end
 $$;
 comment on function pgps_internal.next_received(bigint, pgps_internal.position, integer, boolean) is
-'What next_events finds after a position, to be handed out: as attempt 2 up to where it was received before, else 1;
+'What next_events finds after a position, to be handed out: as attempt 2 up to where it was handed out before, else 1;
 null when there is nothing';
 
 create or replace function pgps_internal.pass_over(

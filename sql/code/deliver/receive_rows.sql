@@ -128,14 +128,16 @@ declare
     v_found pgps_internal.run[];
     v_told pgps_internal.run[];
     v_last pgps_internal.run;
+    v_is_back boolean;
     v_events integer;
 begin
     runs := '{}';
     others := '{}';
     for v_group in
         select m.class_id, m.from_batch, m.skip, p.acked_batch, p.acked_event, p.received_batch, p.received_event,
-            p.outstanding,
-            p.consumer, s.handler = 'all' and not (hand_out_runs.event_type).has_policy
+            p.outstanding, coalesce(p.seen_batch, p.received_batch) as seen_batch,
+            coalesce(p.seen_event, p.received_event) as seen_event, p.consumer,
+            s.handler = 'all' and not (hand_out_runs.event_type).has_policy
                 and not exists (select from pgps_internal.failure f where f.subscription_id = s.subscription_id)
                 -- pgps.receive evaluates the handler clause for registrations of clients.
                 and not exists (select from pgps_internal.registration r
@@ -147,7 +149,7 @@ begin
         join pgps_internal.member m using (subscription_id)
         cross join lateral pgps_internal.position_of(s.subscription_id) p
         where s.state = 'active'
-        group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+        group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
         order by min(u.place)
     loop
         if v_group.is_plain then
@@ -156,7 +158,7 @@ begin
                 hand_out_runs.max_events);
             continue when v_found is null;
             execute 'select pgps_internal.statements_' || (hand_out_runs.event_type).type_id || '($1, $2, $3, $4, $5)'
-            using v_found, v_group.received_batch, v_group.received_event, v_group.places, pgps_internal.broker_name()
+            using v_found, v_group.seen_batch, v_group.seen_event, v_group.places, pgps_internal.broker_name()
                 into v_told;
         end if;
         if not v_group.is_plain or v_told is null then
@@ -164,15 +166,17 @@ begin
             continue;
         end if;
         v_last := v_found[cardinality(v_found)];
+        v_is_back := (v_group.seen_batch, v_group.seen_event) > (v_last.batch_id, v_last.hi);
         v_events := (select sum(r.hi - r.lo + 1) from unnest(v_found) r);
         if (v_last.batch_id, v_last.hi, v_events) is distinct from (v_group.received_batch, v_group.received_event,
             v_group.outstanding)
                 or v_group.consumer is distinct from hand_out_runs.consumer then
             insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
                 received_event, acked_total, outstanding,
-                consumer)
+                consumer, seen_batch, seen_event)
             select u.id, v_group.acked_batch, v_group.acked_event, v_last.batch_id, v_last.hi, u.total, v_events,
-                hand_out_runs.consumer
+                hand_out_runs.consumer, case when v_is_back then v_group.seen_batch end,
+                case when v_is_back then v_group.seen_event end
             from unnest(v_group.ids, v_group.totals) u(id, total);
         end if;
         runs := runs || v_told;
@@ -218,6 +222,7 @@ begin
         using errcode = '22023', hint = 'Use the function of its own event type, or pgps.receive.';
     end if;
     perform pgps_internal.require_rights(s) from unnest(v_subscriptions) s;
+    perform pgps_internal.hold_back(s, new.consumer) from unnest(v_subscriptions) s where s.state <> 'active';
     if not pgps_internal.is_behind((v_subscriptions[1]).subscription_id) then
         if not pgps_internal.have_news(array(select s.subscription_id from unnest(v_subscriptions) s)) then
             -- A call that finds nothing takes no turn: taking it writes.
@@ -284,7 +289,8 @@ begin
             where f.subscription_id = s.subscription_id) as is_plain from unnest(v_subscriptions) s
     ),
     plain as materialized (
-        select w.subscription_id, p.received_batch, p.received_event, p.acked_total, p.outstanding
+        select w.subscription_id, p.received_batch, p.received_event, p.acked_total, p.outstanding, p.seen_batch,
+            p.seen_event
         from wanted w cross join lateral pgps_internal.position_of(w.subscription_id) p
         where w.is_plain and (p.consumer is not distinct from args ->> 'consumer'
             or (select pgps_internal.require_consumer(s, p, args ->> 'consumer')
@@ -292,15 +298,17 @@ begin
     ),
     moved as (
         insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
-            acked_total, outstanding)
+            acked_total, outstanding, seen_batch, seen_event)
         select p.subscription_id, p.received_batch, p.received_event, p.received_batch, p.received_event,
-            p.acked_total + p.outstanding, 0
+            p.acked_total + p.outstanding, 0, p.seen_batch, p.seen_event
         from plain p where p.outstanding > 0
     ),
     other as materialized (
         select s.subscription_id, case s.handler when 'any' then pgps_internal.ack_lease(s, null, args ->> 'consumer')
             else pgps_internal.ack_position(s, null, args ->> 'consumer') end as acked
-        from wanted w join pgps_internal.subscription s using (subscription_id) where not w.is_plain
+        -- In the order of their ids: two sessions of one consumer must not wait for each other.
+        from (select w.subscription_id from wanted w where not w.is_plain order by 1 offset 0) w
+        join pgps_internal.subscription s using (subscription_id)
     ),
     acked as (
         select p.subscription_id, p.outstanding::bigint as acked from plain p

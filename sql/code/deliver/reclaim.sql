@@ -60,16 +60,17 @@ as $$
 begin
     execute format('insert into pgps_internal.position
             (subscription_id, acked_batch, acked_event, received_batch, received_event, acked_total, outstanding, '
-                'moved_at, consumer)
+                'moved_at, consumer, seen_batch, seen_event)
         (select distinct on (o.subscription_id) o.subscription_id, o.acked_batch, o.acked_event, o.received_batch, '
             'o.received_event,
-            o.acked_total, o.outstanding, o.moved_at, o.consumer
+            o.acked_total, o.outstanding, o.moved_at, o.consumer, o.seen_batch, o.seen_event
         from %1$s o join pgps_internal.subscription s using (subscription_id)
         where not (s.handler = ''any'' and s.callback is null) and not exists (select from pgps_internal.position n
             where n.subscription_id = o.subscription_id and n.position_id > o.position_id and n.tableoid <> %2$s::oid)
         order by o.subscription_id, o.position_id desc)
         union all
-        select o.subscription_id, -1, 0, -1, 0, sum(o.acked_total), 0, ''-infinity'', null
+        select o.subscription_id, -1, 0, -1, 0, sum(o.acked_total), 0, ''-infinity'', null, null::bigint,
+            null::bigint
         from %1$s o join pgps_internal.subscription s using (subscription_id)
         where s.handler = ''any'' and s.callback is null group by o.subscription_id',
         carry_over_positions.segment, carry_over_positions.segment::oid);

@@ -8,7 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.fix_broker import call, column, make_type, publish, queue, refused, rows, value
+from tests.fix_broker import call, column, make_type, meanwhile, publish, queue, refused, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 Name = Callable[..., str]
@@ -58,12 +59,137 @@ def test_who_shares_a_session_acknowledges_only_what_is_its_own(admin: psycopg.C
 
 
 def test_a_name_may_come_in_another_session(admin: psycopg.Connection, connect: Connect, shared: str) -> None:
-    _receive(admin, shared, 2, "a")
-    _receive(admin, shared, 2, "a")
+    _receive(admin, shared, 4, "a")
     assert call(connect(), "ack", shared, consumer="a") == 4
 
 
-def test_without_a_name_it_is_said_when_several_transactions_received(
+def test_what_a_consumer_holds_comes_again_whoever_asks_under_its_name(
+    admin: psycopg.Connection, connect: Connect, shared: str
+) -> None:
+    """A restarted consumer must not acknowledge what only its predecessor has seen."""
+    first = _receive(connect(), shared, 3, "a")
+    other = _receive(admin, shared, 1, "b")
+    query = "select event_id, attempt from pgps.receive(%s, %s, 'a')"
+    again = rows(admin, query, [shared, 4])
+    assert [one for one, _ in again] == [*first, other[0] + 1]
+    assert [attempt for _, attempt in again] == [2, 2, 2, 1]
+    assert rows(admin, query, [shared, 2]) == [(one, 2) for one in first[:2]]
+    for later in (first[2], again[3][0]):
+        with refused("55000", "newest pgps.receive"):
+            call(admin, "ack", shared, later, consumer="a")
+        with refused("55000", str(later)):
+            call(admin, "nack", shared, later, consumer="a")
+    assert call(admin, "ack", shared, consumer="a") == 2
+    assert call(admin, "ack", shared, consumer="a") == 0
+    assert rows(admin, query, [shared, 9]) == [(first[2], 2), (again[3][0], 2), (again[3][0] + 1, 1)]
+    assert _receive(admin, shared, 9, "b") == other
+    assert (call(admin, "ack", shared, consumer="a"), call(admin, "ack", shared, consumer="b")) == (3, 1)
+
+
+def test_a_repeat_is_no_further_attempt(admin: psycopg.Connection, shared: str) -> None:
+    for _ in range(4):
+        held = _receive(admin, shared, 2, "a")
+    call(admin, "nack", shared, held[0], "once", "0", consumer="a")
+    query = "select event_id, attempt from pgps.receive(%s, 2, 'a')"
+    assert rows(admin, query, [shared]) == [(one, 2) for one in held]
+    call(admin, "nack", shared, held[0], "twice", "0", consumer="a")
+    assert column(admin, "select error from pgps.exceptions where subscription = %s", [shared]) == ["twice"]
+
+
+def test_events_that_another_session_of_the_name_has_locked_are_not_covered(
+    admin: psycopg.Connection, connect: Connect, shared: str
+) -> None:
+    """The predecessor was acknowledging when it died, and the server has not noticed yet."""
+    held = _receive(admin, shared, 3, "a")
+    predecessor = connect(autocommit=False)
+    rows(
+        predecessor,
+        "delete from pgps_internal.share s using pgps_internal.subscription u "
+        "where s.subscription_id = u.subscription_id and u.name = %s and s.event_id = any (%s)",
+        [shared, held[:2]],
+    )
+    assert _receive(admin, shared, 2, "a") == [held[2], held[2] + 1]
+    predecessor.rollback()
+    assert call(admin, "ack", shared, consumer="a") == 2
+    assert call(admin, "ack", shared, consumer="a") == 0
+    assert _receive(admin, shared, 9, "a")[:2] == held[:2]
+
+
+def test_sessions_of_one_name_take_turns(admin: psycopg.Connection, connect: Connect, shared: str) -> None:
+    first, second = connect(autocommit=False), connect()
+    _receive(admin, shared, 1, "a")
+    held = _receive(first, shared, 3, "a")
+    found: list[int] = []
+    with meanwhile(admin, second, lambda: found.extend(_receive(second, shared, 4, "a"))):
+        first.commit()
+    assert found[:3] == held, "what the first was given meanwhile comes again"
+    assert call(second, "ack", shared, consumer="a") == 4
+
+
+@pytest.mark.parametrize("rows_function", [False, True])
+@pytest.mark.parametrize("handler", ["shared", "single"])
+def test_a_paused_subscription_gives_nothing_and_nothing_is_acknowledged(
+    admin: psycopg.Connection, request: pytest.FixtureRequest, handler: str, rows_function: bool
+) -> None:
+    made = request.getfixturevalue(handler)
+    receive = f"{queue(made, 'receive')}(array[%s], 3, 'a')" if rows_function else "pgps.receive(%s, 3, 'a')"
+    held = _receive(admin, made, 3, "a")
+    call(admin, "nack", made, held[0], "later", "0", consumer="a")
+    assert _receive(admin, made, 3, "a")[:1] == held[:1]
+    call(admin, "pause", made)
+    assert rows(admin, f"select from {receive}", [made]) == []
+    assert call(admin, "ack", made, consumer="a") == 0
+    call(admin, "resume", made)
+    assert sorted(_receive(admin, made, 3, "a")) == held
+    call(admin, "pause", made)
+    assert call(admin, "ack", made, consumer="a") == 3, "it was received before"
+
+
+def test_take_leaves_nothing_to_acknowledge(admin: psycopg.Connection, shared: str, single: str) -> None:
+    for made in (shared, single):
+        held = _receive(admin, made, 4, "a")
+        assert column(admin, "select event_id from pgps.take(%s, 2, 'a')", [made]) == held[:2]
+        assert call(admin, "ack", made, consumer="a") == 0
+        assert _receive(admin, made, 2, "a") == held[2:]
+
+
+def test_only_what_was_put_back_is_acknowledged_when_nothing_else_came(admin: psycopg.Connection, single: str) -> None:
+    """The predecessor has received more than its successor asks for."""
+    held = _receive(admin, single, 5, "a")
+    rows(admin, "select pgps.nack_events(%s, %s, 'no', '0', 'a')", [single, held[:2]])
+    assert _receive(admin, single, 2, "a") == held[:2]
+    assert call(admin, "ack", single, consumer="a") == 2
+    query = "select event_id, attempt from pgps.receive(%s, 9, 'a')"
+    assert rows(admin, query, [single]) == [*((one, 2) for one in held[2:]), (held[-1] + 1, 1)]
+
+
+def test_consumers_that_hold_nothing_are_forgotten(
+    admin: psycopg.Connection, connect: Connect, shared: str, clock: Clock
+) -> None:
+    def known() -> list[str]:
+        query = (
+            "select c.holder from pgps_internal.consumer c join pgps_internal.subscription s using (subscription_id) "
+            "where s.name = %s order by 1"
+        )
+        return column(admin, query, [shared])
+
+    for consumer in ("done", "holding", "busy"):
+        _receive(admin, shared, 1, consumer)
+    assert call(admin, "ack", shared, consumer="done") == 1
+    busy = connect(autocommit=False)
+    assert call(busy, "ack", shared, consumer="busy") == 1
+    rows(admin, "select pgps_internal.sweep_consumers()")
+    assert len(known()) == 3
+    clock.advance("2 hours")
+    rows(admin, "select pgps_internal.sweep_consumers()")
+    assert known() == ["consumer/busy", "consumer/holding"]
+    busy.commit()
+    call(admin, "unsubscribe", shared)
+    rows(admin, "select pgps_internal.sweep_consumers()")
+    assert rows(admin, "select from pgps_internal.consumer where holder in ('consumer/busy', 'consumer/holding')") == []
+
+
+def test_without_a_name_it_is_said_when_another_transaction_received(
     admin: psycopg.Connection, connect: Connect, shared: str
 ) -> None:
     """Through a transaction pooler two clients may have received in one server process."""
@@ -72,19 +198,16 @@ def test_without_a_name_it_is_said_when_several_transactions_received(
     _receive(admin, shared, 1)
     assert call(admin, "ack", shared) == 1
     with admin.transaction():
-        _receive(admin, shared, 1)
-        _receive(admin, shared, 1)
+        assert _receive(admin, shared, 1) == _receive(admin, shared, 1)
     for _ in range(2):
         _receive(admin, shared, 1, "a")
-    assert (call(admin, "ack", shared), call(admin, "ack", shared, consumer="a")) == (2, 2)
+    assert (call(admin, "ack", shared), call(admin, "ack", shared, consumer="a")) == (1, 1)
     assert said == []
-    publish(admin, shared, 6)
-    rows(admin, "select pgps.dispatch()")
-    for _ in range(2):
-        _receive(admin, shared, 1)
+    _receive(admin, shared, 1)
+    assert len(_receive(admin, shared, 2)) == 2
     assert call(admin, "ack", shared) == 2
     (warning,) = said
-    assert warning.startswith("WARNING: these were events of 2 transactions")
+    assert warning.startswith("WARNING: an earlier transaction of this server process received 1 of these events")
 
 
 def test_another_application_on_the_same_session_is_not_taken_for_the_first(

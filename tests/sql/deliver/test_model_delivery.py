@@ -53,8 +53,7 @@ class Consumer:
         due = sorted(self.retries)[:most]
         fresh = self.waiting[: most - len(due)]
         seen: list[tuple[int, int | None]] = [(one, self.retries[one] + 1) for one in due]
-        # When there was no room but for what was put back, what was received before stays received.
-        self.given = due + (fresh if len(due) < most else [one for one in self.given if one in self.waiting])
+        self.given = due + fresh
         return [*seen, *((one, None) for one in fresh)]
 
     def ack(self, up_to: int | None = None) -> int:
@@ -78,25 +77,32 @@ class Consumer:
 
 
 class Sharer(Consumer):
-    """One of one that shares: what it was given is its own until it is acknowledged, and is not given again."""
+    """One of one that shares: what it was given is its own until it is acknowledged, and comes again until then."""
 
     shared = True
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: set[int] = set()
+
     def receive(self, most: int) -> list[tuple[int, int | None]]:
-        fresh = [one for one in self.waiting if one not in self.given][:most]
-        for one in fresh:
+        self.given = self.waiting[:most]
+        again = self._held & set(self.given)
+        for one in set(self.given) - again:
             self.retries[one] = self.retries.get(one, 0) + 1
-        self.given = [one for one in self.waiting if one in {*self.given, *fresh}]
-        return [(one, self.retries[one]) for one in fresh]
+        self._held |= set(self.given)
+        return [(one, self.retries[one] + (one in again)) for one in self.given]
 
     def ack(self, up_to: int | None = None) -> int:
         count = len(self.given) if up_to is None else self.given.index(up_to) + 1
         gone, self.given = self.given[:count], self.given[count:]
         self.waiting = [one for one in self.waiting if one not in gone]
+        self._held -= set(gone)
         return count
 
     def nack(self, one: int) -> None:
         self.given.remove(one)
+        self._held.remove(one)
         if self.retries[one] >= ATTEMPTS:
             self.waiting.remove(one)
             self.failed.add(one)
@@ -169,11 +175,7 @@ class World:
         assert {one: attempt for one, attempt, _ in found if one in tried} == tried, consumer.name
         assert all(consumer.type_of[one] == event_type for one, _, event_type in found)
         if takes:
-            gone = [one for one, _ in expected]
-            before = [one for one in consumer.given if one not in gone]
-            consumer.given = gone
             consumer.ack()
-            consumer.given = before
 
     def receive_rows(self, consumer: Consumer, most: int) -> None:
         """Receive as typed rows, where there is one type."""

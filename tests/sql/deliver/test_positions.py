@@ -18,7 +18,8 @@ places as (select -1::bigint as batch_id, 0::bigint as event_id union all select
 select count(*), count(*) filter (where found is not distinct from expected)
 from it, places p, unnest(array[0, 1, 2, 4, 1000]) most
 cross join lateral pgps_internal.next_received(it.id,
-    row(0, it.id, p.batch_id, p.event_id, p.batch_id, p.event_id + 1, 0, 0, null, null)::pgps_internal.position,
+    row(0, it.id, p.batch_id, p.event_id, p.batch_id, p.event_id + 1, 0, 0, null, null, null,
+        null)::pgps_internal.position,
     most, false) found
 cross join lateral (
     select array_agg((n.batch_id, n.event_id, n.type_id,
