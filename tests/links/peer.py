@@ -61,9 +61,10 @@ class Peer:
         while value(self.here.admin, "select count(*) from pg_stat_activity where pid = any (%s)", [pids]):
             pass
 
-    def hear(self) -> list[Item]:
-        """Return what the broker has for this neighbour, and confirm it."""
-        self.here.settle()
+    def hear(self, *, settle: bool = True) -> list[Item]:
+        """Return what the broker has for this neighbour, and confirm it; settle: when all is dispatched."""
+        if settle:
+            self.here.settle()
         found: list[Item] = []
         for _ in range(3):
             batch = call(self.hears, "link_next", self.heard, 1000, True)

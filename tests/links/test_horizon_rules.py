@@ -552,3 +552,33 @@ def test_without_the_rule_it_fails(stage: Callable[[], Scene], scene: Step, take
         rule.out_of(made.here)
     with pytest.raises((AssertionError, psycopg.Error, pytest.fail.Exception)):
         scene(made)
+
+
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_what_comes_before_a_filter_of_a_new_type_is_in_force_is_not_for_a_subscription_to_its_prefix(
+    brokers: Callable[[int], list[Broker]], joins: str
+) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        b, x = Peer(here, "b"), Origin("x")
+        stack.callback(b.close)
+        call(here.admin, "subscribe", "some", "t*", filter="n < 100", scope="global")
+        b.say(b.ad(x, types=("tick",)))
+        b.hear()
+        make_type(here.admin, "tick")
+        if joins == "before":
+            # Its lane joins it to the new type, and nobody has been told of its filter yet.
+            here.settle()
+        # Another subscription has what comes of the new type.
+        call(here.admin, "subscribe", "other", "tick", filter="n > 5", scope="global")
+        b.hear(settle=False)
+        subs = {i["body"]["filter"]: i["body"]["key"] for i in b.all_heard if i["kind"] == "sub"}
+        one = int(b.attachment(x)["attachment"])
+        b.say(b.active(x, subs["n > 5"], one, 0), b.data(x, one, 0, 3, (1, 7), (2, 8)))
+        b.hear()
+        b.say(b.data(x, one, 3, 4, (3, 9)))
+        subs |= {i["body"]["filter"]: i["body"]["key"] for i in b.all_heard if i["kind"] == "sub"}
+        b.say(b.active(x, subs["n < 100"], one, 4), b.data(x, one, 4, 5, (4, 6)))
+        here.settle()
+        assert [n for _, n in received(here, "other")] == [7, 8, 9, 6]
+        assert [n for _, n in received(here, "some")] == [6]

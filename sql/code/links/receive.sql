@@ -2,7 +2,7 @@
 -- Locks: the turns of receiving (shared) and of the origins, in that order and by origin, until the transaction ends.
 -- They are taken before the transaction has an id, so that transactions with events of one origin get their ids in
 -- order.
--- Writes: arrival, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
+-- Writes: arrival, joining, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -311,6 +311,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
+    perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
     -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
     -- different origins lock the same rows.
     perform from pgps_internal.member m
@@ -326,6 +328,31 @@ end
 $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
 'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
+
+create or replace function pgps_internal.skip_joining(
+    ids int8multirange, types integer[], origin_id integer = null, upto bigint = null
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pgps_internal.joining j where j.type_id = any (skip_joining.types)) then
+        return;
+    end if;
+    perform from pgps_internal.joining j where j.type_id = any (skip_joining.types)
+        order by j.subscription_id, j.type_id for no key update;
+    update pgps_internal.joining j set skip = j.skip + skip_joining.ids
+    where j.type_id = any (skip_joining.types)
+        and (skip_joining.origin_id is null
+            or exists (select from pgps_internal.early e
+                where e.origin_id = skip_joining.origin_id and e.subscription_id = j.subscription_id
+                    and e.type_id = j.type_id and e.class_id is null
+                    and (e.since is null or e.since >= skip_joining.upto)));
+end
+$$;
+comment on function pgps_internal.skip_joining(int8multirange, integer[], integer, bigint) is
+'As pgps_internal.skip_early, for subscriptions whose lanes have yet to join them to a type. origin_id, upto: null = all
+of them skip these events';
 
 create or replace function pgps_internal.publish_stages(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange

@@ -226,10 +226,15 @@ comment on function pgps_internal.activate() is
 'Maintains "since" of filters: those implied by one in force get it, those that nobody wants lose it';
 
 create or replace view pgps_internal.early as
--- Up to "since", what comes of an origin is not for the member.
+-- Up to "since", what comes of an origin is not for the member, nor for one that its lane has yet to make (class_id
+-- null): what comes meanwhile is matched for it afterwards.
 select m.subscription_id, m.class_id, m.type_id, o.origin_id, a.since
 from pgps_internal.subscription s
-join pgps_internal.member m using (subscription_id)
+join (
+    select n.subscription_id, n.class_id, n.type_id from pgps_internal.member n
+    union all
+    select j.subscription_id, null, j.type_id from pgps_internal.joining j
+) m using (subscription_id)
 cross join pgps_internal.origin o
 left join pgps_internal.pushed p on p.subscription_id = m.subscription_id and p.type_id = m.type_id
 left join pgps_internal.activation a on a.origin_id = o.origin_id and a.key = p.key
@@ -281,6 +286,10 @@ begin
     -- The first link is defined before this broker has a row in broker.
     if tg_table_name = 'link' or exists (select from pgps_internal.broker) then
         perform pg_notify('pgps_link', '');
+    end if;
+    if tg_table_name = 'event_type' and tg_op = 'INSERT' then
+        -- As a new subscription: those to a prefix join the new type, and their filters are in force nowhere yet.
+        update pgps_internal.broker b set subscribed = b.subscribed + 1;
     end if;
     return null;
 end

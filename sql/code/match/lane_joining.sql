@@ -32,9 +32,12 @@ declare
     v_signature pgps_internal.signature;
     v_class bigint;
     v_new boolean;
+    v_skip int8multirange;
 begin
+    -- More may have been added to what it skips since the row was read.
     delete from pgps_internal.joining j
-    where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id;
+    where j.subscription_id = (join_in_lane.joining).subscription_id and j.type_id = (join_in_lane.joining).type_id
+    returning j.skip into v_skip;
     select s.* into v_subscription from pgps_internal.subscription s
         where s.subscription_id = (join_in_lane.joining).subscription_id;
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (join_in_lane.joining).type_id;
@@ -46,7 +49,7 @@ begin
     v_new := not exists (select from pgps_internal.member m where m.class_id = v_class);
     insert into pgps_internal.member (subscription_id, class_id, type_id, from_batch, skip, takes_batch)
     values (v_subscription.subscription_id, v_class, v_type.type_id, (join_in_lane.joining).from_batch,
-        (join_in_lane.joining).skip,
+        coalesce(v_skip, (join_in_lane.joining).skip),
         v_subscription.handler = 'any' and v_subscription.callback is null)
     on conflict do nothing;
     perform pgps_internal.add_feature(v_type.type_id, 'share') where v_subscription.handler = 'any'

@@ -147,6 +147,9 @@ def rest(world: World, *, quiet: float, still: float = STILL, bound: float = BOU
     before: dict[str, Any] = {}
     while True:
         world.do_undone()
+        if not world.undone:
+            # What was done late may have taken links away once more.
+            world.mend()
         seen = snapshot(world)
         now = time.monotonic()
         if seen != before:
