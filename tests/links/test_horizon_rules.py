@@ -425,6 +425,40 @@ def withdrawn_keep(s: Scene) -> None:
     assert "silence" in kinds(d.hear())
 
 
+def broken_for_child(s: Scene) -> None:
+    """A child is not told how far nothing matched while its filter was not in force here without a break."""
+    s.subscribe("high", "n > 5")
+    s.b.say(s.b.ad(s.x))
+    s.b.hear()
+    one = s.number(s.b)
+    s.b.say(s.b.data(s.x, one, 0, 4), s.b.active(s.x, s.b.key(s.x), one, 4))
+    low = s.c.message("sub", key="low", filter="n < 3", constant_types=["integer"], environment={}, type="tick")
+    s.c.say(low, s.c.message("attach", **s.x.key, attachment=1, horizon=4, keep=[]))
+    s.b.hear()
+    key = s.b.key(s.x)
+    s.b.say(s.b.active(s.x, key, one, 4))
+    s.c.hear()
+    s.b.say(s.b.data(s.x, one, 4, 5, (50, 1)))
+    assert [i["upto"] for i in s.c.hear() if i["kind"] == "data"] == [5]
+    # The child offers another way to the origin, and becomes the parent while b is away: nobody asks it for what it
+    # wants itself.
+    s.c.say(s.c.ad(s.x, "00000000-0000-4000-8000-00000000000f"))
+    s.turn_to_c()
+    s.again(s.b)
+    s.b.hear()
+    again = s.b.attachment(s.x)
+    assert key not in again["keep"], "b is not asked to have had it in force since before"
+    s.b.say(s.b.data(s.x, again["attachment"], 5, 8))
+    assert [i["upto"] for i in s.c.hear() if i["kind"] == "silence" and i["upto"] > 5] == []
+    # Once b has said what there was, the child gets it.
+    for peer in (s.b, s.c, s.b):
+        peer.hear()
+    last = s.b.attachment(s.x)
+    assert (last["horizon"], key in last["keep"]) == (5, True)
+    s.b.say(s.b.data(s.x, last["attachment"], 5, 7, (70, 2)), s.b.data(s.x, last["attachment"], 7, 8))
+    assert [(i["previous"], i["upto"]) for i in s.c.hear() if "upto" in i][:2] == [(5, 7), (7, 8)]
+
+
 Step = Callable[[Scene], object]
 _ATTACHMENT = "(admit_item.item ->> 'attachment')::integer"
 _PREVIOUS = "(admit_item.item ->> 'previous')::bigint > v_place"
@@ -530,6 +564,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (missing, [[_MISSING, _MISSING_AT_THE_END]]),
     (told_gap, [[Taken("be_silent", "g.upto > q.sent and g.upto <= q.upto", "false")]]),
     (withdrawn_keep, [[Taken("hear_unsub", "and not a.is_live", "and false")]]),
+    (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]
 

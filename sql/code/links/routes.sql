@@ -1,6 +1,6 @@
 -- Routing: the parent for each origin, what is offered to whom, and from which batch on filters are in force.
 -- Locks: the turn of routes, one change of them at a time, until the transaction ends.
--- Writes: activation, broker, origin.
+-- Writes: activation, attached, broker, origin.
 
 create or replace function pgps_internal.horizon(origin_id integer) returns bigint
 language plpgsql stable
@@ -197,10 +197,47 @@ $$;
 comment on function pgps_internal.link_filters_for(pgps_internal.neighbour) is
 'The filters that a neighbour should have from here: wanted, and not implied by another one';
 
+create or replace function pgps_internal.answer_again(origin_id integer, key text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- A child that was told that the filter is in force takes silence for completeness. It is told nothing more of the
+    -- origin until the filter is in force again from where it stands on, as if it had just attached.
+    update pgps_internal.attached a
+    set is_live = false, missing = '{}',
+        horizon = greatest(a.horizon, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment)),
+        keep = array(select w.key from pgps_internal.wanted w
+            where w.neighbour_id = a.neighbour_id and w.gone_batch is null
+                and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
+    where a.origin_id = answer_again.origin_id and a.is_live and exists (
+        select from pgps_internal.wanted w
+        where w.neighbour_id = a.neighbour_id and w.key = answer_again.key and w.gone_batch is null
+            and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as));
+end
+$$;
+comment on function pgps_internal.answer_again(integer, text) is
+'A filter is not in force any more for an origin: attachments of children to which it was in force are answered once
+more, from what they have been sent on';
+
+create or replace function pgps_internal.is_told_active(neighbour_id integer, origin_id integer, known_as text)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.told t
+        where t.neighbour_id = is_told_active.neighbour_id and t.kind = 'active'
+            and t.key = concat(is_told_active.origin_id, ' ', is_told_active.known_as))
+$$;
+comment on function pgps_internal.is_told_active(integer, integer, text) is
+'True when a neighbour was told that a filter of its own is in force here for an origin';
+
 create or replace function pgps_internal.activate() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_broken bigint;
 begin
     -- A filter is in force where another one is that covers it and was told to the parent; but only from the horizon
     -- on, since what came before was skipped for it.
@@ -213,13 +250,17 @@ begin
     join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = a.key
     group by i.origin_id, i.key
     on conflict do nothing;
-    delete from pgps_internal.activation a
-    where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)
-        and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
-            where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
-        -- Kept where the path to an origin is lost, and not the interest in it.
-        and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
-            where f.origin_id = a.origin_id and o.parent = f.neighbour_id);
+    with broken as (
+        delete from pgps_internal.activation a
+        where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)
+            and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
+                where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
+            -- Kept where the path to an origin is lost, and not the interest in it.
+            and exists (select from pgps_internal.offer f join pgps_internal.origin o using (origin_id)
+                where f.origin_id = a.origin_id and o.parent = f.neighbour_id)
+        returning a.origin_id, a.key
+    )
+    select count(pgps_internal.answer_again(b.origin_id, b.key)) into v_broken from broken b;
 end
 $$;
 comment on function pgps_internal.activate() is

@@ -101,19 +101,26 @@ create or replace function pgps_internal.note_breaks(neighbour_id integer, news 
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_broken bigint;
 begin
     -- For a filter that nobody wants any more the break begins here: if somebody wants it again before the next
     -- refresh, it does not count as in force since before. A filter that is still wanted, and is withdrawn only because
     -- the parent has lost its path, goes on from the horizon when there is a path again.
-    delete from pgps_internal.activation a using pgps_internal.origin o
-    where o.origin_id = a.origin_id and o.parent = note_breaks.neighbour_id
-        and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text)
-            where w.message = 'unsub')
-        and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
-            where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key)
-        and (exists (select from pgps_internal.offer f where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
-            or not exists (select from pgps_internal.pushed p where p.key = a.key)
-                and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null));
+    with broken as (
+        delete from pgps_internal.activation a using pgps_internal.origin o
+        where o.origin_id = a.origin_id and o.parent = note_breaks.neighbour_id
+            and a.key in (select w.key from jsonb_to_recordset(note_breaks.news) w(key text, message text)
+                where w.message = 'unsub')
+            and not exists (select from pgps_internal.told t join pgps_internal.cover c on c.by_key = t.key
+                where t.neighbour_id = note_breaks.neighbour_id and t.kind = 'sub' and c.key = a.key)
+            and (exists (select from pgps_internal.offer f
+                    where f.origin_id = a.origin_id and f.neighbour_id = o.parent)
+                or not exists (select from pgps_internal.pushed p where p.key = a.key)
+                    and not exists (select from pgps_internal.wanted w where w.key = a.key and w.gone_batch is null))
+        returning a.origin_id, a.key
+    )
+    select count(pgps_internal.answer_again(b.origin_id, b.key)) into v_broken from broken b;
     -- A rewind brings what matches the filters that the parent has been told when it is asked, and nothing else.
     update pgps_internal.origin o set rewind_keep = array(
         select k from unnest(o.rewind_keep) k where pgps_internal.is_told(note_breaks.neighbour_id, k))
