@@ -425,6 +425,32 @@ def withdrawn_keep(s: Scene) -> None:
     assert "silence" in kinds(d.hear())
 
 
+def covered_keep(s: Scene) -> None:
+    """A child that tells a wider filter in place of the one it wanted kept still lacks the events of that one."""
+    key = s.ready()
+    s.c.close()
+    d = s.peer("d")
+    high = d.message("sub", key="high", filter="n > 5", constant_types=["integer"], environment={}, type="tick")
+    d.say(high, d.message("attach", **s.x.key, attachment=1, horizon=2, keep=["high"]))
+    d.hear()
+    s.b.hear()
+    every = d.message("sub", key=key, filter=None, constant_types=None, environment={}, type="tick")
+    d.say(every, d.message("unsub", key="high"))
+    assert "silence" not in kinds(d.hear())
+    # The parent is asked again, from where the child is, and for the wider one.
+    two = s.number(s.b)
+    s.b.say(s.b.data(s.x, two, 2, 3, (30, 30)), s.b.data(s.x, two, 3, 4))
+    for peer in (d, s.b, d, s.b):
+        peer.hear()
+    asked = s.b.attachment(s.x)
+    assert (asked["horizon"], asked["keep"]) == (2, [key])
+    last = asked["attachment"]
+    s.b.say(s.b.data(s.x, last, 2, 3, (30, 30)), s.b.data(s.x, last, 3, 4))
+    d.hear()
+    answer = [(i["previous"], i["upto"], i["events"]) for i in d.all_heard if "upto" in i]
+    assert answer[:2] == [(2, 3, 1), (3, 4, 0)]
+
+
 def broken_for_child(s: Scene) -> None:
     """A child is not told how far nothing matched while its filter was not in force here without a break."""
     s.subscribe("high", "n > 5")
@@ -564,6 +590,10 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (missing, [[_MISSING, _MISSING_AT_THE_END]]),
     (told_gap, [[Taken("be_silent", "g.upto > q.sent and g.upto <= q.upto", "false")]]),
     (withdrawn_keep, [[Taken("hear_unsub", "and not a.is_live", "and false")]]),
+    (
+        covered_keep,
+        [[Taken("still_kept", "where c.by_key = w.key and c.key = any (still_kept.keep)", "where false")]],
+    ),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]

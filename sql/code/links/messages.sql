@@ -255,6 +255,24 @@ comment on function pgps_internal.hear_sub(pgps_internal.neighbour, jsonb) is
 'Handles a neighbour''s filter: its class becomes a member of the neighbour''s subscription, so that the matcher fills
 deliveries for it. A filter that is not safe, or would order text otherwise here, is taken as no filter.';
 
+create or replace function pgps_internal.still_kept(neighbour_id integer, keep text[]) returns text[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select w.key from pgps_internal.wanted w
+        where w.neighbour_id = still_kept.neighbour_id and w.gone_batch is null
+            and (w.key = any (still_kept.keep) or exists (
+                select from pgps_internal.cover c
+                where c.by_key = w.key and c.key = any (still_kept.keep) and not exists (
+                    select from pgps_internal.wanted n
+                    where n.neighbour_id = still_kept.neighbour_id and n.key = c.key and n.gone_batch is null)))
+        order by w.key)
+$$;
+comment on function pgps_internal.still_kept(integer, text[]) is
+'Of the filters that an attachment is to keep, those that the neighbour has not withdrawn; in place of the others those
+that cover them';
+
 create or replace function pgps_internal.hear_unsub(neighbour pgps_internal.neighbour, key text) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -262,10 +280,13 @@ as $$
 begin
     update pgps_internal.wanted w set gone_batch = coalesce((pgps_internal.last_batch()).batch_id, 0)
     where w.neighbour_id = (hear_unsub.neighbour).neighbour_id and w.known_as = hear_unsub.key;
-    -- Attachments do not wait for it any more: if nobody else wants it, it never comes into force.
+    -- Attachments do not wait for it any more: if nobody else wants it, it never comes into force. But they wait for a
+    -- filter that covers it, and was told in its place, often for another origin: the neighbour has had the events of
+    -- the narrower one up to its horizon, and takes an answer for all that follow.
     update pgps_internal.attached a set missing = array_remove(a.missing, hear_unsub.key),
-        keep = array(select k from unnest(a.keep) k join pgps_internal.wanted w on w.key = k
-            where w.neighbour_id = a.neighbour_id and w.gone_batch is null)
+        keep = pgps_internal.still_kept(a.neighbour_id, a.keep || case when hear_unsub.key = any (a.missing)
+            then array(select w.key from pgps_internal.wanted w
+                where w.neighbour_id = a.neighbour_id and w.known_as = hear_unsub.key) end)
     where a.neighbour_id = (hear_unsub.neighbour).neighbour_id and not a.is_live;
 end
 $$;
