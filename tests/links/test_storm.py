@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.links.fleet import Fleet, make_fleet
+from tests.links.storm import auditing
 from tests.links.storm.script import Script
 from tests.links.storm.stories import STORIES
 from tests.links.storm.tell import tell
-from tests.links.storm.truth import Event, Subscription, Truth
+from tests.links.storm.truth import Event, Finding, Subscription, Truth
 from tests.links.storm.weather import random_script
+from tests.links.storm.world import World
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +115,35 @@ def test_the_script_of_a_seed_is_always_the_same_and_can_be_read_again(seed: int
     script = random_script(seed)
     assert random_script(seed) == script
     assert str(Script.parse(str(script))) == str(script)
+
+
+ALARM = ("end", "count", "a", "a", "tick", 3, 9, 5, 3)
+
+
+def judged(
+    monkeypatch: pytest.MonkeyPatch, *alarms: tuple[object, ...], filter_: str = "any", lacks: tuple[int, ...] = ()
+) -> list[str]:
+    """What is said of broker b, which has these alarms, and whose subscription lacks some of broker a's events."""
+    truth = Truth()
+    truth.note(events(10))
+    told = Subscription("b", "s", "t*", filter_)
+    world = SimpleNamespace(members={"b": SimpleNamespace(admin=None)}, subscriptions=[told], truth=truth)
+    monkeypatch.setattr(auditing, "rows", lambda connection, query: list(alarms))
+    monkeypatch.setattr(auditing, "value", lambda connection, query: 0)
+    found = [Finding("missing", "b", "s", "a", "tick", lacks)] if lacks else []
+    return auditing.compare(cast(World, world), found)
+
+
+def test_an_alarm_of_the_audit_for_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(monkeypatch) == []
+    (said,) = judged(monkeypatch, ALARM)
+    assert said.startswith("false alarm at b")
+    assert judged(monkeypatch, ALARM, lacks=(4, 5)) == []
+
+
+def test_a_loss_that_the_audit_claims_to_see_and_does_not_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    (said,) = judged(monkeypatch, lacks=(4, 5))
+    assert said == "the audit at b is blind: 2 of tick from a are missing for s"
+    # Under a narrower filter it claims nothing, nor of what was published just now.
+    assert judged(monkeypatch, filter_="ge3", lacks=(4, 5)) == []
+    assert judged(monkeypatch, lacks=(10,)) == []

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.links.fleet import Fleet
-from tests.links.storm import trace
+from tests.links.storm import auditing, trace
 from tests.links.storm.crew import FAST, Crew
 from tests.links.storm.restores import Storm
 from tests.links.storm.script import Script
@@ -158,6 +158,7 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     verdict.late = _only_before(before, verdict.findings)
     verdict.problems = stuck + [f"at rest: {said}" for said in problems]
     verdict.problems += [f"after a last round: {said}" for said in problems_after if said not in problems]
+    verdict.problems += auditing.compare(world, verdict.findings)
     verdict.remarks = world.remarks + deadlocks(world)
     verdict.told = told(world)
     if not verdict.is_clean:
