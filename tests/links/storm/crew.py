@@ -8,6 +8,7 @@ When the input ends the nursery kills the workers that are left, and leaves.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import signal
@@ -63,6 +64,18 @@ class Crew:
         """Where a broker's workers log."""
         return self._directory / f"worker-{name}.log"
 
+    def ask_for_stacks(self) -> list[str]:
+        """Have all workers log what each of their threads is doing; return whose are gone though nobody killed them."""
+        gone = []
+        for name, pid in self._pids.items():
+            status = Path(f"/proc/{pid}/stat")
+            # A process that has ended waits for the nursery to bury it.
+            if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+                gone.append(name)
+            else:
+                os.kill(pid, signal.SIGUSR1)
+        return gone
+
     def kill_all(self) -> None:
         """Kill all workers."""
         for name in list(self._pids):
@@ -80,6 +93,7 @@ def _work(name: str, log: str, dsn: str, pulse: float) -> None:
     """Be a worker until killed."""
     with Path(log).open("ab") as target:
         os.dup2(target.fileno(), 2)
+    faulthandler.register(signal.SIGUSR1)
     with Path(os.devnull).open("r+b") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)

@@ -135,8 +135,9 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     problems = rest(world, quiet=QUIET)
     stuck: list[str] = []
     if problems:
+        stuck = [f"the worker of {name} has gone" for name in world.crew.ask_for_stacks()]
         verdict.sessions = [*problems, *sessions(world), *routes(world)]
-        stuck = world.force()
+        stuck += world.force()
         problems = rest(world, quiet=QUIET)
     say("compare", 0.85)
     before = look(world, verdict)
