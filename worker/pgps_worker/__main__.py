@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
 
 class Level(enum.StrEnum):
-    """From which level on to log."""
+    """The level from which on messages are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -105,7 +105,8 @@ def work(
     except ConfigError as error:
         _fail(error, 2)
     logs.set_up(log_level, as_json=json_logs, worker=config.name)
-    # The dispatcher's thread waits for the interpreter no longer than this while a link or a callback is busy in it.
+    # While a link or a callback keeps the interpreter busy, the dispatcher's thread gets it back after this time at
+    # most.
     sys.setswitchinterval(0.0005)
     try:
         asyncio.run(run_once(config) if once else run_worker(config))

@@ -1,6 +1,6 @@
 """Which subscription runs next, and with how many events.
 
-Pure bookkeeping of one event loop: no database, and the clock is given.
+This is bookkeeping inside one event loop: it uses no database, and the caller passes in the clock.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Agenda", "Outcome", "Result", "Turn"]
 
-# A suspect's limit doubles while batches take less than this share of their time, and is lifted at a ceiling.
+# While a suspect's batches take less than this share of their time limit, the number of events that it may have in a
+# batch doubles; at the ceiling the limit is lifted.
 _EASY = 0.25
 _CEILING = 1024
-# A session may end for other reasons; if it ends again with the same event alone, the event is to blame.
+# A session may end for reasons of its own. If it ends again while it handles the same single event, that event is to
+# blame.
 _DEATHS_TO_BLAME = 2
 _PUT_OFF_FIRST, _PUT_OFF_MOST = 0.25, 30.0
 
@@ -42,16 +44,16 @@ class Outcome(enum.Enum):
     UNTOUCHED = enum.auto()
     """The turn never began: the session had ended before."""
     REFUSED = enum.auto()
-    """Anything else went wrong; again after a while."""
+    """Anything else went wrong; the turn is tried again after a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """What a turn came to.
 
-    `more`: there may be further events that nobody will be told of. `share` is
-    the part of its time limit it took; the rest says why it hung or died, and
-    with which event when there was only one.
+    `more` says that further events may wait, of which nobody will send another
+    notification. `share` is the part of its time limit that the turn took. The
+    other fields say why it hung or died, and with which event if it had only one.
     """
 
     outcome: Outcome
@@ -66,8 +68,8 @@ class Result:
 class Turn:
     """One batch to run: at most `limit` events, None for the broker's own limit.
 
-    With a `verdict` nothing is run: the event that hung or killed the last turn
-    is to be filed, which its session did not live to do.
+    A turn with a `verdict` runs nothing: it files the event that hung or killed
+    the last turn, whose session did not live long enough to do so itself.
     """
 
     subscription: str
@@ -101,7 +103,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Record:
-    """Why a subscription is not served as others are; forgotten when it behaves again."""
+    """Why a subscription is treated differently from others; the record is removed when it behaves again."""
 
     limit: int | None = None
     deaths: int = 0
@@ -114,15 +116,15 @@ class _Record:
 class Agenda:
     """The subscriptions that wait, in the order in which they are served, and those that misbehave.
 
-    Owners share the time that callbacks take: whose turns have taken least is
-    next, and of that owner's subscriptions the one with the highest priority.
-    Who had nothing to do saves nothing up, so that nobody waits for longer than
-    a turn of each owner.
+    Owners share the time that callbacks take: the owner whose turns have taken
+    the least time is next, and the one of its subscriptions that has the highest
+    priority. An owner that had nothing to do gets no credit for the time it did
+    not use, so that nobody waits for longer than one turn of each owner.
 
-    A suspect, whose callback hung or killed its process, waits behind the
-    others and never has all slots, so that callbacks that loop for ever hold up
-    nobody else; one that has waited for `patience` seconds is served by
-    priority again.
+    A suspect is a subscription whose callback hung or killed its process. It
+    waits behind the others, and suspects never have all slots, so that callbacks
+    that loop for ever hold up nobody else. A suspect that has waited for
+    `patience` seconds is served by priority again.
     """
 
     slots: int
@@ -150,7 +152,7 @@ class Agenda:
         return not self._waiting and not self._running
 
     def offer(self, pending: Iterable[Pending]) -> None:
-        """Add subscriptions that have work; those put off are left out until their time has come."""
+        """Add subscriptions that have work, except for those that are put off until a time that has not come."""
         now = self.clock()
         for each in pending:
             name = each.subscription
@@ -203,12 +205,14 @@ class Agenda:
         if outcome in {Outcome.NOTHING, Outcome.UNTOUCHED}:
             return outcome is Outcome.UNTOUCHED
         record = self._records.setdefault(name, _Record())
-        # An unfiled verdict must not be run into again. One refused is stale: another worker is at this event.
+        # As long as the event of a verdict is not filed, no turn may run into it again. A verdict that was refused is
+        # out of date: another worker is handling this event.
         record.verdict = result if turn.is_to_blame(outcome) else None
         record.deaths = turn.deaths + 1 if outcome is Outcome.DIED and turn.alone else 0
         if outcome is not Outcome.REFUSED:
             record.limit = 1
-        # A session that ends holds its locks for a moment longer; they would make the next turn a refused one.
+        # A session that has ended keeps its locks for another moment, and the next turn would be refused because of
+        # them.
         if outcome in {Outcome.REFUSED, Outcome.DIED} or record.verdict:
             record.not_before = self.clock() + min(_PUT_OFF_FIRST * 2**record.failures, _PUT_OFF_MOST)
             record.failures += 1
@@ -232,7 +236,8 @@ class Agenda:
     def _enter(self, name: str, priority: int, owner: str) -> None:
         self._places += 1
         if not self._present[owner]:
-            # From where the others are: no credit of earlier times. Who is idle is forgotten.
+            # An owner that joins begins with the time that the others have, without credit for earlier. Idle owners are
+            # removed.
             busy = [other for other, entries in self._present.items() if entries]
             least = min((self._time(other) for other in busy), default=0.0)
             mine = self._used.get(owner, 0.0) if busy else 0.0
@@ -242,7 +247,7 @@ class Agenda:
         self._waiting[name] = _Waiting(priority, self.clock(), self._places, owner)
 
     def _time(self, owner: str) -> float:
-        """Return how long an owner's turns have taken, with those that run."""
+        """Return how long an owner's turns have taken, including those that are running."""
         now = self.clock()
         running = sum(now - turn.began for turn in self._turns.values() if turn.owner == owner)
         return self._used.get(owner, 0.0) + running
@@ -275,7 +280,7 @@ class Agenda:
         await watcher
 
     def _changed(self) -> None:
-        """Wake all who wait: they look again, and those for whom there is nothing wait again."""
+        """Wake everybody who waits: each looks for a turn, and waits again if there is none for it."""
         while self._watchers:
             watcher = self._watchers.popleft()
             if not watcher.done():

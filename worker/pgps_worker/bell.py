@@ -1,8 +1,9 @@
-"""How publishers wake the dispatcher where they may not NOTIFY, since their transaction may be prepared.
+"""How publishers wake the dispatcher where they cannot use NOTIFY, because their transaction may be prepared.
 
-A session of its own waits in the server. A publisher interrupts it there, at
-once and outside of its transaction, and the dispatcher looks until that
-transaction has ended. It is done only while the dispatcher sleeps.
+The bell is a session of its own that waits in the server. A publisher interrupts
+it there, at once and independently of the publisher's transaction, and then the
+dispatcher looks again and again until that transaction has ended. Publishers ring
+only while the dispatcher sleeps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Bell", "hang"]
 
 
 class Bell:
-    """Is always waiting in the server from the first look on; a session nobody else uses. It does not block."""
+    """A session that nobody else uses and that always waits in the server once it was looked at; no call blocks."""
 
     def __init__(self, connection: Connection) -> None:
         self.pid = connection.info.backend_pid
@@ -51,7 +52,7 @@ class Bell:
                 rung = rung or heard > self._heard
                 self._heard = heard
             else:
-                # Interrupted where the function could not see it.
+                # The interruption came at a moment at which the waiting function could not notice it.
                 with contextlib.suppress(errors.QueryCanceled):
                     raise errors.error_from_result(result)
                 rung = True
@@ -60,7 +61,7 @@ class Bell:
     def _wait(self) -> None:
         self._waiting = True
         self._pgconn.send_query_params(b"select pgps.await_ring($1::bigint)", [str(self._heard).encode()])
-        # A few bytes: they fit into the socket's buffer.
+        # The few bytes of this query fit into the socket's buffer, so that sending them does not block.
         self._pgconn.flush()
 
 

@@ -60,9 +60,9 @@ _DISPATCH: LiteralString = "pgps.dispatch_batch(), pg_catalog.current_setting('p
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a dispatch found, and how many subscriptions it woke; nothing of either when no event waited.
+    """How many events a dispatch found, and how many subscriptions it woke; both are 0 when no event waited.
 
-    `large`: nothing was dispatched, since what is next is one transaction of so many events.
+    `large` is set when nothing was dispatched because the next transaction alone has so many events.
     """
 
     events: int
@@ -72,7 +72,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An internal subscription that has work, and the role whose share of the time it takes."""
+    """An internal subscription that has work, and its owner, whose share of the time its turns use up."""
 
     subscription: str
     priority: int
@@ -81,7 +81,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An event that failed for a subscription; nothing of what is in the event."""
+    """An event that failed for a subscription; it holds none of the attributes of the event."""
 
     kind: str
     subscription: str
@@ -96,9 +96,10 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class TroubleCount:
-    """A subscription that is suspended or dead, or has failed events or a gap; `last_event` failed last.
+    """A subscription that is suspended or dead, or that has failed events or a gap.
 
-    `passed_over` events will not come; `depth` is how many wait for one that is dead.
+    `last_event` is the one that failed last, `passed_over` is how many events will not come, and `depth` is how many
+    wait if the subscription is dead.
     """
 
     subscription: str
@@ -114,7 +115,7 @@ class TroubleCount:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """What did not come as an origin has published, or a neighbour has sent it; see `pgps.audit_findings`."""
+    """Events that did not arrive as an origin published them or a neighbour sent them; see `pgps.audit_findings`."""
 
     kind: str
     what: str
@@ -127,7 +128,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class SlowLane:
-    """The filters of a role that are late, and how much waits for them."""
+    """A role whose filters are late, and how many events wait for them."""
 
     role: str
     batches: int

@@ -19,11 +19,12 @@ __all__ = ["Connection", "connect", "in_one_line", "is_alive", "notified", "take
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[object, ...]]
 
-# What every session gets. They travel as start-up options, so that RESET ALL in or after a callback returns
-# to them and not to the server's defaults. client_connection_check_interval makes the server drop a callback,
-# and its locks, within a second of the worker's death instead of when the callback ends. Statements are short and
-# their plans cached: compiling them (jit) took 570 ms of a run_subscriber that takes 2 ms without.
-# A database may have another isolation level by default, in which no position can be moved, and its way to write times.
+# These settings hold for every session. They travel as start-up options, so that RESET ALL in or after a callback
+# returns to them and not to the server's defaults. With client_connection_check_interval the server ends a callback and
+# releases its locks within a second of the worker's death, instead of when the callback ends. Statements are short and
+# their plans are cached, so compiling them (jit) does not pay: it took 570 ms of a run_subscriber that takes 2 ms
+# without. A database may have another default isolation level, in which no position can be moved, and its own way to
+# write times.
 _SESSION = {
     "client_connection_check_interval": "1s",
     "datestyle": "ISO",
@@ -69,9 +70,9 @@ async def connect(
 def is_alive(connection: Connection) -> bool:
     """Return False when the server has hung up on an idle connection; costs a system call, no round trip.
 
-    It tells a session that died while idle from one that a callback killed.
+    So a session that died while it was idle is told apart from one that a callback killed.
     """
-    # What the server said before it hung up comes first, and must be read to see that it did.
+    # What the server sent before it hung up has to be read first; only then the end of the connection shows.
     while not connection.closed and select.select([connection.fileno()], [], [], 0)[0]:
         try:
             connection.pgconn.consume_input()
@@ -83,9 +84,10 @@ def is_alive(connection: Connection) -> bool:
 async def notified(connection: Connection, timeout: float, *, stop: Stop) -> bool:  # noqa: ASYNC109
     """Wait for a notification on any channel; False after `timeout` seconds or when asked to stop.
 
-    One that came while a statement ran counts, and those waiting count as one.
+    A notification that came while a statement ran counts, too; several that wait count as one.
     """
-    # One that came in the same packet as the last answer is in libpq's buffer already; psycopg would wait for another.
+    # A notification that came in one packet with the last answer is already in libpq's buffer, while psycopg would wait
+    # for the next packet.
     if take_notifications(connection):
         return True
     came = False

@@ -30,19 +30,20 @@ __all__ = ["LEADING", "Dispatcher", "Leading"]
 
 log = logging.getLogger(__name__)
 
-# Under two seconds from the leader's death to the take-over, with room for the connection to be noticed dead.
+# From the leader's death to the take-over less than two seconds pass, including the time until the server notices that
+# the leader's connection is dead.
 _STANDBY_POLL = (0.7, 1.0)
 
-# A batch that is lost in a crash of the server is cut again, and what was built on it was lost with it: the
-# flush of any later durable commit covers it. Waiting for the disk here would only be latency.
+# A batch that is lost in a crash of the server is dispatched again, and whatever was built on it is lost with it, since
+# the flush of any later durable commit covers the batch, too. Waiting for the disk here would only add latency.
 _SETTINGS = {"synchronous_commit": "off"}
 
 
 class Leading(Enum):
     """The dispatcher that leads is always in one of these modes, until it is interrupted or has lost the lead.
 
-    In which mode the leader is, publishers read in pgps_internal.wake_seq (sql/code/dispatch/wake.sql). Between the
-    commit of an event and its dispatch there is always one of: a look that is still to come, or a NOTIFY.
+    Publishers read in pgps_internal.wake_seq (sql/code/dispatch/wake.sql) in which mode the leader is. After the commit
+    of an event, either the leader will look again by itself, or a NOTIFY is on its way to it.
     """
 
     AWAKE = "It looks again and again; publishers are spared the NOTIFY."
@@ -50,9 +51,9 @@ class Leading(Enum):
     ASLEEP = "It waits to be told, and looks now and then, should a notification be lost."
 
 
-# From each mode to the ones that follow, and what leads there.
+# For each mode: the modes that may follow, and what leads to them.
 LEADING = {
-    # Also when it is interrupted: whoever leads next must be told.
+    # The leader goes this way when it is interrupted, too: publishers must notify whoever leads next.
     Leading.AWAKE: {
         Leading.FALLING_ASLEEP: "nothing has come for a while, or it is to stop",
         Leading.ASLEEP: "another session leads now, and publishers are not told anything; soon it gives up",
@@ -115,7 +116,8 @@ class Dispatcher:
                 if names is not None:
                     log.warning("suspended %s: the filter ran longer than the dispatch timeout", names)
                     continue
-                # Nobody's fault: there is more work than fits, and tried again with the same limit it would never end.
+                # No filter is at fault. There is more work than fits into the time limit, and with the same limit the
+                # next attempt would fail like this one.
                 seconds = leader.be_patient()
                 log.warning("a dispatch was cancelled and no filter is to blame: it may take %g s now", seconds)
 
@@ -130,7 +132,7 @@ def _stand_by(wire: Wire) -> None:
 
 
 class _Leader:
-    """The loop of the dispatcher that leads, in a thread. Nothing is logged in it, and a batch costs one round trip."""
+    """The loop of the dispatcher that leads. It runs in a thread and logs nothing; a batch needs one round trip."""
 
     def __init__(self, wire: Wire, vitals: Vitals, pace: Pace, timeout: float, bell: Bell | None) -> None:
         self._wire = wire
@@ -141,7 +143,7 @@ class _Leader:
         self._led = 0.0
 
     def _beat(self) -> None:
-        # As long as the first limit, however patient it has become: who watches is to know.
+        # The first limit counts, however patient the leader has become, so that whoever watches learns of the delay.
         self._vitals.beat("dispatcher", self._timeout + SAFETY)
 
     def be_patient(self) -> float:
@@ -159,7 +161,7 @@ class _Leader:
             Leading.FALLING_ASLEEP: self._fall_asleep,
             Leading.ASLEEP: self._asleep,
         }
-        # Awake first: who commits now may have seen the last leader awake, and will not tell.
+        # The leader begins awake: whoever commits now may have seen the last leader awake, and will not notify.
         modes = Modes(Leading.AWAKE, LEADING)
         while modes.now is Leading.FALLING_ASLEEP or not self._wire.interrupted:
             modes.to(turns[modes.now]())
@@ -181,7 +183,7 @@ class _Leader:
         return Leading.FALLING_ASLEEP if awake else Leading.ASLEEP
 
     def _fall_asleep(self) -> Leading:
-        """Have publishers wake the leader again, and look until none is left that was committing without."""
+        """Have publishers wake the leader again, and look until nobody commits without a NOTIFY any more."""
         began = time.monotonic()
         running, batch = calls.fall_asleep_and_dispatch(self._wire)
         self._note(batch, began)
@@ -195,7 +197,7 @@ class _Leader:
                 return Leading.AWAKE
             self._keep_leading()
             if self._wire.notified(poll) and self._bell:
-                # Others that came meanwhile have taken it to be awake.
+                # Publishers that came in the meantime believe that the leader is awake, and have not notified it.
                 return Leading.AWAKE
         return Leading.ASLEEP
 
@@ -205,7 +207,7 @@ class _Leader:
         while not self._wire.interrupted:
             told = self._wire.notified(timeout)
             if self._bell and (told or (timeout == SAFETY and calls.is_told_awake(self._wire))):
-                # Whoever rang has not committed yet, and others that came meanwhile have not rung.
+                # Whoever rang has not committed yet, and publishers that came in the meantime have not rung.
                 return Leading.AWAKE
             self._keep_leading()
             began = time.monotonic()

@@ -23,7 +23,7 @@ _MOST_BYTES = 8192
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A few lines of HTTP; it asks the services, not the database, and so answers in any case."""
+    """A small HTTP server. It asks the services and not the database, and so it always has an answer."""
 
     config: WorkerConfig
     stop: Stop
@@ -140,7 +140,7 @@ def _type_metrics(types: list[BrokenType]) -> str:
 
 
 def _audit_metrics(findings: list[AuditFinding]) -> str:
-    # Also when there are none: an alarm needs a series that is there.
+    # The line is written even if the number is 0: an alarm needs a series that exists.
     lines = [f"# TYPE pgps_audit_findings gauge\npgps_audit_findings {len(findings)}\n"]
     if findings:
         lines.append("# TYPE pgps_audit_missing_events gauge\n")

@@ -1,9 +1,10 @@
 """Asks the filters that may read more than the event, role by role, beside the dispatcher.
 
-Quick lanes share one session: each has a transaction of its own, and all of them
-together a second before the one that is being asked counts as slow. Slow lanes are
-asked alone, in another session, with the time limit of the setting lane_timeout.
-A filter that does not let itself be cancelled has its session ended.
+Quick lanes share one session. Each has a transaction of its own, and all of them
+together have a second; the lane that is being asked when the second is over counts
+as slow. Slow lanes are asked one by one, in another session, with the time limit of
+the setting lane_timeout. If a filter does not let itself be cancelled, its session
+is ended.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ log = logging.getLogger(__name__)
 
 CHANNEL: LiteralString = "pgps_lanes"
 
-# How long quick lanes may take together before one of them is slow, and after how much of it no other is begun.
+# How long the quick lanes may take together before one of them counts as slow, and after what part of this time no
+# further one is begun.
 _QUICK = 1.0
 _BEGIN = 0.25
-# The server cancels at the limit; this much later the session is ended.
+# At the time limit the server cancels the statement; if that has no effect, the session is ended this many seconds
+# later.
 _GRACE = 1.0
 _STATEMENT_TIMEOUT = 10.0
 _LOOK_FOR_STUCK = 10.0
 
-# What a crash takes away is matched again, and what was built on it was lost with it: as with a batch (dispatcher.py).
+# What a crash takes away is matched again, and whatever was built on it is lost with it, as with a batch (see
+# dispatcher.py).
 _SETTINGS = {"synchronous_commit": "off"}
 
 T = TypeVar("T")
@@ -112,10 +116,11 @@ class QuickLanes:
             try:
                 seen, late = await session.call(_run_quick(session.connection, seen), _QUICK)
             except errors.QueryCanceled:
-                # Not in a filter, or it would have been noted there.
+                # The statement was not cancelled inside a filter, or the server would have noted it.
                 late = True
             if not late and not await notified(session.connection, self.config.poll, stop=self.stop):
-                # Once a poll all are asked, whatever was seen: another session may have left one undone.
+                # Once in each poll all lanes are asked, whatever was seen before, since another session may have left
+                # one unfinished.
                 seen = 0
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["dispatch_large"]
 
-# A statement over more events than this gets as many times the dispatch timeout. A part is smaller, unless it is one
-# statement of which registered clients get a single occurrence.
+# A statement over more events than this gets a multiple of the dispatch timeout. Parts are smaller, except for one that
+# has to be a single statement, of which registered clients get a single occurrence.
 _EVENTS_A_TIMEOUT = 100_000
 
 

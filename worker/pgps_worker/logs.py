@@ -44,6 +44,6 @@ def set_up(level: str, *, as_json: bool, worker: str) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What asyncio and psycopg notice is the worker's to report, in its own words.
+    # The worker reports in its own words what asyncio and psycopg notice, so that they need not log it.
     for library in ("asyncio", "psycopg"):
         logging.getLogger(library).setLevel(logging.ERROR)

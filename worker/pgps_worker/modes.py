@@ -1,4 +1,4 @@
-"""Loops that are always in one of a few modes, and the table of ways from each to the next, which they keep to."""
+"""Loops that are always in one of a few modes, and tables of the changes of mode that are allowed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ M = TypeVar("M", bound=Enum)
 class Modes(Generic[M]):
     """The mode that a loop is in.
 
-    `ways` has for each mode the ones that may follow, and what leads there: the
-    documentation of the loop, which `to` holds it to.
+    `ways` has for each mode those that may follow, and what leads there. It is
+    the documentation of the loop, and `to` makes sure that the loop agrees with it.
     """
 
     def __init__(self, first: M, ways: Mapping[M, Mapping[M, str]]) -> None:
@@ -25,7 +25,7 @@ class Modes(Generic[M]):
         self._ways = ways
 
     def to(self, following: M) -> None:
-        """Go over to another mode, or stay. Raises ValueError when there is no such way."""
+        """Change to another mode, or stay. Raises ValueError when that mode may not follow."""
         if following is self.now:
             return
         if following not in self._ways[self.now]:

@@ -1,9 +1,10 @@
-"""How eagerly the dispatcher looks for events: pure arithmetic.
+"""How often the dispatcher looks for events; this is arithmetic, without a database.
 
-Asleep, it is told of every commit, at the cost of a NOTIFY in each. Awake, it
-looks by itself and commits cost nothing more. It is better to be told while
-commits are few: latency is lowest and idle time is free. When they are many,
-NOTIFY's database-wide lock would hold up the publishers.
+While it is asleep, each commit notifies it, which costs the publisher a NOTIFY.
+While it is awake, it looks by itself, and commits cost nothing more. Notifications
+are better while commits are few: latency is lowest, and nothing is done while there
+are no events. When commits are many, the lock that NOTIFY takes for the whole
+database would hold up the publishers.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ __all__ = ["ALL_ENDED_POLLS", "CONFIRM", "RUNG_POLLS", "SAFETY", "Pace", "confir
 SAFETY = 1.0
 """Seconds between looks while asleep, should a notification be lost."""
 CONFIRM = 0.005
-"""Seconds until a look that makes sure a batch left nothing behind, if it is large: it may have been cut off."""
+"""Seconds until the look that makes sure that a large batch left nothing behind: it may have reached its limit."""
 _CONFIRM_FEW = 0.1
-"""The same after a small batch: only transactions whose ids reach far can have made it one that was cut off."""
+"""The same after a small batch, which ends early only where the ids of a transaction span a wide range."""
 _FEW = 100
 ALL_ENDED_POLLS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, *[0.1] * 300)
-"""Seconds between looks for those who were publishing when the dispatcher fell asleep: they will commit without a
-NOTIFY. After half a minute the looks of a sleeping dispatcher have to do."""
+"""Seconds between looks for the events of those who were publishing when the dispatcher fell asleep, since they will
+commit without a NOTIFY. After half a minute the looks of a sleeping dispatcher have to suffice."""
 
 RUNG_POLLS = (0.001, 0.001, 0.002, 0.004, 0.008, *[0.016] * 125, *[0.1] * 280)
-"""The same where publishers ring before they commit: every event is waited for so."""
+"""The same where publishers ring before they commit, and the dispatcher waits for each event in this way."""
 
 # Busy: so many commits in so short a time (400 a second), or hardly a pause between the batches they came in, however
 # long: also with few events, since what then fills the machine is better done for several events at once, and without

@@ -1,4 +1,4 @@
-"""Gives back the space of what nobody needs any more."""
+"""Gives back the space of events that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ class Reclaimer:
                 self.vitals.segments_reclaimed += segments
                 self.vitals.beat(self.name, 2 * (_STATEMENT_TIMEOUT + self.config.reclaim_every))
                 if not segments:
-                    # Jitter keeps several workers from meeting at the same locks each time.
+                    # The random part keeps several workers from meeting at the same locks each time.
                     await self.stop.sleep(self.config.reclaim_every * random.uniform(0.8, 1.2))  # noqa: S311

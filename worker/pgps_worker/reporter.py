@@ -1,4 +1,4 @@
-"""Says in the log, and counts for /metrics, what has failed for whom: never with anything of an event but its id."""
+"""Logs, and counts for /metrics, which events failed for whom; of an event it tells nothing but the id."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ __all__ = ["Reporter"]
 log = logging.getLogger(__name__)
 
 _STATEMENT_TIMEOUT = 30.0
-# A failure has the time of its statement and is seen when its transaction has ended, which may take this long.
+# A failure bears the time of its statement, and can be seen only when its transaction has ended, which may take this
+# long.
 _LATE = timedelta(seconds=60)
 _MOST_LINES = 100
 
 
 @dataclass(slots=True)
 class Reporter:
-    """Looks every few seconds. The worker that dispatches logs; every one counts."""
+    """Looks every few seconds. Only the worker that dispatches logs what it sees; every worker counts it."""
 
     config: WorkerConfig
     stop: Stop

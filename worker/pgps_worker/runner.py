@@ -24,7 +24,8 @@ __all__ = ["Runner", "open_agenda"]
 
 log = logging.getLogger(__name__)
 
-# A batch smaller than this was all there was: what is dispatched later is notified, and need not be asked for.
+# If a batch was smaller than this, nothing more was waiting. Of what is dispatched later the worker is notified, so it
+# need not ask.
 _FEW = 5
 
 
@@ -60,7 +61,7 @@ class Runner:
         try:
             result = await self._serve(connection, turn)
         except psycopg.Error as error:
-            # Not the callback's: run_subscriber's own errors end in a result.
+            # The callback did not raise this error: run_subscriber turns errors of callbacks into a result.
             log.warning("subscription %s: %s", turn.subscription, in_one_line(error))
             await connection.close()
         finally:
@@ -88,7 +89,8 @@ class Runner:
     async def _call(self, connection: Connection, turn: Turn) -> Result:
         event: int | None = None
         if turn.alone:
-            # To be named if it must be filed: by then another worker may have done it, and gone on to the next.
+            # The event is remembered by its id in case it has to be filed: by then another worker may have filed it and
+            # gone on to the next one.
             event = await calls.next_delivery(connection, turn.subscription)
             if event is None:
                 return Result(Outcome.NOTHING)

@@ -21,18 +21,18 @@ __all__ = ["LOOK_LIMIT", "Watcher"]
 log = logging.getLogger(__name__)
 
 LOOK_LIMIT = 1000
-"""How many waiting subscriptions are held in memory at a time."""
+"""How many of the subscriptions that wait are held in memory at a time."""
 
 _STATEMENT_TIMEOUT = 30.0
 _FULL_POLL = 0.05
-# With many subscriptions a look takes long; it must not take the processor from those who run them.
+# With many subscriptions a look takes long, and must not take the processor from the callbacks that run.
 _LONG_LOOK = 0.005
 _REST = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """Looks when told that a dispatch made work, and once a poll for retries that have come due."""
+    """Looks when it is notified that a dispatch made work, and once in each poll for retries that have become due."""
 
     config: WorkerConfig
     stop: Stop

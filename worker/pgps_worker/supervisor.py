@@ -23,9 +23,9 @@ __all__ = ["Service", "Supervisor"]
 
 log = logging.getLogger(__name__)
 
-# Full jitter, so that workers do not storm a server that comes back.
+# The pauses are random, so that the workers do not all connect at once to a server that comes back.
 _BACKOFF = wait_random_exponential(multiplier=0.1, max=5)
-# A service that ran this long was well; its next failure is a first one.
+# A service that ran for this long was working; the pauses after its next failure begin with the shortest again.
 _WELL_AFTER = 5.0
 
 _HINTS = {
@@ -89,7 +89,7 @@ class Supervisor:
     def _report(self, service: Service, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         text = in_one_line(error)
-        # A server that is away for long is worth one line of each service, not one a second.
+        # If a server is away for long, each service logs one line and not one line every second.
         level = logging.DEBUG if self.vitals.services.get(service.name) == text else logging.WARNING
         self.vitals.down(service.name, text)
         if not isinstance(error, psycopg.Error | OSError):

@@ -26,7 +26,7 @@ class WayVitals:
 
 @dataclass(slots=True)
 class LinkVitals:
-    """How one link is, and what has crossed; the error without its text, which may name hosts and users."""
+    """The state of one link, and what has crossed it; of an error the code alone: its text may name hosts and users."""
 
     state: str = "connecting"
     out: WayVitals = field(default_factory=WayVitals)
@@ -66,7 +66,7 @@ class Vitals:
     _beats: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def link(self, name: str) -> LinkVitals:
-        """Return what is known of a link, for the one that serves it to keep."""
+        """Return the record of a link, which the task that serves the link keeps up to date."""
         return self.links.setdefault(name, LinkVitals())
 
     def up(self, service: str) -> None:
@@ -81,7 +81,7 @@ class Vitals:
         self.service_restarts += 1
 
     def beat(self, service: str, limit: float) -> None:
-        """Record that a service got something done, or found nothing to do; it is to again within `limit` seconds."""
+        """Record that a service did something, or had nothing to do; it has to do so again within `limit` seconds."""
         self._beats[service] = time.monotonic(), limit
 
     def rest(self, service: str) -> None:
@@ -90,7 +90,7 @@ class Vitals:
 
     @property
     def stalled(self) -> dict[str, float]:
-        """The services that are up and get nothing done, and for how many seconds."""
+        """The services that are up but have got nothing done for too long, and for how many seconds."""
         now = time.monotonic()
         silent = {service: (now - at, limit) for service, (at, limit) in self._beats.copy().items()}
         return {service: since for service, (since, limit) in silent.items() if since > limit}

@@ -1,4 +1,4 @@
-"""Ends a session whose callback caught its cancellation and goes on."""
+"""Ends a session whose callback was cancelled, caught the cancellation, and goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger(__name__)
 
-# The server cancels at callback_timeout; this much later its session is ended, and after as long again given up.
+# The server cancels a callback at callback_timeout. This much later the watchdog ends its session, and after the same
+# time again it gives up.
 _GRACE = 5.0
 _STATEMENT_TIMEOUT = 5.0
 
@@ -26,8 +27,8 @@ _STATEMENT_TIMEOUT = 5.0
 class Watchdog:
     """A context manager around one call; `barked` tells whether it had to end the session.
 
-    A process in a loop of C or Python code looks at no signal; `give_up` is the
-    time, in seconds, after which to leave it alone.
+    A process that is in a loop of C or Python code reacts to no signal; `give_up`
+    is the time, in seconds, after which the watchdog leaves it alone.
     """
 
     def __init__(self, config: WorkerConfig, service: str, connection: Connection) -> None:

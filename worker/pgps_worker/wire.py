@@ -1,8 +1,8 @@
 """Statements and notifications straight over libpq, for the loop that every event goes through.
 
-It blocks, in a thread of its own: at 100 events a second a worker takes less
-than half the processor time of one whose event loop sends the same statements
-(decision 36). Types, errors and cancellation are psycopg's.
+Its calls block, and so they run in a thread of their own. At 100 events a second
+such a worker takes less than half the processor time of one whose event loop sends
+the same statements (decision 36). Types, errors and cancellation are psycopg's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Wire"]
 
 _CANCEL_PATIENCE = 5.0
-# A cancellation that comes between two statements hits neither.
+# A cancellation that arrives between two statements has no effect on either, and has to be sent again.
 _CANCEL_AGAIN = 0.1
 
 T = TypeVar("T")
@@ -44,13 +44,13 @@ T = TypeVar("T")
 class Wire:
     """A connection in autocommit that nobody else uses meanwhile; to be closed, which leaves the connection open.
 
-    Notifications that come while psycopg itself runs a statement on it are psycopg's, and not seen here.
+    Notifications that come while psycopg itself runs a statement on it go to psycopg, and are not seen here.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._pgconn = connection.pgconn
-        # Not one of the event loop's: these are few, and it needs them to look up hosts.
+        # The thread is not one of the event loop's, which has only a few and needs them to look up hosts.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pgps-wire")
         self._types = Transformer(connection)
         self._interrupted = threading.Event()
@@ -81,7 +81,7 @@ class Wire:
                 with contextlib.suppress(psycopg.Error):
                     await self.connection.cancel_safe(timeout=_CANCEL_PATIENCE)
                 await asyncio.wait([running], timeout=_CANCEL_AGAIN)
-            # Seen, so that nobody complains of it.
+            # The exception is retrieved, so that asyncio does not report it as one that nobody has looked at.
             running.exception()
             raise
 

@@ -81,7 +81,8 @@ async def run_request(connection: Connection, claimed: Claimed) -> str | None:
 
     Raises errors.QueryCanceled after its time, with its effects rolled back.
     """
-    # A setting of the session, which the wash takes back: what is set in the statement it limits comes too late.
+    # The time limit is set for the session, and the wash takes it back: set within the statement that it limits, it
+    # would come too late.
     await connection.execute(
         "select pg_catalog.set_config('statement_timeout', %s, false)", [f"{claimed.timeout * 1000:.0f}ms"]
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Duties"]
 
 _STATEMENT_TIMEOUT = 30.0
-# Nobody tells when a transaction that raised an event at once has ended.
+# There is no notification of the end of a transaction that raised an immediate event.
 _OPEN_POLL = 0.1
 
 

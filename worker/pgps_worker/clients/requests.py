@@ -1,4 +1,4 @@
-"""Executes queued requests: of one client one after the other, of several side by side."""
+"""Executes queued requests: those of one client one after the other, those of several clients side by side."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Requests:
                 async with asyncio.timeout(watchdog.give_up):
                     outcome = await calls.run_request(connection, claimed)
             except asyncio.CancelledError:
-                # psycopg has cancelled the statement: the session is fit for a last word.
+                # psycopg has cancelled the statement, and the session can still be used to give up the claim.
                 await calls.release_request(connection, claimed)
                 raise
             except (TimeoutError, psycopg.Error) as error:

@@ -1,4 +1,4 @@
-"""What was read at one broker and is not written at the other yet: bounded in bytes, whatever the backlog."""
+"""Holds what was read at one broker and is not yet written at the other; its size in bytes is limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Buffer"]
 
 T = TypeVar("T")
 
-# A few round trips' worth; more would not make it faster.
+# This is what a few round trips carry; a larger buffer would make nothing faster.
 _MOST_BYTES = 4 << 20
 
 

@@ -1,4 +1,4 @@
-"""Reading a COPY by the packet: a coroutine that is resumed for each of 200,000 rows costs more than the rows."""
+"""Reads a COPY by the packet: to resume a coroutine for each of 200,000 rows would cost more than the rows."""
 
 from __future__ import annotations
 

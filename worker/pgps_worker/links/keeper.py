@@ -27,11 +27,11 @@ __all__ = ["Keeper"]
 
 log = logging.getLogger(__name__)
 
-# The paper's time-outs: four seconds first, doubling until sixty-four.
+# These are the time-outs of the paper: first four seconds, then twice as long each time, up to sixty-four.
 _FIRST_PAUSE, _LONGEST_PAUSE = 4.0, 64.0
-# Somebody else serves it: looked at again soon, should that one leave.
+# If another worker serves the link, this one looks again soon, in case the other leaves.
 _ELSEWHERE_PAUSE = 1.0
-# The other broker commits a batch of any size: no limit but that of a dead connection.
+# The other broker may need any time to commit a batch, so the only limit is the one that notices a dead connection.
 _STATEMENT_TIMEOUT = 0.0
 
 _HINTS = {
@@ -39,7 +39,7 @@ _HINTS = {
     "42883": "The pgps there has no links: pgps upgrade DSN",
     "42501": "Over there: grant pgps_link to the role of the link",
 }
-# What does not mend itself.
+# After one of these errors another attempt is of no use before an administrator has acted.
 _BLOCKED = {"22023", "42710", "0A000", "55000"}
 
 
@@ -80,7 +80,8 @@ class Keeper:
             except ResumedError:
                 continue
             except (psycopg.Error, OSError, ConfigError, ExceptionGroup) as group:
-                # A statement that fails in the moment it is cancelled raises its own error.
+                # A statement that fails in the same moment in which it is cancelled raises its own error instead of the
+                # cancellation.
                 leave_if_cancelled()
                 error = _worst(group)
                 if not isinstance(error, psycopg.Error | OSError | ConfigError):
@@ -89,7 +90,7 @@ class Keeper:
                 return
             if self.was_up:
                 pause = _FIRST_PAUSE
-            # A connection string that is none does not mend itself either.
+            # A malformed connection string does not become right by itself either.
             is_blocked = getattr(error, "sqlstate", None) in _BLOCKED or isinstance(error, ConfigError)
             state = "blocked" if is_blocked else "waiting"
             log.warning("link %s: %s; again in %.0f s", self.link.name, in_one_line(error), pause)
@@ -116,7 +117,8 @@ class Keeper:
                 await self._close_here(here[0], peer)
                 return
             if (me, peer) != (await calls.identity(here[0]), await calls.identity(there[0])):
-                # Each would number what it sends for another one. What changes from here on ends these sessions.
+                # Each side would number its batches for another broker than the one it is connected to. A change from
+                # here on ends these sessions.
                 raise ResumedError
             out.other_way, back.other_way = back, out
             await self._compare(out, back, here[0], there[0])
@@ -127,7 +129,7 @@ class Keeper:
             log.info("link %s: up, with broker %s", self.link.name, peer["name"])
             await together({f"{name}-out": out.run(), f"{name}-back": back.run()})
             if out.drained and back.drained:
-                # Here last: what has begun is finished by whoever connects next.
+                # This broker comes last, so that whoever connects next finishes what has begun.
                 await calls.close_link(there[0])
                 await calls.close_link(here[0])
                 log.info("link %s: drained and dropped", self.link.name)
@@ -147,7 +149,7 @@ class Keeper:
         if not errors:
             return
         for session in (here, there):
-            # An older broker has no room for it.
+            # A broker of an older release has no place to store it.
             with contextlib.suppress(psycopg.Error):
                 await calls.note_refusal(session, errors[0])
         raise ExceptionGroup("one of the two was restored", errors)
@@ -174,7 +176,7 @@ class Keeper:
                 if opened.gone:
                     raise GoneError
                 if opened.taken:
-                    # Not by another link of this broker: that would be a second one.
+                    # If another link of this broker has taken it, this link would be a second one to the same broker.
                     await calls.open_link(here[0], peer, "look", self.link.name)
                     raise ElsewhereError
                 taken[side, duty] = opened

@@ -76,7 +76,7 @@ class Carrying(Enum):
     LONG_WAY = "The next batch goes through a stage, where the events that are refused are taken out one by one."
 
 
-# From each mode to the ones that follow, and what leads there.
+# For each mode: the modes that may follow, and what leads to them.
 CARRYING = {
     Carrying.STRAIGHT: {
         Carrying.AGAIN: "the target has received up to another batch than the one before",
@@ -161,11 +161,11 @@ class Pump:
                 await self._read_events(batch)
                 after = batch.upto
             if batch.is_empty or batch.events < asked:
-                # What comes while a small batch is received is asked for meanwhile; reading further ahead would only
-                # make the batches smaller.
+                # While a small batch is received, the next one is read. Reading further ahead would only make the
+                # batches smaller.
                 await self._buffer.drained(but=1 if batch.is_small and not batch.is_empty else 0)
             told_more = await self._pause(batch, confirmed)
-            # A long backlog must not keep the heart from beating.
+            # The regular look at the other side must take place during a long backlog, too.
             refresh = told_more or time.monotonic() - beat > HEARTBEAT
         await self._buffer.put(_End(of_all=True))
 
@@ -266,7 +266,7 @@ class Pump:
                     else:
                         ended = True
                 finally:
-                    # Also when it is refused: the reader waits until everything has been dealt with.
+                    # The part counts as dealt with even if it was refused, since the reader waits until all parts are.
                     await self._buffer.done()
 
     async def _wait(self, timeout: float) -> set[str]:  # noqa: ASYNC109
