@@ -79,6 +79,14 @@ def psql(dsn: str, *arguments: str) -> None:
 
 
 @pytest.fixture
+def installed(server: Server) -> Iterator[str]:
+    """A database in which pgps was installed, for what comes after an installation."""
+    dbname = f"installed_{os.getpid()}"
+    yield server.clone(dbname)
+    server.drop(dbname)
+
+
+@pytest.fixture
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of sql/ that stands for another release."""
     copy = tmp_path / "sql"
@@ -115,24 +123,22 @@ def test_an_empty_database_has_it_afterwards(empty_database: str) -> None:
     assert install.pending(empty_database) == []
 
 
-def test_installing_again_changes_nothing(empty_database: str, connect: Connect) -> None:
-    install.install(empty_database)
+def test_installing_again_changes_nothing(installed: str, connect: Connect) -> None:
     query = "select max(xmin::text::bigint) from pg_proc"
-    before = connect(dsn=empty_database).execute(query).fetchone()
-    assert install.install(empty_database).up_to_date
-    assert connect(dsn=empty_database).execute(query).fetchone() == before
+    before = connect(dsn=installed).execute(query).fetchone()
+    assert install.install(installed).up_to_date
+    assert connect(dsn=installed).execute(query).fetchone() == before
 
 
-def test_code_that_differs_is_applied_again(empty_database: str, release: Path, connect: Connect) -> None:
-    install.install(empty_database)
+def test_code_that_differs_is_applied_again(installed: str, release: Path, connect: Connect) -> None:
     add_code(
         release,
         "create or replace function pgps.extra() returns text language sql as $$ select format('%s:%s', 1, 'x') $$;",
     )
-    assert not install.status(empty_database).up_to_date
-    assert install.pending(empty_database) == _scripts.code_scripts()
-    assert install.upgrade(empty_database).up_to_date
-    assert connect(dsn=empty_database).execute("select pgps.extra()").fetchone() == ("1:x",)
+    assert not install.status(installed).up_to_date
+    assert install.pending(installed) == _scripts.code_scripts()
+    assert install.upgrade(installed).up_to_date
+    assert connect(dsn=installed).execute("select pgps.extra()").fetchone() == ("1:x",)
 
 
 def test_a_grant_whose_line_is_gone_does_not_outlive_it(empty_database: str, release: Path, connect: Connect) -> None:
@@ -175,20 +181,18 @@ def test_uninstalling_leaves_a_language_that_was_there(empty_database: str, conn
 
 
 def test_uninstalling_leaves_the_roles_another_database_uses(
-    dsn: str, empty_database: str, admin: psycopg.Connection
+    dsn: str, installed: str, admin: psycopg.Connection
 ) -> None:
-    install.install(empty_database)
-    install.uninstall(empty_database)
+    install.uninstall(installed)
     query = "select count(*) from pg_roles where rolname in ('pgps_admin', 'pgps_worker')"
     assert admin.execute(query).fetchone() == (2,)
 
 
-def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(empty_database: str, connect: Connect) -> None:
-    install.install(empty_database)
-    mine = connect(dsn=empty_database)
+def test_uninstalling_does_not_drop_what_an_administrator_made_elsewhere(installed: str, connect: Connect) -> None:
+    mine = connect(dsn=installed)
     mine.execute("create table public.precious as select 1 as a")
     mine.execute("alter table public.precious owner to pgps_admin")
-    install.uninstall(empty_database)
+    install.uninstall(installed)
     assert mine.execute("select a from public.precious").fetchone() == (1,)
 
 
@@ -272,33 +276,28 @@ def next_revision(release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return NextRevision(revision, script, come)
 
 
-def test_an_older_revision_is_brought_to_head(
-    empty_database: str, next_revision: NextRevision, connect: Connect
-) -> None:
-    install.install(empty_database)
+def test_an_older_revision_is_brought_to_head(installed: str, next_revision: NextRevision, connect: Connect) -> None:
     next_revision.come()
-    assert install.pending(empty_database) == [next_revision.script, *_scripts.code_scripts()]
-    after = install.upgrade(empty_database)
+    assert install.pending(installed) == [next_revision.script, *_scripts.code_scripts()]
+    after = install.upgrade(installed)
     assert (after.revision, after.up_to_date) == (next_revision.number, True)
-    connect(dsn=empty_database).execute("select from pgps_internal.more")
+    connect(dsn=installed).execute("select from pgps_internal.more")
 
 
 def test_an_upgrade_waits_for_nobody_in_another_database_of_the_server(
-    empty_database: str, next_revision: NextRevision, connect: Connect
+    installed: str, next_revision: NextRevision, connect: Connect
 ) -> None:
-    install.install(empty_database)
     next_revision.come()
     # What every session reads that connects, and what people look at.
     elsewhere = connect(autocommit=False)
     for catalog in ("pg_roles", "pg_database", "pg_db_role_setting", "pg_stat_activity"):
         elsewhere.execute(f"select count(*) from pg_catalog.{catalog}".encode())
-    assert install.upgrade(empty_database).up_to_date
+    assert install.upgrade(installed).up_to_date
     elsewhere.rollback()
 
 
-def test_generated_code_of_old_event_types_is_made_again(empty_database: str, release: Path, connect: Connect) -> None:
-    install.install(empty_database)
-    mine = connect(dsn=empty_database)
+def test_generated_code_of_old_event_types_is_made_again(installed: str, release: Path, connect: Connect) -> None:
+    mine = connect(dsn=installed)
     mine.execute("select pgps.create_event_type('tick', 'n integer'), pgps.advertise('tick')")
     mine.execute("select pgps.create_event_type('now', 'n integer', visibility => 'immediate')")
     mine.execute("select pgps.subscribe('even', 'tick', filter => 'n % 2 = 0')")
@@ -318,7 +317,7 @@ def test_generated_code_of_old_event_types_is_made_again(empty_database: str, re
     with pytest.raises(psycopg.Error, match="code of an older release"):
         mine.execute("select pgps.dispatch()")
     add_code(release, "select 1;\n")
-    assert install.upgrade(empty_database).up_to_date
+    assert install.upgrade(installed).up_to_date
     mine.execute("insert into pgps_event.tick (n) values (4)")
     assert mine.execute("select pgps.dispatch()").fetchone() == (3,)
     received = mine.execute("select (payload ->> 'n')::int from pgps.take('even')").fetchall()
@@ -327,11 +326,10 @@ def test_generated_code_of_old_event_types_is_made_again(empty_database: str, re
     assert mine.execute("select n, state from public.seen").fetchall() == [(6, "waiting")]
 
 
-def test_a_newer_release_in_the_database_is_left_alone(empty_database: str, connect: Connect) -> None:
-    install.install(empty_database)
-    connect(dsn=empty_database).execute("update pgps_internal.alembic_version set version_num = '9999'")
+def test_a_newer_release_in_the_database_is_left_alone(installed: str, connect: Connect) -> None:
+    connect(dsn=installed).execute("update pgps_internal.alembic_version set version_num = '9999'")
     with pytest.raises(InstallError, match="revision 9999, this release only"):
-        install.upgrade(empty_database)
+        install.upgrade(installed)
 
 
 def test_upgrading_what_is_not_installed_says_what_to_type(empty_database: str) -> None:
