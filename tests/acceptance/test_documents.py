@@ -28,7 +28,7 @@ _VARIABLES = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "P
 _BASH = ["bash", "-euo", "pipefail", "-c"]
 Serve = Callable[[Block], None]
 # What else begins with pgps: Python's modules, and variables of a session.
-_MODULES = {"client", "config", "embedded", "errors", "install"}
+_MODULES = {"client", "config", "embedded", "errors", "install", "testing"}
 _SETTINGS = {"act_as"}
 # Programs are started for many of the blocks, on a machine that may do much else.
 pytestmark = pytest.mark.timeout(600)
