@@ -11,7 +11,7 @@ JOBS ?= 2
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all soak storm kills lint format generate bench field clean
+.PHONY: help setup demo check test test-all soak storm kills lint format generate bench field clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -22,6 +22,9 @@ setup: ## install what is missing: PostgreSQL, Java and venv from Debian, Python
 
 demo: setup ## start a broker of its own, play real data through it and check the result
 	@$(BIN)/pgps demo
+
+check: lint ## lint, and run a part of the tests of each room: for the daily loop
+	@$(BIN)/pytest -n $(JOBS) --part $(ARGS)
 
 test: setup ## run the tests, except the slow ones
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)

@@ -120,11 +120,7 @@ def make_template(base: str) -> None:
     """Make the database that others are cloned from; `base` leads to the server's maintenance database."""
     with psycopg.connect(base, autocommit=True) as connection:
         connection.execute(f"create database {TEMPLATE}".encode())
-        template = make_conninfo(base, dbname=TEMPLATE)
-        install.install(template)
-        with psycopg.connect(template, autocommit=True) as inside:
-            # Every clone is a copy of its files, and most of what an installation leaves are old versions of functions.
-            inside.execute("vacuum full pg_catalog.pg_proc")
+        install.install(make_conninfo(base, dbname=TEMPLATE))
         connection.execute(f"alter database {TEMPLATE} is_template true allow_connections false".encode())
 
 

@@ -24,3 +24,22 @@ def test_a_decision_is_a_page(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert len(lines) <= 66, "what has to be known to use it belongs into the reference, how it works under internals"
     assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_what_the_way_of_an_event_names_is_there() -> None:
+    """Files of sql/code or from the root, others beside the one before; functions of the SQL."""
+    way = (ROOT / "CONTRIBUTING.md").read_text().partition("## The way of an event")[2].partition("\nThe same rooms")[0]
+    code = "\n".join(path.read_text() for path in (ROOT / "sql" / "code").rglob("*.sql"))
+    folder = ROOT
+    missing = []
+    for named in re.findall(r"`([\w./]+)`", way):
+        if named.endswith((".sql", ".py")):
+            places = [ROOT / "sql" / "code" / named, ROOT / named, folder / named]
+            found = next((place for place in places if place.exists()), None)
+            folder = found.parent if found else folder
+        elif "/" in named:
+            found = (ROOT / named).exists()
+        else:
+            found = re.search(rf"function (?:pgps|pgps_internal)\.{named.removeprefix('pgps.')}\(", code)
+        missing += [] if found else [named]
+    assert missing == []
