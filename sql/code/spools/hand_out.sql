@@ -120,6 +120,7 @@ declare
     v_mark pgps_internal.spool_mark;
     v_found pgps_internal.spooled[];
     v_last pgps_internal.spooled;
+    v_from bigint;
 begin
     if v_max <= 0 then
         raise exception 'invalid max_messages %', v_max using errcode = '22023', hint = 'Give a positive number.';
@@ -140,13 +141,17 @@ begin
         return v_found;
     end if;
     v_last := v_found[cardinality(v_found)];
+    if v_found[1].phase = 'r' and v_found[1].seqn > v_mark.start then
+        -- A checkpoint ahead of the replay pointer; the other messages of a replay have been processed before.
+        v_mark.had := v_mark.had + int8multirange(int8range(v_found[1].seqn, v_found[1].seqn, '[]'));
+    end if;
     if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
         > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
         if v_last.phase = 'n' then
-            v_mark.had := v_mark.had + int8multirange(int8range(case v_mark.got_phase
-                when 'n' then v_mark.got_seqn
-                else greatest(v_mark.start, (pgps_internal.standing_of_spool(v_spool.spool_id)).lowest - 1) end,
-                v_last.seqn, '(]'));
+            v_from := case v_mark.got_phase when 'n' then v_mark.got_seqn
+                else greatest(v_mark.start, (pgps_internal.standing_of_spool(v_spool.spool_id)).lowest - 1) end;
+            v_mark.had := v_mark.had + (int8multirange(int8range(v_from, v_last.seqn, '(]'))
+                - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_from, v_last.seqn));
         end if;
         v_mark.got_phase := v_last.phase;
         v_mark.got_seqn := v_last.seqn;
@@ -189,6 +194,25 @@ $$;
 comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
 'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out';
 
+create or replace function pgps_internal.checkpoints_between(
+    spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
+) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select coalesce(range_agg(int8range(m.seqn, m.seqn, '[]')), '{}')
+        from pgps_internal.spool_message m
+        where m.spool_id = (checkpoints_between.spool).spool_id
+            and m.slot between pgps_internal.first_slot(checkpoints_between.spool)
+                and pgps_internal.last_slot(checkpoints_between.spool)
+            and m.seqn > greatest(checkpoints_between.after_seqn, checkpoints_between.checkpoints_upto)
+            and m.seqn <= checkpoints_between.upto and m.is_checkpoint);
+end
+$$;
+comment on function pgps_internal.checkpoints_between(pgps_internal.spool, bigint, bigint, bigint) is
+'The checkpoints after a number and up to another that are not handed out as new; checkpoints_upto: those are';
+
 create or replace function pgps_internal.ack_spooled(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -228,8 +252,9 @@ begin
         v_acked := v_acked + cardinality(pgps_internal.new_after(v_spool, v_state, v_mark, v_mark.seqn, v_place.seqn,
             null));
         -- What the replay pointer has passed is never new again.
-        v_mark.acked := (v_mark.acked + int8multirange(int8range(
-            greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]')))
+        v_mark.acked := (v_mark.acked + (int8multirange(int8range(
+            greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]'))
+            - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
             * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
         v_mark.had := v_mark.had
             * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));

@@ -157,7 +157,7 @@ begin
             and m.id <@ discard_spooled.ids;
         -- Not what lies below: the next prepended messages get those numbers.
         v_state.emptied := v_state.emptied + (int8multirange(int8range(
-            least(v_state.lowest, v_state.replay_pointer), v_state.replay_pointer, '[]')) - v_kept);
+            v_state.lowest, greatest(v_state.lowest, v_state.replay_pointer + 1))) - v_kept);
         v_state.messages := v_state.messages - v_count;
         v_state.bytes := v_state.bytes - v_bytes;
         v_state.discarded := v_state.discarded + v_count;

@@ -9,7 +9,8 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_first bigint := coalesce((replay_to.state).checkpoint_pointer, -9223372036854775807);
+    -- What is prepended later is no part of it.
+    v_first bigint := greatest((replay_to.state).checkpoint_pointer, (replay_to.state).lowest);
     v_last bigint := coalesce((replay_to.state).replay_pointer, -9223372036854775808);
     v_replay pgps_internal.spool_replay;
     v_upto bigint := case when (replay_to.state).replay_pointer is null then (replay_to.state).last_seqn end;
@@ -24,7 +25,7 @@ begin
     returning * into v_replay;
     perform pgps_internal.write_mark(row(null, m.member_id, v_replay.replay_id, 'r', v_first - 1, 'r', v_first - 1,
         null, v_last, v_upto, v_replay.repeated + coalesce(k.acked, '{}'), coalesce(k.acked, '{}'),
-        v_replay.repeated + coalesce(k.had, '{}'))::pgps_internal.spool_mark)
+        coalesce(k.had, '{}'))::pgps_internal.spool_mark)
     from unnest(replay_to.members) m(member_id) left join lateral pgps_internal.mark_of(m.member_id) k on true;
 end
 $$;

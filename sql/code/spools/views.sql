@@ -88,8 +88,8 @@ comment on view pgps.spool_gaps is
 
 create or replace view pgps.group_members with (security_barrier) as
 select s.name as group_name, c.name as member, pg_get_userbyid(c.owner) as owner,
-    m.session = c.session and c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
-        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) as present,
+    coalesce(m.session = c.session and c.holder is not null and exists (select from pg_stat_get_activity(c.pid) a
+        where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder), false) as present,
     m.ready, case k.phase when 'r' then 'replay' when 'm' then 'replayed' else 'new' end as phase,
     case when k.phase <> 'm' then nullif(k.seqn, -9223372036854775808) end as acked_seqn, m.joined_at
 from pgps_internal.spool_member m

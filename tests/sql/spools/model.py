@@ -1,0 +1,400 @@
+"""A spool in plain Python, and stories of calls that are told to it and to a broker."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from tests.fix_broker import call, rows, value
+from tests.fix_spools import pattern_call
+
+NAME = "model"
+LOW = -(2**63)
+
+
+@dataclass
+class Message:
+    """A message that has its number."""
+
+    seqn: int
+    request: int
+    text: int
+    keys: dict[str, int] | None
+    keywords: list[str] | None
+    checkpoint: bool
+
+
+Pattern = dict[str, Any]
+
+
+def matches(message: Message, pattern: Pattern) -> bool:
+    low, high = pattern.get("K", (None, None))
+    if "K" in pattern and (
+        message.keys is None
+        or (low is not None and message.keys["K"] < low)
+        or (high is not None and message.keys["K"] > high)
+    ):
+        return False
+    if "seqn" in pattern and not pattern["seqn"][0] <= message.seqn < pattern["seqn"][1]:
+        return False
+    return "keywords" not in pattern or (message.keywords or []) == pattern["keywords"]
+
+
+@dataclass
+class Member:
+    """What a member has, as the contract tells it."""
+
+    present: bool = False
+    replay: list[Message] = field(default_factory=list)
+    marker: bool = False
+    start: int = 0
+    checkpoints_upto: int = LOW
+    skip: set[int] = field(default_factory=set)
+    acked: set[int] = field(default_factory=set)
+
+
+class Model:
+    """A spool: what was asked for waits in `asked`, (place, session or None when committed, verb, arguments)."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int | None, str, Any]] = []
+        self.messages: dict[int, Message] = {}
+        self.last = 0
+        self.lowest = 0
+        self.pointer: int | None = None
+        self.checkpoint: int | None = None
+        self.members = [Member(), Member()]
+        self.places = 0
+
+    def ask(self, session: int | None, verb: str, arguments: Any) -> None:
+        self.places += 1
+        self.asked.append((self.places, session, verb, arguments))
+
+    def end(self, session: int, *, commit: bool) -> None:
+        self.asked = [
+            (place, None if who == session else who, verb, arguments)
+            for place, who, verb, arguments in self.asked
+            if commit or who != session
+        ]
+
+    def effective_pointer(self, session: int | None) -> int | None:
+        asked = [a for _, who, verb, a in self.asked if verb == "pointer" and who in (None, session)]
+        known = [p for p in (*asked, self.pointer) if p is not None]
+        return max(known, default=None)
+
+    def lying(self, upto: int | None, pattern: Pattern) -> list[Message]:
+        return [] if upto is None else [m for m in self.messages.values() if m.seqn <= upto and matches(m, pattern)]
+
+    def dispatch(self) -> None:
+        ready = sorted(a for a in self.asked if a[1] is None)
+        self.asked = [a for a in self.asked if a[1] is not None]
+        for _, _, verb, arguments in ready:
+            if verb == "pointer":
+                self.pointer = max(arguments, arguments if self.pointer is None else self.pointer)
+            elif verb == "checkpoint_pointer":
+                self.checkpoint = arguments
+            elif verb == "discard":
+                self.remove(arguments)
+            elif verb == "cancel":
+                self.messages = {n: m for n, m in self.messages.items() if m.request != arguments}
+            else:
+                kind, message, pattern = arguments
+                if kind != "append":
+                    self.remove(pattern)
+                if kind == "prepend":
+                    message.seqn = self.lowest = self.lowest - 1
+                else:
+                    message.seqn = self.last = self.last + 1
+                self.messages[message.seqn] = message
+                if message.checkpoint:
+                    self.checkpoint = message.seqn
+
+    def remove(self, pattern: Pattern) -> None:
+        for message in self.lying(self.pointer, pattern):
+            del self.messages[message.seqn]
+
+    def replayed(self, pattern: Pattern) -> list[Message]:
+        if self.pointer is None:
+            return []
+        first = LOW if self.checkpoint is None else self.checkpoint
+        last = max(first, self.pointer)
+        found = [m for m in self.messages.values() if first <= m.seqn <= last and matches(m, pattern)]
+        return sorted(found, key=lambda m: m.seqn)
+
+    def join(self, member: Member, replay: bool) -> None:
+        if replay:
+            self.replay(member, {})
+        elif not member.present:
+            member.replay, member.marker, member.start = [], False, self.last
+            member.checkpoints_upto, member.skip = LOW, set()
+        member.present = True
+
+    def replay(self, member: Member, pattern: Pattern) -> None:
+        member.replay = self.replayed(pattern)
+        member.marker = True
+        member.start = LOW if self.pointer is None else self.pointer
+        member.checkpoints_upto = self.last if self.pointer is None else LOW
+        member.skip = {m.seqn for m in member.replay} | member.acked
+
+    def due(self, member: Member) -> list[tuple[int, Any, bool]]:
+        found: list[tuple[int, Any, bool]] = [(m.seqn, m.text, True) for m in member.replay if m.seqn in self.messages]
+        if member.marker:
+            found.append((0, {"replay": "ended"}, False))
+        return found + [
+            (m.seqn, m.text, False)
+            for m in sorted(self.messages.values(), key=lambda m: m.seqn)
+            if m.seqn > member.start
+            and m.seqn not in member.skip
+            and (not m.checkpoint or m.seqn <= member.checkpoints_upto)
+        ]
+
+    def ack(self, member: Member, deliveries: list[tuple[int, Any, bool]]) -> None:
+        for seqn, _, in_replay in deliveries:
+            if in_replay:
+                member.replay = [m for m in member.replay if m.seqn > seqn]
+            elif seqn == 0:
+                member.replay, member.marker = [], False
+            else:
+                member.acked.add(seqn)
+                member.skip.add(seqn)
+                member.start = seqn
+
+
+class Story:
+    """Random calls of all functions by three sessions and two members, told to a broker and to the model."""
+
+    def __init__(self, seed: int, connect: Any) -> None:
+        self.dice = random.Random(seed)
+        self.connect = connect
+        self.model = Model()
+        self.open()
+        self.texts = 0
+        self.had: set[int] = set()
+        call(self.admin, "create_spool", NAME)
+
+    def open(self) -> None:
+        self.admin = self.connect()
+        self.sessions = [self.connect(autocommit=False) for _ in range(3)]
+        self.hosts: list[psycopg.Connection | None] = [None, None]
+
+    def close(self) -> None:
+        for connection in (self.admin, *self.sessions, *self.hosts):
+            if connection is not None:
+                connection.close()
+
+    def reopened(self) -> None:
+        """Connect anew after the server was killed: open transactions are gone, nobody is present."""
+        for session in range(3):
+            self.model.end(session, commit=False)
+        for member in self.model.members:
+            member.present = False
+        self.open()
+
+    def tell(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        steps = {
+            self.spool: 8,
+            self.checkpoint: 2,
+            self.pointer: 3,
+            self.checkpoint_pointer: 1,
+            self.discard: 2,
+            self.cancel: 1,
+            self.end: 6,
+            self.dispatch: 5,
+            self.join: 2,
+            self.leave: 1,
+            self.crash: 1,
+            self.take: 6,
+            self.replay: 2,
+        }
+        self.dice.choices(list(steps), list(steps.values()))[0]()
+
+    def session(self) -> tuple[int, psycopg.Connection]:
+        number = self.dice.randrange(3)
+        return number, self.sessions[number]
+
+    def pattern(self) -> Pattern:
+        found: Pattern = {}
+        if self.dice.random() < 0.4:
+            low, high = sorted((self.dice.randrange(5), self.dice.randrange(5)))
+            found["K"] = (self.dice.choice([low, None]), self.dice.choice([high, None]))
+        if self.dice.random() < 0.3:
+            low = self.dice.randrange(-3, self.model.last + 2)
+            found["seqn"] = (low, low + self.dice.randrange(1, 20))
+        if self.dice.random() < 0.2:
+            found["keywords"] = self.dice.choice([[], ["a"], ["a", "b"]])
+        return found
+
+    def typed(self, pattern: Pattern) -> dict[str, Any]:
+        found = dict(pattern)
+        if "K" in found:
+            found["keys"] = Jsonb({"K": list(found.pop("K"))})
+        if "seqn" in found:
+            found["seqn"] = f"[{found['seqn'][0]},{found['seqn'][1]})"
+        return found
+
+    def message(self, checkpoint: bool) -> Message:
+        self.texts += 1
+        keys = {"K": self.dice.randrange(5)} if self.dice.random() < 0.7 else None
+        keywords = self.dice.choice([None, ["a"], ["a", "b"]])
+        return Message(0, 0, self.texts, keys, keywords, checkpoint)
+
+    def asked(self, message: Message) -> list[Any]:
+        keys = None if message.keys is None else Jsonb(message.keys)
+        return [1, Jsonb(message.text), keys, message.keywords]
+
+    def spool(self) -> None:
+        number, connection = self.session()
+        for _ in range(self.dice.choice([1, 1, 3])):
+            message = self.message(False)
+            message.request = call(connection, "spool", NAME, *self.asked(message))
+            self.model.ask(number, "message", ("append", message, {}))
+
+    def checkpoint(self) -> None:
+        number, connection = self.session()
+        message, pattern = self.message(True), self.pattern()
+        kind = self.dice.choice(["append", "append", "prepend"])
+        given = self.typed(pattern)
+        discard = {k: v.obj if isinstance(v, Jsonb) else v for k, v in given.items()}
+        function = "prepend_and_discard" if kind == "prepend" else "spool_and_discard"
+        message.request = call(connection, function, NAME, *self.asked(message), discard=Jsonb(discard))
+        self.model.ask(number, "message", ("prepend" if kind == "prepend" else "checkpoint", message, pattern))
+
+    def pointer(self) -> None:
+        number, connection = self.session()
+        at = self.dice.randrange(-2, self.model.last + 3)
+        before = self.model.effective_pointer(number)
+        allowed = at <= self.model.last and (before is None or at >= before)
+        # Within the session's transaction, also when it begins here.
+        connection.execute("select 1")
+        try:
+            with connection.transaction():
+                call(connection, "spool_set_replay_pointer", NAME, at)
+        except psycopg.errors.InvalidParameterValue:
+            assert not allowed, (at, before, self.model.last)
+        else:
+            assert allowed, (at, before, self.model.last)
+            self.model.ask(number, "pointer", at)
+
+    def checkpoint_pointer(self) -> None:
+        number, connection = self.session()
+        at = self.dice.choice([None, self.dice.randrange(-2, self.model.last + 3)])
+        call(connection, "spool_set_checkpoint_pointer", NAME, at)
+        self.model.ask(number, "checkpoint_pointer", at)
+
+    def discard(self) -> None:
+        number, connection = self.session()
+        pattern = self.pattern()
+        found = pattern_call(connection, "spool_discard", NAME, **self.typed(pattern))
+        assert found == len(self.model.lying(self.model.effective_pointer(number), pattern))
+        self.model.ask(number, "discard", pattern)
+
+    def cancel(self) -> None:
+        # By a session whose transaction ends at once; of what is committed, since others' is not to be seen.
+        waiting = [a[1] for _, who, verb, a in self.model.asked if verb == "message" and who is None]
+        there = [*self.model.messages.values(), *waiting]
+        if not there:
+            return
+        message = self.dice.choice(there)
+        gone = any(verb == "cancel" and a == message.request for _, _, verb, a in self.model.asked)
+        found = call(self.admin, "spool_cancel", message.request)
+        if found:
+            assert not gone
+            assert message.request not in self.had
+            self.model.ask(None, "cancel", message.request)
+            self.dispatch()
+        else:
+            passed = self.model.pointer is not None and message.seqn and message.seqn <= self.model.pointer
+            assert gone or message.request in self.had or passed
+
+    def end(self) -> None:
+        number, connection = self.session()
+        commit = self.dice.random() < 0.8
+        if commit:
+            connection.commit()
+        else:
+            connection.rollback()
+        self.model.end(number, commit=commit)
+
+    def dispatch(self) -> None:
+        rows(self.admin, "select pgps.dispatch()")
+        self.model.dispatch()
+        self.compare()
+
+    def host(self, number: int) -> psycopg.Connection:
+        found = self.hosts[number]
+        if found is None:
+            found = self.hosts[number] = self.connect()
+            rows(found, "select * from pgps.connect_client(%s, take_over => true)", [f"member_{number}"])
+        return found
+
+    def join(self) -> None:
+        number = self.dice.randrange(2)
+        replay = self.dice.random() < 0.6
+        call(self.host(number), "join_group", NAME, f"member_{number}", replay=replay)
+        self.model.join(self.model.members[number], replay)
+
+    def leave(self) -> None:
+        number = self.dice.randrange(2)
+        if self.model.members[number].present:
+            call(self.host(number), "leave_group", NAME, f"member_{number}")
+            self.model.members[number].present = False
+
+    def crash(self) -> None:
+        number = self.dice.randrange(2)
+        gone = self.hosts[number]
+        if gone is not None:
+            # Not waited for: another session takes the client over.
+            gone.close()
+            self.hosts[number] = None
+            self.model.members[number].present = False
+            self.host(number)
+
+    def take(self) -> None:
+        number = self.dice.randrange(2)
+        member = self.model.members[number]
+        if not member.present:
+            return
+        connection, client = self.host(number), f"member_{number}"
+        most = self.dice.choice([1, 3, 100])
+        query = "select seqn, message, in_replay, id from pgps.receive_spooled(%s, %s, %s)"
+        found = rows(connection, query, [NAME, client, most])
+        due = self.model.due(member)[:most]
+        assert [row[:3] for row in found] == due
+        self.had |= {row[3] for row in found}
+        if found and self.dice.random() < 0.8:
+            upto = self.dice.randrange(1, len(found) + 1)
+            assert call(connection, "ack_spooled", NAME, client, found[upto - 1][3]) == upto
+            self.model.ack(member, due[:upto])
+
+    def replay(self) -> None:
+        pattern = self.pattern()
+        found = pattern_call(self.admin, "spool_replay", NAME, **self.typed(pattern))
+        assert found == len(self.model.replayed(pattern))
+        for member in self.model.members:
+            if member.present:
+                self.model.replay(member, pattern)
+
+    def compare(self) -> None:
+        model = self.model
+        query = "select seqn, message, id from pgps.spooled_messages where spool = %s"
+        assert rows(self.admin, query, [NAME]) == [
+            (m.seqn, m.text, m.request) for m in sorted(model.messages.values(), key=lambda m: m.seqn)
+        ]
+        query = """
+            select coalesce(last_seqn, 0), replay_pointer, checkpoint_pointer, replayable, first_seqn
+            from pgps.spools where name = %s
+        """
+        first = min(model.messages, default=None)
+        assert rows(self.admin, query, [NAME]) == [
+            (model.last, model.pointer, model.checkpoint, len(model.replayed({})), first)
+        ]
+        if self.dice.random() < 0.2:
+            value(self.admin, "select pgps.reclaim()")

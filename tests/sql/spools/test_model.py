@@ -1,0 +1,51 @@
+"""Random calls of all functions by several sessions: pointers, contents and deliveries are those of a plain model."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pgps.embedded import EmbeddedCluster
+from tests.fix_broker import rows
+from tests.fix_db import Connect
+from tests.sql.spools.model import NAME, Story
+
+
+def forget(connection: psycopg.Connection) -> None:
+    rows(connection, "delete from pgps_internal.spool where name = %s", [NAME])
+    rows(connection, "delete from pgps_internal.client where name ~ '^member_[01]$'")
+
+
+@settings(max_examples=12)
+@given(seed=st.integers(0, 2**32))
+def test_any_story_ends_as_the_model_says(own_database: str, connect: Connect, seed: int) -> None:
+    story = Story(seed, lambda autocommit=True: connect(dsn=own_database, autocommit=autocommit))
+    try:
+        story.tell(120)
+        for number, connection in enumerate(story.sessions):
+            connection.commit()
+            story.model.end(number, commit=True)
+        story.dispatch()
+    finally:
+        for connection in story.sessions:
+            connection.rollback()
+        forget(story.admin)
+        story.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_server_that_is_killed_loses_nothing_that_was_committed(own_cluster: EmbeddedCluster, seed: int) -> None:
+    story = Story(seed, lambda autocommit=True: psycopg.connect(own_cluster.dsn(), autocommit=autocommit))
+    try:
+        for _ in range(4):
+            story.tell(60)
+            own_cluster.kill9()
+            story.close()
+            own_cluster.start()
+            story.reopened()
+            story.dispatch()
+    finally:
+        story.close()
