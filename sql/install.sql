@@ -65,6 +65,7 @@
 \ir code/match/classes.sql
 \ir code/match/slow_lanes.sql
 \ir code/match/run_lanes.sql
+\ir code/match/lanes_by_hand.sql
 \ir code/match/lane_sessions.sql
 \ir code/match/lane_views.sql
 \ir code/match/reclaim.sql

@@ -33,11 +33,12 @@ class State(StrEnum):
     ACTIVE = "active"
     PAUSED = "paused"
     SUSPENDED = "suspended"
+    SLOW = "slow"
 
 
 def state_style(state: Any) -> str:
     """Return the colour of a state."""
-    return {"suspended": "bold red", "paused": "yellow"}.get(state, "")
+    return {"suspended": "bold red", "paused": "yellow", "slow": "yellow"}.get(state, "")
 
 
 COLUMNS = [

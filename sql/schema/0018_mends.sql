@@ -74,5 +74,12 @@ alter table pgps_internal.position add column seen_batch bigint, add column seen
 drop function if exists
     pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text);
 
+-- Filters over tables and functions -----------------------------------------------------------------------------------
+
+-- Which lane a dispatch by hand is asking, 0 = none; kept when its session is killed.
+create sequence pgps_internal.lane_by_hand_seq minvalue 0 start 0;
+select setval('pgps_internal.lane_by_hand_seq', 0);
+drop function if exists pgps_internal.run_lane(bigint, boolean, integer, double precision, integer);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

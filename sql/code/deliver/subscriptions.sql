@@ -232,9 +232,11 @@ begin atomic
     select pgps._call('seek', jsonb_build_object('name', seek.name, 'start', seek.start));
 end;
 comment on function pgps.seek(text, text) is
-'Moves a subscription: now (skips what waits), earliest, or an event id: that event and what comes after it in delivery
-order, which is the order of the batches in which transactions were committed, then of ids. What the broker still has
-from there on comes again. Needs to own it. Errors: 42704, 42501, 22023.';
+'Moves a subscription: now, earliest, or an event id. now: as with pgps.subscribe, what commits from now on; what was
+committed before is skipped, whether dispatched or not, and what a transaction that is open now commits later comes. An
+event id: that event and what comes after it in delivery order, which is the order of the batches in which transactions
+were committed, then of ids; nothing that is not yet delivered is skipped. What the broker still has from there on comes
+again. Needs to own it. Errors: 42704, 42501, 22023.';
 
 create or replace function pgps_internal.subscription_of(event_type pgps_internal.event_type) returns text
 language plpgsql stable

@@ -170,7 +170,7 @@ comment on function pgps_internal.match_in_lane(bigint, pgps_internal.event_type
 'Notes the deliveries of one signature in a batch; returns the classes that have one. careful: failures are isolated';
 
 create or replace function pgps_internal.run_lane(
-    lane_id bigint, is_slow boolean, most integer, seconds double precision, slot integer
+    lane_id bigint, is_slow boolean, most integer, seconds double precision, slot integer, budget interval = null
 )
 returns pgps_internal.lane_run
 language plpgsql
@@ -191,6 +191,8 @@ declare
     v_position bigint;
     v_classes bigint[];
     v_careful boolean := false;
+    v_since timestamptz := clock_timestamp();
+    v_budget interval := run_lane.budget;
     v_run pgps_internal.lane_run;
     v_state text;
     v_error text;
@@ -206,6 +208,9 @@ begin
         begin
             v_signature := null;
             v_began := clock_timestamp();
+            if v_budget is not null then
+                perform pgps_internal.set_alarm(extract(epoch from v_budget)::double precision);
+            end if;
             if run_lane.slot is not null then
                 perform pgps_internal.mark_lane(run_lane.slot, v_lane.lane_id);
             end if;
@@ -219,6 +224,11 @@ begin
                 array(select t.type_id from pgps_internal.lane_type t where t.owner = v_lane.owner
                     and exists (select from pgps_internal.feature f where f.type_id = t.type_id and f.name = 'share'))
             into v_rows, v_has_guests, v_shared;
+            if v_budget is not null and cardinality(v_rows) > 0 then
+                v_budget := run_lane.budget
+                    + (select sum(r.events) from unnest(v_rows) r) * interval '1 millisecond';
+                perform pgps_internal.set_alarm(extract(epoch from v_budget)::double precision);
+            end if;
             if v_has_guests then
                 v_run.is_done := not pgps_internal.prepare_lane(v_lane, v_position);
                 return v_run;
@@ -291,6 +301,10 @@ begin
             end if;
             return row(0, 0, false,
                 pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_limit))::pgps_internal.lane_run;
+        elsif clock_timestamp() - v_since >= v_budget then
+            -- The lane's filters get no second chance here: the caller waits for them.
+            return row(0, 0, true,
+                pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_budget))::pgps_internal.lane_run;
         elsif pgps_internal.is_cancelled(v_state, v_context) then
             raise exception '%', v_error using errcode = v_state;
         elsif v_careful then
@@ -304,8 +318,9 @@ begin
     end loop;
 end
 $$;
-comment on function pgps_internal.run_lane(bigint, boolean, integer, double precision, integer) is
+comment on function pgps_internal.run_lane(bigint, boolean, integer, double precision, integer, interval) is
 'Matches the next batches of a lane in this transaction: about so many (most), and none begun after so many seconds.
 Null when another session has the lane, or it is not as slow as is_slow says (null: slow or not). slot: of the session
-(pgps.open_lanes), null = it has none. told: the message to report. A filter that exceeds the statement timeout is
+(pgps.open_lanes), null = it has none. budget: a dispatch by hand waits no longer, and a millisecond for each event;
+null = no limit. told: the message to report. A filter that exceeds the statement timeout is
 noted.';

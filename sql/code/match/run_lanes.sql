@@ -3,28 +3,6 @@
 -- Locks: the row of a lane.
 -- Writes: nothing.
 
-create or replace function pgps_internal.run_lanes_here() returns void
-language plpgsql
-as $$
-declare
-    v_lane bigint;
-    v_run pgps_internal.lane_run;
-begin
-    foreach v_lane in array pgps_internal.lanes_with_work(0, false) loop
-        loop
-            v_run := pgps_internal.run_lane(v_lane, false, 100, null, null);
-            exit when v_run is null or v_run.is_done or v_run.told is not null;
-        end loop;
-        if v_run.told is not null then
-            raise warning '%', v_run.told
-                using hint = 'See pgps.lanes. A worker, or call pgps.run_lanes(), goes on with it.';
-        end if;
-    end loop;
-end
-$$;
-comment on function pgps_internal.run_lanes_here() is
-'Matches the lanes that are not slow and that no other session has, in this transaction; see pgps.dispatch';
-
 create or replace function pgps._lanes(seen bigint, slow boolean, out lanes bigint[], out last bigint)
 language plpgsql security definer stable
 set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off

@@ -86,7 +86,7 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         else s.callback end as execute, s.priority, s.handler,
     -- regrole prints the bare OID of a role that was dropped.
     case when s.owner::text = s.owner::oid::text then 'suspended' when s.state = 'active' and a.is_dead then 'dead'
-        else s.state end as state,
+        when s.state = 'active' and n.lane_id is not null then 'slow' else s.state end as state,
     'pgps_' || s.subscription_id as channel, s.max_attempts, d.depth, d.oldest, d.depth as lag_events,
     coalesce(extract(epoch from pgps._clock() - least(d.oldest, (
         -- Batches that the owner's lane has not matched yet count, too: they may have events for the subscription.
@@ -107,6 +107,8 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
     p.acked_total as delivered, f.attempts, f.retrying, f.failed,
     case when s.owner::text = s.owner::oid::text
         then 'its owner was dropped: pgps.alter_subscription(name, owner => role) or pgps.unsubscribe'
+        when s.last_error is null and n.lane_id is not null
+            then format('the filters of role %s are slow (pgps.lanes): %s', n.owner, n.last_error)
         else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
     case when l.max_backlog is not null then l.on_backlog end as on_backlog,
@@ -127,11 +129,18 @@ cross join lateral (select
         else not exists (select from pgps_internal.share h where h.subscription_id = s.subscription_id
             and h.leased_until > pgps._clock() - l.dead_after)
         end as is_dead) a
+-- A slow lane that is behind: what it has not matched yet may have events for the subscription.
+left join pgps_internal.lane n on n.owner = s.owner and n.is_slow
+    and exists (select from pgps_internal.member m join pgps_internal.class c using (class_id)
+        join pgps_internal.signature g using (signature_id)
+        join pgps_internal.lane_next x on x.owner = g.owner and x.type_id = m.type_id
+        where m.subscription_id = s.subscription_id and g.in_lane)
 where not s.is_hidden and (pg_has_role(current_user, s.owner::oid, 'usage')
     or pg_has_role(current_user, 'pgps_admin', 'usage'));
 comment on view pgps.subscriptions is
 'The reader''s subscriptions, all for pgps_admin: state, how far behind in events and seconds, events per second of the
-last minute, failures. A client that waits for events listens on channel. state: active, paused, suspended (last_error
+last minute, failures. A client that waits for events listens on channel. state: active, slow (the lane of its
+owner''s filters is slow and behind, last_error says why: its events come late), paused, suspended (last_error
 says why), or dead: is_dead, that is, nobody has received or acknowledged anything (internal: it was not run) for
 dead_after while events waited. A dead subscription goes on where it was as soon as somebody receives; events it was
 handed are handed out again. Without dead_after none is dead.';

@@ -240,6 +240,27 @@ def test_seek_moves_back_and_forth(admin: psycopg.Connection, tick: str, handler
         call(admin, "seek", "no_such", "now")
 
 
+@pytest.mark.parametrize("condition", [None, "n > 0", "n > 0 and exists (select)"])
+def test_now_is_the_moment_of_the_commit(
+    admin: psycopg.Connection, connect: Connect, tick: str, name: Any, condition: str | None
+) -> None:
+    """What was committed before is skipped, dispatched or not; what is open then and commits later comes."""
+    late, never = connect(autocommit=False), connect(autocommit=False)
+    call(admin, "subscribe", tick, tick, filter=condition)
+    publish(late, tick, 1)
+    publish(never, tick, 2)
+    publish(admin, tick, 3)
+    rows(admin, "select pgps.dispatch()")
+    publish(admin, tick, 4)
+    call(admin, "seek", tick, "now")
+    other = name("other")
+    call(admin, "subscribe", other, tick, filter=condition)
+    late.commit()
+    publish(admin, tick, 5)
+    never.rollback()
+    assert take(admin, tick) == take(admin, other) == [1, 5]
+
+
 def test_a_paused_subscription_gets_its_events_when_it_resumes(
     admin: psycopg.Connection, connect: Connect, role: Any, tick: str
 ) -> None:

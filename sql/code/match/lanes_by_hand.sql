@@ -1,0 +1,130 @@
+-- Lanes in a dispatch by hand (pgps.dispatch): those that are not slow are asked in its transaction, each within a
+-- short time, so that nobody's filter holds up the others. What takes longer is left to a worker or pgps.run_lanes().
+-- Locks: the row of a lane; the caller is the one dispatcher.
+-- Writes: setting.
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('dispatch_lane_timeout', '3 seconds', 'interval',
+        'How long pgps.dispatch() asks the filters of one role over tables or functions, and a millisecond more for '
+        'each event; what takes longer is left to a worker or pgps.run_lanes()')
+on conflict (name) do nothing;
+
+create or replace function pgps_internal.set_alarm(seconds double precision) returns boolean
+language plpython3u
+set search_path = pg_catalog, pg_temp
+as $python$
+# The server has no time limit for a part of a statement: statement_timeout counts from the client's message. So a timer
+# of the operating system sends this process the signal that a cancellation sends.
+if "set" in SD:
+    return SD["set"](seconds)
+
+import ctypes
+import signal
+
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int),
+                ("rest", ctypes.c_char * 48)]
+
+
+class Times(ctypes.Structure):
+    _fields_ = [("interval_s", ctypes.c_long), ("interval_ns", ctypes.c_long), ("value_s", ctypes.c_long),
+                ("value_ns", ctypes.c_long)]
+
+
+def find():
+    for library in (None, "librt.so.1"):
+        try:
+            found = ctypes.CDLL(library)
+            return found.timer_create, found.timer_settime
+        except (AttributeError, OSError):
+            pass
+    return None, None
+
+
+create, settime = find()
+timer, event, monotonic = ctypes.c_void_p(), Event(None, signal.SIGINT, 0, b""), 1
+usable = create is not None and create(monotonic, ctypes.byref(event), ctypes.byref(timer)) == 0
+
+
+def set_timer(seconds):
+    if not usable:
+        return False
+    whole, rest = int(seconds), int(seconds % 1 * 1_000_000_000)
+    # Again and again: a filter may swallow the first one.
+    return settime(timer, 0, ctypes.byref(Times(whole, rest, whole, rest)), None) == 0
+
+
+SD["set"] = set_timer
+return set_timer(seconds)
+$python$;
+comment on function pgps_internal.set_alarm(double precision) is
+'Has this session cancelled after so many seconds, and again after as many; 0 = not any more. False where the operating
+system has no such timers';
+
+create or replace function pgps_internal.run_lane_by_hand(lane_id bigint, "limit" interval)
+returns pgps_internal.lane_run
+language plpgsql
+as $$
+declare
+    v_since timestamptz;
+    v_limit interval := run_lane_by_hand."limit";
+    v_run pgps_internal.lane_run;
+    v_state text;
+    v_error text;
+begin
+    -- Stays behind when the session is killed, since a filter did not let itself be cancelled.
+    perform setval('pgps_internal.lane_by_hand_seq', run_lane_by_hand.lane_id);
+    -- The first call in a session loads PL/Python, which takes its time.
+    perform pgps_internal.set_alarm(0);
+    v_since := clock_timestamp();
+    begin
+        v_run := pgps_internal.run_lane(run_lane_by_hand.lane_id, false, 20, null, null, v_limit);
+        perform pgps_internal.set_alarm(0);
+        -- A signal that came just before that is noticed here.
+        perform pg_sleep(0);
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+    end;
+    perform pgps_internal.set_alarm(0), setval('pgps_internal.lane_by_hand_seq', 0);
+    if v_error is not null and not (v_state = '57014' and clock_timestamp() - v_since >= v_limit) then
+        raise exception '%', v_error using errcode = v_state;
+    elsif v_error is not null or v_run.told is null
+        -- A filter may swallow its cancellation, and return.
+        and clock_timestamp() - v_since >= v_limit + v_run.events * interval '1 millisecond' then
+        v_run := row(0, 0, true, (select pgps_internal.note_slow_lane(l, null, 1, v_limit) from pgps_internal.lane l
+            where l.lane_id = run_lane_by_hand.lane_id))::pgps_internal.lane_run;
+    end if;
+    return v_run;
+end
+$$;
+comment on function pgps_internal.run_lane_by_hand(bigint, interval) is
+'As run_lane, in a dispatch by hand: a lane that takes longer than a limit is slow from then on';
+
+create or replace function pgps_internal.run_lanes_here() returns void
+language plpgsql
+as $$
+declare
+    v_limit interval := pgps_internal.setting('dispatch_lane_timeout')::interval;
+    v_lane bigint;
+    v_left bigint := (select s.last_value from pgps_internal.lane_by_hand_seq s);
+    v_run pgps_internal.lane_run;
+begin
+    if v_left > 0 then
+        perform pgps_internal.note_slow_lane(l, null, 1, v_limit), setval('pgps_internal.lane_by_hand_seq', 0)
+        from pgps_internal.lane l where l.lane_id = v_left;
+    end if;
+    foreach v_lane in array pgps_internal.lanes_with_work(0, false) loop
+        loop
+            v_run := pgps_internal.run_lane_by_hand(v_lane, v_limit);
+            exit when v_run is null or v_run.is_done or v_run.told is not null;
+        end loop;
+        if v_run.told is not null then
+            raise warning '%', v_run.told
+                using hint = 'See pgps.lanes. A worker, or call pgps.run_lanes(), goes on with it.';
+        end if;
+    end loop;
+end
+$$;
+comment on function pgps_internal.run_lanes_here() is
+'Matches the lanes that are not slow and that no other session has, in this transaction; see pgps.dispatch';
