@@ -2,7 +2,8 @@
 -- Locks: the turns of receiving (shared) and of the origins, in that order and by origin, until the transaction ends.
 -- They are taken before the transaction has an id, so that transactions with events of one origin get their ids in
 -- order.
--- Writes: arrival, joining, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging table.
+-- Writes: arrival, joining, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging
+-- table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql

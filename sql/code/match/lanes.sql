@@ -191,7 +191,7 @@ declare
     v_position bigint;
     v_classes bigint[];
     v_careful boolean := false;
-    v_since timestamptz := clock_timestamp();
+    v_entered timestamptz := clock_timestamp();
     v_budget interval := run_lane.budget;
     v_run pgps_internal.lane_run;
     v_state text;
@@ -301,7 +301,7 @@ begin
             end if;
             return row(0, 0, false,
                 pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_limit))::pgps_internal.lane_run;
-        elsif clock_timestamp() - v_since >= v_budget then
+        elsif clock_timestamp() - v_entered >= v_budget then
             -- The lane's filters get no second chance here: the caller waits for them.
             return row(0, 0, true,
                 pgps_internal.note_slow_lane(v_lane, v_signature.signature_id, 1, v_budget))::pgps_internal.lane_run;

@@ -67,7 +67,7 @@ returns pgps_internal.lane_run
 language plpgsql
 as $$
 declare
-    v_since timestamptz;
+    v_began timestamptz;
     v_limit interval := run_lane_by_hand."limit";
     v_run pgps_internal.lane_run;
     v_state text;
@@ -77,7 +77,7 @@ begin
     perform setval('pgps_internal.lane_by_hand_seq', run_lane_by_hand.lane_id);
     -- The first call in a session loads PL/Python, which takes its time.
     perform pgps_internal.set_alarm(0);
-    v_since := clock_timestamp();
+    v_began := clock_timestamp();
     begin
         v_run := pgps_internal.run_lane(run_lane_by_hand.lane_id, false, 20, null, null, v_limit);
         perform pgps_internal.set_alarm(0);
@@ -87,11 +87,11 @@ begin
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
     end;
     perform pgps_internal.set_alarm(0), setval('pgps_internal.lane_by_hand_seq', 0);
-    if v_error is not null and not (v_state = '57014' and clock_timestamp() - v_since >= v_limit) then
+    if v_error is not null and not (v_state = '57014' and clock_timestamp() - v_began >= v_limit) then
         raise exception '%', v_error using errcode = v_state;
     elsif v_error is not null or v_run.told is null
         -- A filter may swallow its cancellation, and return.
-        and clock_timestamp() - v_since >= v_limit + v_run.events * interval '1 millisecond' then
+        and clock_timestamp() - v_began >= v_limit + v_run.events * interval '1 millisecond' then
         v_run := row(0, 0, true, (select pgps_internal.note_slow_lane(l, null, 1, v_limit) from pgps_internal.lane l
             where l.lane_id = run_lane_by_hand.lane_id))::pgps_internal.lane_run;
     end if;
