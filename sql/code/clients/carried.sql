@@ -33,7 +33,8 @@ begin
     -- hi may be above last_id: other sessions may have drawn event ids before the statement ended.
     select c.* into v_statement from pgps_internal.control c
     where c.xid = pg_current_xact_id() and c.hi >= carry.last_id and c.type_id = (carry.event_type).type_id
-        and (c.hi / 65536) % 4 in (carry.last_id / 65536 % 4, (carry.last_id / 65536 + 1) % 4);
+        and pgps_internal.log_segment(c.hi) in (pgps_internal.log_segment(carry.last_id),
+            (pgps_internal.log_segment(carry.last_id) + 1) % 4);
     v_note := concat_ws(' ', (carry.event_type).type_id, v_statement.lo, v_statement.hi, v_statement.xid);
     -- Each notification takes its own space in PostgreSQL's queue: above 8 channels one note serves all clients.
     v_channels := array(

@@ -20,7 +20,7 @@ begin
         from pgps_internal.member m join pgps_internal.delivery d using (class_id)
         where m.subscription_id = delivered_ids.subscription_id and m.type_id = delivered_ids.type_id
             and d.batch_id = delivered_ids.batch_id
-            and (d.batch_id / 4096) % 4 = (delivered_ids.batch_id / 4096) % 4
+            and pgps_internal.batch_segment(d.batch_id) = pgps_internal.batch_segment(delivered_ids.batch_id)
             and d.batch_id > m.from_batch
     ) s cross join lateral unnest(s.ids) i(ids);
     -- Events that were put back or have failed are handed out by pgps.receive.
@@ -126,7 +126,7 @@ begin
             select distinct t.* from pgps_internal.member m join pgps_internal.delivery d using (class_id)
                 join pgps_internal.event_type t on t.type_id = m.type_id
             where m.subscription_id = v_subscription.subscription_id and d.batch_id = v_batch
-                and (d.batch_id / 4096) % 4 = (v_batch / 4096) % 4
+                and pgps_internal.batch_segment(d.batch_id) = pgps_internal.batch_segment(v_batch)
         loop
             v_ids := pgps_internal.visible(v_type, v_subscription.owner,
                 pgps_internal.delivered_ids(v_subscription.subscription_id, v_type.type_id, v_batch)

@@ -20,8 +20,8 @@ as $write$
                     (select row_to_json(pgps_row) from (select {attributes}) pgps_row)) order by l.event_id)
                     from {log} l where l.event_id >= pgps_statement.lo and l.event_id <= pgps_statement.hi
                         and l.xid = pgps_statement.xid
-                        and (l.event_id / 65536) % 4
-                            in (pgps_statement.lo / 65536 % 4, pgps_statement.hi / 65536 % 4)))::text;
+                        and pgps_internal.log_segment(l.event_id) in (pgps_internal.log_segment(pgps_statement.lo),
+                            pgps_internal.log_segment(pgps_statement.hi))))::text;
         end$body$, write_carry.names)
 $write$;
 comment on function pgps_internal.write_carry(jsonb) is

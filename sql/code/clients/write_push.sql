@@ -15,14 +15,12 @@ as $write$
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             c pgps_internal.control;
-            v_slot bigint := pgps_first / 65536;
-            v_last bigint := pgps_hi / 65536 - pgps_first / 65536;
             v_raiser text;
             v_origin text := pgps_broker;
         begin
             select x.* into c from pgps_internal.control x
             where x.xid = pgps_xid and x.hi = pgps_hi and x.type_id = {type_id}
-                and (x.hi / 65536) % 4 = (pgps_hi / 65536) % 4;
+                and pgps_internal.log_segment(x.hi) = pgps_internal.log_segment(pgps_hi);
             if not found then
                 return null;
             elsif not (coalesce(c.handler, pgps_handler) = 'all'
@@ -39,9 +37,7 @@ as $write$
             return array(
                 select (pgps_note, pgps_name, v_raiser, coalesce((select f.event_id from {log} f
                         where f.event_id >= c.lo and f.event_id <= c.hi and f.xid = pgps_xid
-                            and (f.event_id / 65536) % 4
-                                in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4,
-                                (v_slot + least(v_last, 3)) % 4)
+                            and {f_in_segments}
                         order by f.event_id limit 1), l.event_id),
                     (null, l.event_id, pgps_type, (select to_jsonb(pgps_row) from (select {attributes}) pgps_row),
                         c.published_at,
@@ -49,11 +45,11 @@ as $write$
                         c.client_id, c.lo, c.hi)::pgps_internal.message)::pgps_internal.handed
                 from {log} l
                 where l.event_id > pgps_after and l.event_id <= pgps_hi and l.xid = pgps_xid
-                    and (l.event_id / 65536) % 4
-                        in (v_slot % 4, (v_slot + least(v_last, 1)) % 4, (v_slot + least(v_last, 2)) % 4,
-                        (v_slot + least(v_last, 3)) % 4)
+                    and {l_in_segments}
                 order by l.event_id limit pgps_max);
-        end$body$, write_push.names)
+        end$body$, write_push.names || jsonb_build_object(
+            'f_in_segments', pgps_internal.in_log_segments('f.event_id', 'pgps_first', 'pgps_hi'),
+            'l_in_segments', pgps_internal.in_log_segments('l.event_id', 'pgps_first', 'pgps_hi')))
 $write$;
 comment on function pgps_internal.write_push(jsonb) is
 'Writes pgps_internal.push_<type>: the events of one statement for a client that is registered directly';

@@ -12,18 +12,17 @@ as $write$
         declare
             v_statement pgps_internal.control;
             v_xid xid8 := (select l.xid from {log} l where l.event_id = pgps_event
-                and (l.event_id / 65536) % 4 = (pgps_event / 65536) % 4);
+                and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(pgps_event));
         begin
-            select c.* into v_statement from pgps_internal.control c
-            where c.xid = v_xid and c.hi >= pgps_event and c.lo <= pgps_event and c.type_id = {type_id}
-                order by c.hi limit 1;
+            select c.* into v_statement from ({statement}) c;
             if not found and v_xid is not null then
                 v_statement.xid := v_xid;
                 v_statement.lo := pgps_event;
                 v_statement.hi := pgps_event;
             end if;
             return v_statement;
-        end$body$, write_statement.names)
+        end$body$, write_statement.names || jsonb_build_object('statement',
+            pgps_internal.statement_of('c.*', write_statement.names ->> 'type_id', 'pgps_event', 'v_xid')))
 $write$;
 comment on function pgps_internal.write_statement(jsonb) is
 'Writes pgps_internal.statement_<type>: the control queue''s row of the statement that published an event; a statement

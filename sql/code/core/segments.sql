@@ -30,6 +30,59 @@ set search_path = pg_catalog, pg_temp
 as $$ select l.size from pgps_internal.ledgers() l where l.ledger = segment_size.ledger $$;
 comment on function pgps_internal.segment_size(text) is 'How many numbers a segment of a ledger has';
 
+create or replace function pgps_internal.segment_of(number text, ledger text) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- This must be the expression by which the tables are partitioned: the planner looks for it when it leaves out
+    -- segments.
+    select format('(%s / %s) %% 4', segment_of.number, pgps_internal.segment_size(segment_of.ledger))
+$$;
+comment on function pgps_internal.segment_of(text, text) is
+'The text of an expression: the segment of a ledger that a number is in; number: an expression, too. For what runs with
+a user''s rights; other code calls log_segment and its like.';
+
+create or replace function pgps_internal.in_log_segments(number text, lo text, hi text) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('(%s) in (%s)', pgps_internal.segment_of(in_log_segments.number, 'control'),
+        string_agg(format('(%1$s / %3$s + least(%2$s / %3$s - %1$s / %3$s, %4$s)) %% 4', in_log_segments.lo,
+            in_log_segments.hi, pgps_internal.segment_size('control'), n), ', ' order by n))
+    from generate_series(0, 3) n
+$$;
+comment on function pgps_internal.in_log_segments(text, text, text) is
+'The text of a condition: a number is in one of the segments of the log that the numbers from lo to hi are in';
+
+do $do$
+declare
+    v_ledger record;
+begin
+    -- Without a SET clause, and with a body that is parsed now: the planner puts such a function's expression in its
+    -- place, so that a call costs nothing and segments are left out as if it were written there.
+    for v_ledger in select name, ledger from (values ('log', 'control'), ('batch', 'batch'), ('position', 'position'),
+        ('lane_step', 'lane_step')) v(name, ledger)
+    loop
+        execute format('create or replace function pgps_internal.%I(number bigint) returns bigint
+            language sql immutable parallel safe return %s',
+            v_ledger.name || '_segment', pgps_internal.segment_of('number', v_ledger.ledger));
+        execute format('create or replace function pgps_internal.%I(number bigint) returns bigint
+            language sql immutable parallel safe return number / %s * %2$s',
+            v_ledger.name || '_segment_start', pgps_internal.segment_size(v_ledger.ledger));
+    end loop;
+end
+$do$;
+comment on function pgps_internal.log_segment(bigint) is
+'The segment of its log, and of the control queue, that an event id is in';
+comment on function pgps_internal.log_segment_start(bigint) is 'The lowest event id of the same segment';
+comment on function pgps_internal.batch_segment(bigint) is
+'The segment of the batches, and of what is recorded by batch, that a batch number is in';
+comment on function pgps_internal.batch_segment_start(bigint) is 'The lowest batch number of the same segment';
+comment on function pgps_internal.position_segment(bigint) is 'The segment that a position''s number is in';
+comment on function pgps_internal.position_segment_start(bigint) is 'The lowest number of the same segment';
+comment on function pgps_internal.lane_step_segment(bigint) is 'The segment that the number of a lane''s step is in';
+comment on function pgps_internal.lane_step_segment_start(bigint) is 'The lowest number of the same segment';
+
 do $do$
 begin
     execute format($f$
@@ -37,7 +90,7 @@ begin
         language plpgsql
         as $$
         begin
-            case ((note_batch.batch).batch_id / 4096) %% 4%s
+            case pgps_internal.batch_segment((note_batch.batch).batch_id)%s
             end case;
             return (note_batch.batch).batch_id;
         end
@@ -52,7 +105,7 @@ begin
         as $$
         begin
             -- Common case: the type's last batch is in the same segment.
-            case (note_type.batch_id / 4096) %% 4%s
+            case pgps_internal.batch_segment(note_type.batch_id)%s
             end case;
             if not found then
                 insert into pgps_internal.batch_type (batch_id, type_id, ids, events, total, repeats)
@@ -72,7 +125,7 @@ begin
                 select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events,
                     b.total + note_type.events, b.repeats + note_type.repeats
                 from pgps_internal.batch_type_%1$s b
-                where b.type_id = note_type.type_id and b.batch_id >= note_type.batch_id / 4096 * 4096
+                where b.type_id = note_type.type_id and b.batch_id >= pgps_internal.batch_segment_start(note_type.batch_id)
                 order by b.batch_id desc limit 1;$b$, n), '' order by n)
             from generate_series(0, 3) n));
     execute format($f$
@@ -84,7 +137,7 @@ begin
         declare
             v_classes bigint[];
         begin
-            case (note_unfiltered.batch_id / 4096) %% 4%s
+            case pgps_internal.batch_segment(note_unfiltered.batch_id)%s
             end case;
             return v_classes;
         end

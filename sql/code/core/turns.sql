@@ -56,10 +56,11 @@ begin
     v_newest := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
     if v_newest = hold_unmoved.position_id then
         return true;
-    elsif v_newest / 262144 = hold_unmoved.position_id / 262144 then
+    elsif pgps_internal.position_segment_start(v_newest)
+            = pgps_internal.position_segment_start(hold_unmoved.position_id) then
         return not exists (select from pgps_internal.position p
             where p.subscription_id = hold_unmoved.subscription_id and p.position_id > hold_unmoved.position_id
-                and (p.position_id / 262144) % 4 = (v_newest / 262144) % 4);
+                and pgps_internal.position_segment(p.position_id) = pgps_internal.position_segment(v_newest));
     end if;
     return not exists (select from pgps_internal.position p
         where p.subscription_id = hold_unmoved.subscription_id and p.position_id > hold_unmoved.position_id);

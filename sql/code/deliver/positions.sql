@@ -8,12 +8,13 @@ set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_position pgps_internal.position;
-    v_segment bigint := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass) / 262144;
+    v_newest bigint := pg_sequence_last_value('pgps_internal.position_id_seq'::regclass);
 begin
     -- The newest position is usually in the newest segment: one scan to set up, not four.
     select p.* into v_position from pgps_internal.position p
-    where p.subscription_id = position_of.subscription_id and (p.position_id / 262144) % 4 = v_segment % 4
-        and p.position_id >= v_segment * 262144
+    where p.subscription_id = position_of.subscription_id
+        and pgps_internal.position_segment(p.position_id) = pgps_internal.position_segment(v_newest)
+        and p.position_id >= pgps_internal.position_segment_start(v_newest)
     order by p.position_id desc limit 1;
     if not found then
         select p.* into v_position from pgps_internal.position p

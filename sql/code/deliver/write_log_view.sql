@@ -8,9 +8,8 @@ set search_path = pg_catalog, pg_temp
 as $write$
     -- Scalar subqueries: columns that a query does not name cost nothing.
     select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
-        select {shown} l.event_id, l.xid, (select c.published_at {statement}) as published_at,
-            (select c.publisher {statement}) as publisher,
-            coalesce((select c.origin {statement}), (select p.broker from pgps_internal.progress p)) as origin,
+        select {shown} l.event_id, l.xid, ({published_at}) as published_at, ({publisher}) as publisher,
+            coalesce(({origin}), (select p.broker from pgps_internal.progress p)) as origin,
             (select to_jsonb(pgps_row) from (select {attributes}) pgps_row) as payload
         from {log} l
         union all
@@ -23,9 +22,13 @@ as $write$
         write_log_view.names || jsonb_build_object('queue', quote_ident((write_log_view.event_type).name || '_log'),
             'shown', pgps_internal.shown_attributes((write_log_view.event_type).endpoint,
                 '{event_id,xid,published_at,publisher,origin,payload}'),
-            'statement', pgps_internal.render('from pgps_internal.statement c where c.xid = l.xid and c.hi >= '
-                'l.event_id and c.lo <= l.event_id
-                and c.type_id = {type_id} order by c.hi limit 1', write_log_view.names)))
+            -- Looked up for each column that is read: a reader of the payload alone needs no statement.
+            'published_at', pgps_internal.statement_of('c.published_at', write_log_view.names ->> 'type_id',
+                source => 'pgps_internal.statement'),
+            'publisher', pgps_internal.statement_of('c.publisher', write_log_view.names ->> 'type_id',
+                source => 'pgps_internal.statement'),
+            'origin', pgps_internal.statement_of('c.origin', write_log_view.names ->> 'type_id',
+                source => 'pgps_internal.statement')))
 $write$;
 comment on function pgps_internal.write_log_view(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_log: the events that the broker holds, by id, without the states of the queues; for readers of

@@ -38,10 +38,7 @@ as $write$
                     or pg_visible_in_snapshot(l.xid, p.snapshot) and (p.upto is null or l.xid <= p.upto), false)
                     then 'dispatched' else 'waiting' end as pgps_state
             from {log} l cross join pgps_internal.progress p
-            left join lateral (select c.published_at, c.publisher, c.origin, c.publishers_xid
-                from pgps_internal.statement c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
-                    order by c.hi limit 1) c on true
+            left join lateral ({statement}) c on true
             union all
             select {each_attribute} l.event_id, l.xid, l.pgps_published_at, pg_get_userbyid(l.pgps_publisher),
                 l.pgps_origin, l.pgps_origin_event, 'archived' from {audit} l
@@ -56,6 +53,8 @@ as $write$
         union all select {each_attribute} null, null, null, null, null, null, null from only {endpoint} l
             where false$view$, 'public',
         write_queue_in.names || jsonb_build_object('queue', quote_ident((write_queue_in.event_type).name || '_in'),
+            'statement', pgps_internal.statement_of('c.published_at, c.publisher, c.origin, c.publishers_xid',
+                write_queue_in.names ->> 'type_id', source => 'pgps_internal.statement'),
             'shown',
             pgps_internal.shown_attributes((write_queue_in.event_type).endpoint,
                 '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}')))

@@ -8,11 +8,11 @@ set search_path = pg_catalog, pg_temp
 as $write$
     -- Has the columns by which a run is looked up. Read by the function below, with the reader's rights.
     select pgps_internal.write_view('pgps._log_{type_id}', $view$with (security_invoker = true) as
-        select l.event_id as pgps_event_id, (l.event_id / 65536) % 4 as pgps_slot, l.xid as pgps_xid,
-            (select c from pgps_internal.statement c where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id
-                and c.type_id = {type_id}
-                order by c.hi limit 1) as pgps_statement{more_attributes} from {log} l$view$, 'public',
-                    write_log_rows.names)
+        select l.event_id as pgps_event_id, {segment} as pgps_slot, l.xid as pgps_xid,
+            ({statement}) as pgps_statement{more_attributes} from {log} l$view$, 'public',
+        write_log_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('l.event_id', 'control'),
+            'statement', pgps_internal.statement_of('c', write_log_rows.names ->> 'type_id',
+                source => 'pgps_internal.statement')))
 $write$;
 comment on function pgps_internal.write_log_rows(jsonb) is
 'Writes pgps._log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
@@ -36,8 +36,8 @@ as $write$
                 from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
                 join pgps._log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
-                    and l.pgps_slot = (r.lo / 65536) % 4$query$,
-        write_run_rows.names)
+                    and l.pgps_slot = {segment}$query$,
+        write_run_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('r.lo', 'control')))
 $write$;
 comment on function pgps_internal.write_run_rows(jsonb) is
 'The query of the rows of the runs in pgps_taken, a part of pgps_queue.<type>_receive';
@@ -123,17 +123,17 @@ as $write$
                 coalesce(nullif(c.raiser, '0'), l.xid))::pgps_internal.run order by r.batch_id, r.lo) into v_told
             from unnest(pgps_runs) r
             left join lateral (select l.xid from {log} l
-                where l.event_id = r.lo and (l.event_id / 65536) % 4 = (r.lo / 65536) % 4) l on true
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser
-                from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= r.lo and c.lo <= r.lo and c.type_id = {type_id} order by c.hi limit 1) c
-                    on true
+                where l.event_id = r.lo
+                    and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.lo)) l on true
+            left join lateral ({statement}) c on true
             -- Null when an event is kept aside or lost, or its statement is no longer known: pgps.receive handles these
             -- cases.
             having bool_and(c.hi is not null) and not exists (
                 select from unnest(pgps_runs) r join {kept} k on k.event_id between r.lo and r.hi);
             return v_told;
-        end$body$, write_statements.names)
+        end$body$, write_statements.names || jsonb_build_object('statement', pgps_internal.statement_of(
+            'c.published_at, c.publisher, c.origin_id, c.lo, c.hi, c.raiser', write_statements.names ->> 'type_id',
+            'r.lo')))
 $write$;
 comment on function pgps_internal.write_statements(jsonb) is
 'Writes pgps_internal.statements_<type>: runs of events with the statements that published them';

@@ -2,6 +2,26 @@
 -- direct.sql.
 -- Writes: nothing.
 
+create or replace function pgps_internal.unfold_names(names jsonb) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_build_object(
+        'message', pgps_internal.render($message$(r.place, l.event_id, pgps_type,
+                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
+                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
+                    then pgps_broker
+                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
+                c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message$message$, unfold_names.names),
+        'statement', pgps_internal.statement_of(s.columns, s.type_id),
+        'statement_in_segments', pgps_internal.statement_of(s.columns, s.type_id,
+            also => ' and pgps_internal.log_segment(c.hi) in (v_first, v_last)'))
+    from (select 'c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi, c.raiser' as columns,
+        unfold_names.names ->> 'type_id' as type_id) s
+$$;
+comment on function pgps_internal.unfold_names(jsonb) is
+'Names for the template of unfold_<type>: an event as a message, and the two look-ups of its statement';
+
 create or replace function pgps_internal.write_unfold(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -14,41 +34,25 @@ as $write$
             pg_temp set plan_cache_mode = force_generic_plan set enable_bitmapscan = off$head$, $body$
         declare
             v_messages pgps_internal.message[];
-            v_first bigint := pgps_taken[1].event_id / 65536 % 4;
-            v_last bigint := pgps_taken[cardinality(pgps_taken)].event_id / 65536 % 4;
+            v_first bigint := pgps_internal.log_segment(pgps_taken[1].event_id);
+            v_last bigint := pgps_internal.log_segment(pgps_taken[cardinality(pgps_taken)].event_id);
         begin
             -- Common case: all events are in the segments of the first and the last one, and their statements in the
             -- same segments of the control queue. Setting up the scans of the others took longer than finding the
             -- events.
-            select array_agg((r.place, l.event_id, pgps_type,
-                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
-                    then pgps_broker
-                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
-                c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
+            select array_agg({message}) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join {log} l on l.event_id = r.event_id and (l.event_id / 65536) % 4 in (v_first, v_last)
-            cross join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi,
-                c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
-                    and (c.hi / 65536) % 4 in (v_first, v_last)
-                order by c.hi limit 1) c
+            join {log} l on l.event_id = r.event_id and pgps_internal.log_segment(l.event_id) in (v_first, v_last)
+            cross join lateral ({statement_in_segments}) c
             where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
             if cardinality(v_messages) = coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 return v_messages;
             end if;
-            select array_agg((r.place, l.event_id, pgps_type,
-                (select to_jsonb(pgps_row) from (select {attributes}) pgps_row), c.published_at,
-                pg_get_userbyid(c.publisher), coalesce(nullif(c.raiser, '0'), l.xid), case when c.origin_id is null
-                    then pgps_broker
-                    else (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) end, r.attempt,
-                c.handler, c.client_id, c.lo, c.hi)::pgps_internal.message) into v_messages
+            select array_agg({message}) into v_messages
             from unnest(pgps_taken) with ordinality r(batch_id, event_id, type_id, attempt, place)
-            join {log} l on l.event_id = r.event_id and (l.event_id / 65536) % 4 = (r.event_id / 65536) % 4
-            left join lateral (select c.published_at, c.publisher, c.origin_id, c.handler, c.client_id, c.lo, c.hi,
-                c.raiser from pgps_internal.control c
-                where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
-                    order by c.hi limit 1) c on true
+            join {log} l on l.event_id = r.event_id
+                and pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(r.event_id)
+            left join lateral ({statement}) c on true
             where r.type_id = {type_id} and (pgps_ids is null or r.event_id = any (pgps_ids));
             if coalesce(cardinality(v_messages), 0) < coalesce(cardinality(pgps_ids), cardinality(pgps_taken)) then
                 v_messages := coalesce(v_messages, '{}') || (
@@ -62,7 +66,7 @@ as $write$
                         and r.event_id not in (select (m).event_id from unnest(v_messages) m));
             end if;
             return v_messages;
-        end$body$, write_unfold.names)
+        end$body$, write_unfold.names || pgps_internal.unfold_names(write_unfold.names))
 $write$;
 comment on function pgps_internal.write_unfold(jsonb) is
 'Writes pgps_internal.unfold_<type>: received events as messages, with payload, publisher and origin';

@@ -110,7 +110,7 @@ declare
     v_type pgps_internal.event_type := pgps_internal.received_type(open_segment.neighbour, open_segment.wire);
     v_events bigint := pgps_internal.count_runs(open_segment.wire -> 'runs');
     v_last bigint := coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0);
-    v_left bigint := 65536 - (v_last + 1) % 65536;
+    v_left bigint := pgps_internal.log_segment_start(v_last + 1) + pgps_internal.segment_size('control') - v_last - 1;
 begin
     -- All events go into one segment, with room for the ids that others draw meanwhile. If they draw more, the segment
     -- refuses the events, and the batch is received again by way of the staging table. Ids are skipped by drawing them:
@@ -121,7 +121,7 @@ begin
     end if;
     perform set_config('pgps.link_base', v_last::text, true);
     return format('copy pgps_link.%I (pgps_origin_event%s) from stdin (format binary)', v_type.name || '_log_'
-        || ((v_last + 1) / 65536) % 4,
+        || pgps_internal.log_segment(v_last + 1),
         (select coalesce(string_agg(format(', %I', a.value ->> 'name'), '' order by a.n), '')
             from jsonb_array_elements(open_segment.wire -> 'attributes') with ordinality a(value, n)));
 end
@@ -137,7 +137,7 @@ as $$
     select case when copied.base is null then format('pg_temp.pgps_stage_%s', (copied.event_type).type_id)
         else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and '
             'l.xid = (select pg_current_xact_id()))',
-            (copied.event_type).name || '_log_' || ((copied.base + 1) / 65536) % 4, copied.base,
+            (copied.event_type).name || '_log_' || pgps_internal.log_segment(copied.base + 1), copied.base,
                 pg_sequence_last_value('pgps_internal.event_id_seq')) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is

@@ -347,7 +347,7 @@ begin
         'previous', (item.shipment).previous, 'upto', (item.shipment).upto, 'events', (item.shipment).events,
         'hops', v_hops || jsonb_build_array(jsonb_build_object('broker', pgps_internal.broker_name(), 'at',
             (select b.created_at from pgps_internal.batch b where b.batch_id = v_batch
-                and (b.batch_id / 4096) % 4 = (v_batch / 4096) % 4 limit 1))));
+                and pgps_internal.batch_segment(b.batch_id) = pgps_internal.batch_segment(v_batch) limit 1))));
 end
 $$;
 comment on function pgps_internal.item(pgps_internal.shipment, pgps_internal.neighbour) is

@@ -7,7 +7,11 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
 declare
-    v_names jsonb := write_sent.names || pgps_internal.wire_names((write_sent.event_type).endpoint);
+    v_names jsonb := write_sent.names || pgps_internal.wire_names((write_sent.event_type).endpoint)
+        || jsonb_build_object(
+            'statement', pgps_internal.statement_of('c as control', write_sent.names ->> 'type_id'),
+            'part_of_only', pgps_internal.statement_of('pgps_internal.part_of(c)', write_sent.names ->> 'type_id',
+                'pgps_only'));
     v_head text := $head$(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb
         language plpgsql stable {wire_settings}$head$;
 begin
@@ -27,13 +31,12 @@ begin
                 -- One event: its row and its statement.
                 select jsonb_build_array(l.pgps_row) as found, octet_length(l.pgps_row) as bytes,
                     jsonb_build_array(jsonb_build_object('lseq', pgps_shipments[1].lseq, 'n', 1)
-                        || (select pgps_internal.part_of(c) from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= pgps_only and c.lo <= pgps_only and c.type_id = {type_id}
-                            order by c.hi limit 1)) as runs
+                        || ({part_of_only})) as runs
                 into v_found, v_bytes, v_runs
                 from (select x.xid, row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row
                     from {log} x
-                    where x.event_id = pgps_only and (x.event_id / 65536) % 4 = (pgps_only / 65536) % 4 offset 0) l;
+                    where x.event_id = pgps_only
+                        and pgps_internal.log_segment(x.event_id) = pgps_internal.log_segment(pgps_only) offset 0) l;
             else
                 -- Few events: the statement of each is looked up, and adjacent events of one statement are a run. For
                 -- many see pgps_internal.runs.
@@ -45,9 +48,7 @@ begin
                     cross join lateral (select x.event_id, x.xid,
                         row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
                         where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
-                    left join lateral (select c as control from pgps_internal.control c
-                        where c.xid = l.xid and c.hi >= l.event_id and c.lo <= l.event_id and c.type_id = {type_id}
-                            order by c.hi limit 1) c on true
+                    left join lateral ({statement}) c on true
                     where s.type_id = {type_id}
                 ),
                 islands as materialized (

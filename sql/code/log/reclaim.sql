@@ -114,8 +114,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot integer;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'),
-        0) / pgps_internal.segment_size('control')) % 4;
+    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
     v_segment regclass;
     v_low bigint;
     v_reclaimed bigint := 0;
@@ -223,9 +222,9 @@ begin
         return false;
     end if;
     -- The few statements that began in another segment: some of their events may be there still.
-    for v_statement in execute format('select c.lo, c.hi, t.log from %s c join pgps_internal.event_type t using '
-        '(type_id) where c.lo / 65536 < c.hi / 65536',
-        control_is_past.segment)
+    for v_statement in execute format('select c.lo, c.hi, t.log
+        from %s c join pgps_internal.event_type t using (type_id)
+        where pgps_internal.log_segment_start(c.lo) < pgps_internal.log_segment_start(c.hi)', control_is_past.segment)
     loop
         execute format('select exists (select from %s l where l.event_id >= $1 and l.event_id <= $2)', v_statement.log)
         using v_statement.lo, v_statement.hi into v_needed;
@@ -247,8 +246,7 @@ as $$
 declare
     v_slot integer;
     v_segment regclass;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'),
-        0) / pgps_internal.segment_size('control')) % 4;
+    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
     v_reclaimed bigint := 0;
 begin
     -- Segments of the control queue and of the logs are cut at the same event ids, so that each goes with those of its
@@ -297,7 +295,7 @@ begin
     end loop;
     if exists (select from pg_class c
         where c.oid in (select format('pgps_internal.batch_%s', n)::regclass from generate_series(0, 3) n
-            where n <> (v_newest / pgps_internal.segment_size('batch')) % 4) and pg_relation_size(c.oid) > 0)
+            where n <> pgps_internal.batch_segment(v_newest)) and pg_relation_size(c.oid) > 0)
             and pgps_internal.may_truncate() then
         -- Deliveries go first: a batch and its types must not go before what refers to them.
         v_low := least(pgps_internal.kept_batch(), v_newest - 1);

@@ -22,12 +22,13 @@ language plpgsql stable
 as $$
 declare
     v_batch bigint;
-    v_segment bigint := pg_sequence_last_value('pgps_internal.lane_step_seq'::regclass) / 65536;
+    v_newest bigint := pg_sequence_last_value('pgps_internal.lane_step_seq'::regclass);
 begin
     -- A lane in use has its newest step in the newest segment: looking there alone sets up one scan instead of four.
     select s.batch_id into v_batch from pgps_internal.lane_step s
-    where s.lane_id = lane_position.lane_id and (s.step_id / 65536) % 4 = v_segment % 4
-        and s.step_id >= v_segment * 65536
+    where s.lane_id = lane_position.lane_id
+        and pgps_internal.lane_step_segment(s.step_id) = pgps_internal.lane_step_segment(v_newest)
+        and s.step_id >= pgps_internal.lane_step_segment_start(v_newest)
     order by s.step_id desc limit 1;
     if not found then
         v_batch := (select p.batch_id from pgps_internal.lane_place p where p.lane_id = lane_position.lane_id);

@@ -31,7 +31,8 @@ set search_path = pg_catalog, pg_temp
 as $write$
 declare
     v_types text[] := (write_safe_match.signature).parameter_types;
-    v_names jsonb := write_safe_match.names;
+    v_names jsonb := write_safe_match.names || jsonb_build_object('in_segments', pgps_internal.in_log_segments(
+        write_safe_match.names ->> 'name' || '.event_id', 'pgps_lower', 'pgps_upper'));
 begin
     if (write_safe_match.signature).has_table then
         v_names := v_names || jsonb_build_object('first', '', 'constants',
@@ -56,8 +57,6 @@ begin
                 pgps_matched bigint[];
                 pgps_lower bigint := pg_catalog.lower(pgps_ids);
                 pgps_upper bigint := pg_catalog.upper(pgps_ids) - 1;
-                pgps_slot bigint := pgps_lower / 65536;
-                pgps_slots bigint := pgps_upper / 65536 - pgps_slot;
             begin
                 with {first}pgps_found as (
                     select pgps_c.pgps_class, pg_catalog.array_agg({name}.event_id) as pgps_events,
@@ -66,8 +65,7 @@ begin
                     from {log} as {name}, {constants} as pgps_c
                     where {name}.event_id between pgps_lower and pgps_upper and {name}.event_id <@ pgps_ids
                         -- Only the segments that these ids are in.
-                        and ({name}.event_id / 65536) % 4 in (pgps_slot % 4, (pgps_slot + least(pgps_slots, 1)) % 4,
-                            (pgps_slot + least(pgps_slots, 2)) % 4, (pgps_slot + least(pgps_slots, 3)) % 4)
+                        and {in_segments}
                         and (pgps_only is null or pgps_c.pgps_class between pg_catalog.lower(pgps_only)
                             and pg_catalog.upper(pgps_only) - 1)
                         and ({filter}

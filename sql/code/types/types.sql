@@ -113,7 +113,7 @@ begin
             xid xid8 not null default pg_current_xact_id(),
             like %s including defaults including constraints including storage,
             pgps_origin_event bigint
-        ) partition by list (((event_id / 65536) %% 4))$sql$, v_log, v_endpoint);
+        ) partition by list ((%s))$sql$, v_log, v_endpoint, pgps_internal.segment_of('event_id', 'control'));
     for v_slot in 0..3 loop
         execute format('create %s table pgps_link.%I partition of %s for values in (%s)',
             case when v_durable then '' else 'unlogged' end, v_name || '_log_' || v_slot, v_log, v_slot);
