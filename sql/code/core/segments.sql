@@ -125,7 +125,8 @@ begin
                 select note_type.batch_id, note_type.type_id, note_type.ids, note_type.events,
                     b.total + note_type.events, b.repeats + note_type.repeats
                 from pgps_internal.batch_type_%1$s b
-                where b.type_id = note_type.type_id and b.batch_id >= pgps_internal.batch_segment_start(note_type.batch_id)
+                where b.type_id = note_type.type_id
+                    and b.batch_id >= pgps_internal.batch_segment_start(note_type.batch_id)
                 order by b.batch_id desc limit 1;$b$, n), '' order by n)
             from generate_series(0, 3) n));
     execute format($f$
