@@ -141,6 +141,11 @@ begin
         end
         $$$f$, pgps_internal.calls_of('after_match',
             E'if %1$L = any (features) then\n                perform %2$s;\n            end if;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.after_receive(
             subscription pgps_internal.subscription, messages pgps_internal.message[]
@@ -154,6 +159,11 @@ begin
                 else messages end;
         end
         $$$f$, pgps_internal.calls_of('after_receive', 'when %1$L then %2$s', E'\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.needs_feature(name text, type_id integer) returns boolean
         language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -164,6 +174,11 @@ begin
                 else false end;
         end
         $$$f$, pgps_internal.calls_of('needs_feature', 'when %1$L then %2$s', E'\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.filter_failed(
             class pgps_internal.class, event_id bigint, batch_id bigint
@@ -174,6 +189,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('filter_failed', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.filter_broken(class pgps_internal.class, after_batch bigint)
         returns void
@@ -183,6 +203,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('filter_broken', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
         language plpgsql stable
@@ -193,6 +218,11 @@ begin
                 %s), 0);
         end
         $$$f$, pgps_internal.calls_of('low_batch', '%2$s', E',\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.kept_batch(type_id integer = null) returns bigint
         language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -202,6 +232,11 @@ begin
                 %s);
         end
         $$$f$, pgps_internal.calls_of('kept_batch', '%2$s', E',\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.may_truncate() returns boolean
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -210,6 +245,11 @@ begin
             return %s;
         end
         $$$f$, pgps_internal.calls_of('may_truncate', '%2$s', E'\n                and '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.before_truncate(type_id integer, lo bigint, hi bigint) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -218,6 +258,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('before_truncate', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.carry_over(ledger text, segment regclass, newest bigint) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -229,6 +274,11 @@ begin
             end case;
         end
         $$$f$, pgps_internal.calls_of('carry_over', 'when %1$L then perform %2$s;', E'\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.reclaim_rooms(low bigint, newest bigint) returns bigint
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -237,6 +287,11 @@ begin
             return %s;
         end
         $$$f$, pgps_internal.calls_of('reclaim_rooms', '%2$s', E'\n                + '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.sweep() returns void
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -245,6 +300,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('sweep', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.join_rooms(event_type pgps_internal.event_type) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -253,6 +313,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('join_rooms', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.what_needs(event_type pgps_internal.event_type) returns text
         language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -262,6 +327,11 @@ begin
                 %s);
         end
         $$$f$, pgps_internal.calls_of('what_needs', '%2$s', E',\n                '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.drop_from_rooms(event_type pgps_internal.event_type) returns void
         language plpgsql set search_path = pg_catalog, pg_temp
@@ -270,6 +340,11 @@ begin
             %s
         end
         $$$f$, pgps_internal.calls_of('drop_from_rooms', 'perform %2$s;', E'\n            '));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.begin_life() returns void
         language plpgsql set search_path = pg_catalog, pg_temp

@@ -54,33 +54,51 @@ $$;
 comment on function pgps_internal.in_log_segments(text, text, text) is
 'The text of a condition: a number is in one of the segments of the log that the numbers from lo to hi are in';
 
-do $do$
-declare
-    v_ledger record;
-begin
-    -- Without a SET clause, and with a body that is parsed now: the planner puts such a function's expression in its
-    -- place, so that a call costs nothing and segments are left out as if it were written there.
-    for v_ledger in select name, ledger from (values ('log', 'control'), ('batch', 'batch'), ('position', 'position'),
-        ('lane_step', 'lane_step')) v(name, ledger)
-    loop
-        execute format('create or replace function pgps_internal.%I(number bigint) returns bigint
-            language sql immutable parallel safe return %s',
-            v_ledger.name || '_segment', pgps_internal.segment_of('number', v_ledger.ledger));
-        execute format('create or replace function pgps_internal.%I(number bigint) returns bigint
-            language sql immutable parallel safe return number / %s * %2$s',
-            v_ledger.name || '_segment_start', pgps_internal.segment_size(v_ledger.ledger));
-    end loop;
-end
-$do$;
+-- The same as functions, for code that runs with the rights of pgps. They have no SET clause, and bodies that are parsed
+-- now: the planner puts such a function's expression in its place, so that a call costs nothing, and segments are left
+-- out as if the expression were written there.
+create or replace function pgps_internal.log_segment(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 % 4;
 comment on function pgps_internal.log_segment(bigint) is
 'The segment of its log, and of the control queue, that an event id is in';
+
+create or replace function pgps_internal.log_segment_start(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 * 65536;
 comment on function pgps_internal.log_segment_start(bigint) is 'The lowest event id of the same segment';
+
+create or replace function pgps_internal.batch_segment(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 4096 % 4;
 comment on function pgps_internal.batch_segment(bigint) is
 'The segment of the batches, and of what is recorded by batch, that a batch number is in';
+
+create or replace function pgps_internal.batch_segment_start(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 4096 * 4096;
 comment on function pgps_internal.batch_segment_start(bigint) is 'The lowest batch number of the same segment';
-comment on function pgps_internal.position_segment(bigint) is 'The segment that a position''s number is in';
+
+create or replace function pgps_internal.position_segment(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 262144 % 4;
+comment on function pgps_internal.position_segment(bigint) is
+'The segment that a position''s number is in';
+
+create or replace function pgps_internal.position_segment_start(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 262144 * 262144;
 comment on function pgps_internal.position_segment_start(bigint) is 'The lowest number of the same segment';
-comment on function pgps_internal.lane_step_segment(bigint) is 'The segment that the number of a lane''s step is in';
+
+create or replace function pgps_internal.lane_step_segment(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 % 4;
+comment on function pgps_internal.lane_step_segment(bigint) is
+'The segment that the number of a lane''s step is in';
+
+create or replace function pgps_internal.lane_step_segment_start(number bigint) returns bigint
+language sql immutable parallel safe
+return number / 65536 * 65536;
 comment on function pgps_internal.lane_step_segment_start(bigint) is 'The lowest number of the same segment';
 
 do $do$
@@ -97,6 +115,11 @@ begin
         $$$f$, (select string_agg(format($b$
             when %1$s then insert into pgps_internal.batch_%1$s values ((note_batch.batch).*);$b$, n), '' order by n)
                 from generate_series(0, 3) n));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.note_type(batch_id bigint, type_id integer, ids int8multirange,
             events bigint, repeats bigint)
@@ -129,6 +152,11 @@ begin
                     and b.batch_id >= pgps_internal.batch_segment_start(note_type.batch_id)
                 order by b.batch_id desc limit 1;$b$, n), '' order by n)
             from generate_series(0, 3) n));
+end
+$do$;
+
+do $do$
+begin
     execute format($f$
         create or replace function pgps_internal.note_unfiltered(batch_id bigint, event_type pgps_internal.event_type,
             ids int8multirange, events bigint)

@@ -20,6 +20,63 @@ comment on function pgps_internal.do_types_of(name, jsonb) is
 'The names of the event types of one of the caller''s subscriptions, against which a new filter is checked. Errors:
 42704, 42501.';
 
+create or replace function pgps_internal.asked_upto(member pgps_internal.member, last pgps_internal.batch)
+returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when not c.is_active then c.suspended_batch
+            -- A class whose owner was dropped is no longer matched: it ends with its last delivery or, if that has been
+            -- reclaimed, before the oldest delivery that is left.
+            when c.owner::text = c.owner::oid::text then greatest((asked_upto.member).from_batch,
+                (select max(d.batch_id) from pgps_internal.delivery d where d.class_id = c.class_id),
+                (select min(d.batch_id) - 1 from pgps_internal.delivery d))
+            else pgps_internal.matched_upto(c.owner,
+                (select g from pgps_internal.signature g where g.signature_id = c.signature_id), asked_upto.last) end
+    from pgps_internal.class c where c.class_id = (asked_upto.member).class_id
+$$;
+comment on function pgps_internal.asked_upto(pgps_internal.member, pgps_internal.batch) is
+'The last batch about which the filter of a subscription''s class has been asked';
+
+create or replace function pgps_internal.rematch_shares(
+    subscription_id bigint, member pgps_internal.member, event_type pgps_internal.event_type, class_id bigint,
+    matched bigint, upto bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_first bigint;
+begin
+    perform pgps_internal.add_feature((rematch_shares.event_type).type_id, 'share');
+    select min(s.batch_id) - 1 into v_first from pgps_internal.share s
+    where s.subscription_id = rematch_shares.subscription_id and s.type_id = (rematch_shares.event_type).type_id;
+    perform pgps_internal.replay(rematch_shares.class_id, rematch_shares.event_type, 0,
+        least(v_first, rematch_shares.matched), rematch_shares.upto);
+    -- Of batches matched before, waiting events stay if they match the new filter (events without a row are settled).
+    -- Then events of batches that were not matched yet are added.
+    delete from pgps_internal.share s
+    where s.subscription_id = rematch_shares.subscription_id and s.type_id = (rematch_shares.event_type).type_id
+        and (s.batch_id, s.event_id) not in (
+            select d.batch_id, e.event_id
+            from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+            where d.class_id = rematch_shares.class_id);
+    insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
+    select rematch_shares.subscription_id, d.batch_id, e.event_id, d.type_id
+    from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
+    where d.class_id = rematch_shares.class_id
+        and d.batch_id > greatest(rematch_shares.matched, (rematch_shares.member).from_batch)
+        and not e.event_id <@ (rematch_shares.member).skip
+    on conflict do nothing;
+    update pgps_internal.member m set takes_batch = true
+    where m.subscription_id = rematch_shares.subscription_id and m.class_id = rematch_shares.class_id;
+end
+$$;
+comment on function pgps_internal.rematch_shares(bigint, pgps_internal.member, pgps_internal.event_type, bigint, bigint,
+    bigint) is
+'The waiting events of a shared subscription when its filter has changed: those that its new class wants, too. matched:
+the last batch about which the old filter was asked; upto: the last one for the new filter';
+
 create or replace function pgps_internal.rematch(
     subscription pgps_internal.subscription, member pgps_internal.member, last pgps_internal.batch
 ) returns void
@@ -32,21 +89,10 @@ declare
     v_type pgps_internal.event_type;
     v_class bigint;
     v_signature pgps_internal.signature;
-    v_matched bigint;
+    v_matched bigint := pgps_internal.asked_upto(rematch.member, rematch.last);
     v_upto bigint;
-    v_first bigint;
 begin
     select t.* into v_type from pgps_internal.event_type t where t.type_id = (rematch.member).type_id;
-    -- The last batch about which the old filter has been asked.
-    select case when not c.is_active then c.suspended_batch
-            -- A class whose owner was dropped is no longer matched: it ends with its last delivery or, if that has been
-            -- reclaimed, before the oldest delivery that is left.
-            when c.owner::text = c.owner::oid::text then greatest((rematch.member).from_batch,
-                (select max(d.batch_id) from pgps_internal.delivery d where d.class_id = c.class_id),
-                (select min(d.batch_id) - 1 from pgps_internal.delivery d))
-            else pgps_internal.matched_upto(c.owner,
-                (select g from pgps_internal.signature g where g.signature_id = c.signature_id), rematch.last) end
-    into v_matched from pgps_internal.class c where c.class_id = (rematch.member).class_id;
     execute format('lock table %s, pgps_internal.batch, pgps_internal.batch_type, pgps_internal.control in access '
         'share mode', v_type.log);
     -- Signatures and classes are shared by the subscriptions of a role, and are changed under its lock.
@@ -61,24 +107,7 @@ begin
     update pgps_internal.member m set class_id = v_class, takes_batch = false
     where m.subscription_id = v_id and m.class_id = (rematch.member).class_id;
     if (rematch.member).takes_batch then
-        perform pgps_internal.add_feature(v_type.type_id, 'share');
-        select min(s.batch_id) - 1 into v_first from pgps_internal.share s where s.subscription_id = v_id
-            and s.type_id = v_type.type_id;
-        perform pgps_internal.replay(v_class, v_type, 0, least(v_first, v_matched), v_upto);
-        -- Of batches matched before, waiting events stay if they match the new filter (events without a row are
-        -- settled). Then events of batches that were not matched yet are added.
-        delete from pgps_internal.share s
-        where s.subscription_id = v_id and s.type_id = v_type.type_id and (s.batch_id, s.event_id) not in (
-            select d.batch_id, e.event_id from pgps_internal.delivery d cross
-                join lateral pgps_internal.event_ids(d) e(event_id)
-            where d.class_id = v_class);
-        insert into pgps_internal.share (subscription_id, batch_id, event_id, type_id)
-        select v_id, d.batch_id, e.event_id, d.type_id
-        from pgps_internal.delivery d cross join lateral pgps_internal.event_ids(d) e(event_id)
-        where d.class_id = v_class and d.batch_id > greatest(v_matched, (rematch.member).from_batch)
-            and not e.event_id <@ (rematch.member).skip
-        on conflict do nothing;
-        update pgps_internal.member m set takes_batch = true where m.subscription_id = v_id and m.class_id = v_class;
+        perform pgps_internal.rematch_shares(v_id, rematch.member, v_type, v_class, v_matched, v_upto);
     else
         perform pgps_internal.replay(v_class, v_type, 0,
             greatest((rematch.member).from_batch, v_position.acked_batch - 1), v_upto);
@@ -186,6 +215,46 @@ end
 $$;
 comment on function pgps_internal.do_alter_subscription(name, jsonb) is 'See pgps.alter_subscription';
 
+create or replace function pgps_internal.require_new_owner(
+    caller name, subscription pgps_internal.subscription, owner name
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := (require_new_owner.subscription).name;
+    v_present regrole := (require_new_owner.subscription).owner;
+    v_type text;
+begin
+    if not exists (select from pg_roles r where r.rolname = require_new_owner.owner) then
+        raise exception 'role "%" does not exist', require_new_owner.owner
+        using errcode = '42704', hint = 'See pg_roles.';
+    -- regrole prints the bare OID of a role that was dropped.
+    elsif v_present::text <> v_present::oid::text and not pg_has_role(require_new_owner.caller, v_present, 'usage') then
+        raise exception 'subscription "%" belongs to role %', v_name, v_present
+        using errcode = '42501',
+            hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
+            v_present);
+    elsif not pg_has_role(require_new_owner.caller, require_new_owner.owner, 'member') then
+        -- Filter and callback will run with the new owner's rights, so the caller has to have them.
+        raise exception 'role "%" is no member of role "%"', require_new_owner.caller, require_new_owner.owner
+        using errcode = '42501',
+            hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', require_new_owner.owner,
+            require_new_owner.caller);
+    end if;
+    select t.name into v_type from pgps_internal.member m join pgps_internal.event_type t using (type_id)
+    where m.subscription_id = (require_new_owner.subscription).subscription_id
+        and not has_table_privilege(require_new_owner.owner, t.endpoint, 'select') limit 1;
+    if v_type is not null then
+        raise exception 'role "%" may not subscribe to event type "%"', require_new_owner.owner, v_type
+        using errcode = '42501',
+            hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, require_new_owner.owner);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_new_owner(name, pgps_internal.subscription, name) is
+'Raises 42704 or 42501 unless the caller may give a subscription to a role, and that role may have its events';
+
 create or replace function pgps_internal.do_give_subscription(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -193,33 +262,13 @@ as $$
 declare
     v_subscription pgps_internal.subscription := pgps_internal.find_administered(caller, args ->> 'name');
     v_id bigint := v_subscription.subscription_id;
-    v_is_orphan boolean := v_subscription.owner::text = v_subscription.owner::oid::text;
     v_position pgps_internal.position;
     v_function regprocedure;
     v_owner oid := (select r.oid from pg_roles r where r.rolname = args ->> 'owner');
-    v_type text;
 begin
-    if v_owner is null then
-        raise exception 'role "%" does not exist', args ->> 'owner' using errcode = '42704', hint = 'See pg_roles.';
-    elsif not v_is_orphan and not pg_has_role(caller, v_subscription.owner::oid, 'usage') then
-        raise exception 'subscription "%" belongs to role %', v_subscription.name, v_subscription.owner
-        using errcode = '42501',
-            hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
-            v_subscription.owner);
-    elsif not pg_has_role(caller, v_owner, 'member') then
-        -- Filter and callback will run with the new owner's rights, so the caller has to have them.
-        raise exception 'role "%" is no member of role "%"', caller, args ->> 'owner'
-        using errcode = '42501',
-            hint = format('Ask for: grant %I to %I; or let that role subscribe itself.', args ->> 'owner', caller);
-    elsif v_owner = v_subscription.owner::oid then
+    perform pgps_internal.require_new_owner(caller, v_subscription, args ->> 'owner');
+    if v_owner = v_subscription.owner::oid then
         return;
-    end if;
-    select t.name into v_type from pgps_internal.member m join pgps_internal.event_type t using (type_id)
-    where m.subscription_id = v_id and not has_table_privilege(v_owner, t.endpoint, 'select') limit 1;
-    if v_type is not null then
-        raise exception 'role "%" may not subscribe to event type "%"', args ->> 'owner', v_type
-        using errcode = '42501',
-            hint = format('Ask for: grant select on pgps_event.%I to %I', v_type, args ->> 'owner');
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.hold_subscription(v_id);
     if v_subscription.handler = 'any' and v_subscription.callback is null then

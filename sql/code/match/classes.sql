@@ -137,6 +137,49 @@ comment on function pgps_internal.is_safe(jsonb, pgps_internal.event_type, text)
 'True when a filter means the same, and can do nothing but read the event, if the broker''s owner runs it with
 search_path pg_catalog: only built-in types, and no operator or function of that name in the subscriber''s schemas';
 
+create or replace function pgps_internal.parts_of_filter(
+    event_type pgps_internal.event_type, filter text, constant_types text[], inout environment jsonb,
+    out parsed jsonb, out constants text[], out types text[], out tier text
+)
+returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    parsed := pgps.parse_filter(parts_of_filter.filter, (parts_of_filter.event_type).name,
+        array(select a.attname::text from pg_attribute a
+            where a.attrelid = (parts_of_filter.event_type).endpoint and a.attnum > 0 and not a.attisdropped
+                and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
+    -- PostgreSQL reads a literal next to a smallint or a real as integer or double precision, but would give a
+    -- parameter the column's type.
+    types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer'
+        when t = 'real' then 'double precision' else t end
+        from unnest(parts_of_filter.constant_types) with ordinality c(t, n)
+        left join jsonb_array_elements(parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
+    constants := pgps_internal.constant_values(parsed -> 'parameters',
+        case when parts_of_filter.constant_types is not null then types end, parts_of_filter.environment);
+    tier := case when constants is not null and pgps_internal.is_safe(parsed, parts_of_filter.event_type,
+        parts_of_filter.environment ->> 'search_path') then 'safe' else 'owner' end;
+    if tier = 'safe' then
+        environment := parts_of_filter.environment || '{"search_path": "pg_catalog, pg_temp"}';
+    end if;
+    -- The constants stay in the text if one cannot be converted or is not in the shape exactly once, or if there are
+    -- too many for a row of constants, as in a long IN (…).
+    if constants is null or cardinality(constants) > 500
+            or (select count(*) from regexp_matches(parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(constants) then
+        parsed := parsed || jsonb_build_object('shape', parsed ->> 'text', 'keys', '[]'::jsonb);
+        constants := '{}';
+        tier := 'owner';
+    end if;
+    if constants = '{}' then
+        types := '{}';
+    end if;
+end
+$$;
+comment on function pgps_internal.parts_of_filter(pgps_internal.event_type, text, text[], jsonb) is
+'A filter as its shape and its constants: constants, their types, the tier (safe or owner, see match.sql), and the
+environment that it is evaluated under';
+
 create or replace function pgps_internal.find_class(
     event_type pgps_internal.event_type, owner regrole, filter text, constant_types text[], environment jsonb,
     private boolean, in_lane boolean
@@ -145,45 +188,17 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_parsed jsonb;
+    v_apart record;
     v_constants text[];
     v_signature bigint;
     v_class bigint;
-    v_tier text;
-    v_types text[];
-    v_environment jsonb := find_class.environment;
 begin
     if find_class.filter is not null then
-        v_parsed := pgps.parse_filter(find_class.filter, (find_class.event_type).name,
-            array(select a.attname::text from pg_attribute a
-                where a.attrelid = (find_class.event_type).endpoint and a.attnum > 0 and not a.attisdropped
-                    and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
-        -- PostgreSQL reads a literal next to a smallint or a real as integer or double precision, but would give a
-        -- parameter the column's type.
-        v_types := array(select case when p.value ->> 'kind' = 'string' then t when t = 'smallint' then 'integer'
-            when t = 'real' then 'double precision'
-                else t end from unnest(find_class.constant_types) with ordinality c(t, n)
-            left join jsonb_array_elements(v_parsed -> 'parameters') with ordinality p(value, n) using (n) order by n);
-        v_constants := pgps_internal.constant_values(v_parsed -> 'parameters', case
-            when find_class.constant_types is not null then v_types end,
-            find_class.environment);
-        v_tier := case when v_constants is not null and pgps_internal.is_safe(v_parsed, find_class.event_type,
-            find_class.environment ->> 'search_path') then 'safe' else 'owner' end;
-        if v_tier = 'safe' then
-            v_environment := v_environment || '{"search_path": "pg_catalog, pg_temp"}';
-        end if;
-        -- The constants stay in the text if one cannot be converted or is not in the shape exactly once, or if there
-        -- are too many for a row of constants, as in a long IN (…).
-        if v_constants is null or cardinality(v_constants) > 500
-            or (select count(*)
-            from regexp_matches(v_parsed ->> 'shape', '\$\d+', 'g')) <> cardinality(v_constants) then
-            v_parsed := v_parsed || jsonb_build_object('shape', v_parsed ->> 'text', 'keys', '[]'::jsonb);
-            v_constants := '{}';
-            v_tier := 'owner';
-        end if;
-        v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_parsed, v_tier,
-            case when cardinality(v_constants) = 0 then '{}' else v_types end, v_environment,
-            coalesce(find_class.in_lane, v_tier = 'owner'));
+        select a.* into v_apart from pgps_internal.parts_of_filter(find_class.event_type, find_class.filter,
+            find_class.constant_types, find_class.environment) a;
+        v_constants := v_apart.constants;
+        v_signature := pgps_internal.find_signature(find_class.event_type, find_class.owner, v_apart.parsed,
+            v_apart.tier, v_apart.types, v_apart.environment, coalesce(find_class.in_lane, v_apart.tier = 'owner'));
     end if;
     if not find_class.private then
         if v_signature is null then
