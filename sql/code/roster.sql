@@ -39,6 +39,12 @@ as $roster$
     ('filter_failed', 'links', 'pgps_internal.forward_unmatched(class, event_id, batch_id)'),
     ('filter_broken', 'links', 'pgps_internal.widen(class, after_batch)'),
 
+    -- A class is suspended: whether somebody waits for its events beside the subscriptions that the core knows. It is
+    -- resumed: whether what came meanwhile must be matched before the next batch is cut, since who has it does not go
+    -- back to earlier batches. Argument: class.
+    ('is_waited_for', 'links', 'pgps_internal.is_of_neighbour(class, only_blocked => true)'),
+    ('is_matched_at_once', 'links', 'pgps_internal.is_of_neighbour(class, only_blocked => false)'),
+
     -- Up to which batch a room has everything (of low_batch.type_id, or of all types if that is null); null when it
     -- waits for nothing.
     ('low_batch', 'subscriptions', 'pgps_internal.low_of_subscriptions(low_batch.type_id)'),
@@ -209,6 +215,27 @@ $do$;
 do $do$
 begin
     execute format($f$
+        create or replace function pgps_internal.is_waited_for(class pgps_internal.class) returns boolean
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return %s;
+        end
+        $$$f$, pgps_internal.calls_of('is_waited_for', '%2$s', E'\n                or '));
+    execute format($f$
+        create or replace function pgps_internal.is_matched_at_once(class pgps_internal.class) returns boolean
+        language plpgsql stable set search_path = pg_catalog, pg_temp
+        as $$
+        begin
+            return %s;
+        end
+        $$$f$, pgps_internal.calls_of('is_matched_at_once', '%2$s', E'\n                or '));
+end
+$do$;
+
+do $do$
+begin
+    execute format($f$
         create or replace function pgps_internal.low_batch(type_id integer = null) returns bigint
         language plpgsql stable
         set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off
@@ -365,6 +392,10 @@ comment on function pgps_internal.filter_failed(pgps_internal.class, bigint, big
 'What rooms do when a filter raised an error on an event that they may want nevertheless';
 comment on function pgps_internal.filter_broken(pgps_internal.class, bigint) is
 'What rooms do when a filter is not evaluated any more for the batches after after_batch';
+comment on function pgps_internal.is_waited_for(pgps_internal.class) is
+'True when somebody in a room waits for the events of a suspended class, which are matched when it is resumed';
+comment on function pgps_internal.is_matched_at_once(pgps_internal.class) is
+'True when what a suspended class has missed must be matched before the next batch is cut';
 comment on function pgps_internal.needs_feature(text, integer) is
 'True while something that is defined on an event type needs that feature of it';
 comment on function pgps_internal.low_batch(integer) is

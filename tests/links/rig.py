@@ -212,3 +212,13 @@ def received(broker: Broker, subscription: str) -> list[tuple[str, int]]:
 
 def names(connection: psycopg.Connection) -> list[str]:
     return column(connection, "select name from pgps.links order by 1")
+
+
+def filters_from(broker: Broker, neighbour: str) -> list[str | None]:
+    """Return the filters that a neighbour has sent."""
+    return column(
+        broker.admin,
+        "select f.filter from pgps_internal.wanted w join pgps_internal.link_filter f using (key)"
+        " join pgps_internal.neighbour n using (neighbour_id) where n.name = %s order by 1",
+        [neighbour],
+    )

@@ -10,19 +10,9 @@ import pytest
 
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
 from tests.fix_db import Connect, wait_until
-from tests.links.rig import Broker, linked, open_lane, open_link, received, settle
+from tests.links.rig import Broker, filters_from, linked, open_lane, open_link, received, settle
 
 Brokers = Callable[[int], list[Broker]]
-
-
-def filters_from(broker: Broker, neighbour: str) -> list[str | None]:
-    """Return the filters that a neighbour has sent."""
-    return column(
-        broker.admin,
-        "select f.filter from pgps_internal.wanted w join pgps_internal.link_filter f using (key)"
-        " join pgps_internal.neighbour n using (neighbour_id) where n.name = %s order by 1",
-        [neighbour],
-    )
 
 
 def test_an_event_reaches_a_global_subscription_two_brokers_away(brokers: Brokers) -> None:
@@ -78,25 +68,6 @@ def test_the_parts_of_a_large_transaction_cross_once_and_in_order(brokers: Broke
         assert [n for _, n in received(b, "third")] == list(range(0, 401, 3))
 
 
-def test_a_date_in_a_filter_that_travels_is_the_day_that_it_is_for_the_subscriber(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick", "n integer, d date")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        rows(b.admin, "set datestyle = 'SQL, DMY'")
-        call(b.admin, "subscribe", "one", "tick", filter="d = '01/02/2024'", scope="global")
-        # As dates of February and April the second is covered by the first, as days of January it is the other way.
-        call(b.admin, "subscribe", "wide", "tick", filter="d > '05/01/2024' and d < '13/12/2024'", scope="global")
-        call(b.admin, "subscribe", "narrow", "tick", filter="d > '04/02/2024' and d < '13/12/2024'", scope="global")
-        rows(b.admin, "set datestyle = 'ISO, MDY'")
-        settle([a, b], links)
-        days = "(1, '2024-02-01'), (2, '2024-01-02'), (3, '2024-04-01'), (4, '2024-12-14')"
-        rows(a.admin, f"insert into pgps_event.tick select n, d::date from (values {days}) v (n, d)")
-        settle([a, b], links)
-        got = [[n for _, n in received(b, name)] for name in ("one", "wide", "narrow")]
-        assert got == [[1], [1, 3], [3]]
-
-
 def test_lengths_and_precisions_of_a_type_that_is_created_here_are_those_of_the_origin(brokers: Brokers) -> None:
     a, b = brokers(2)
     make_type(
@@ -134,66 +105,6 @@ def test_attributes_may_be_named_as_the_broker_names_things(brokers: Brokers, wi
         got = column(b.admin, "select payload from pgps.receive('all')")
         assert got == [dict.fromkeys(names, n) for n in range(1, 5)]
         assert rows(b.admin, "select hop from pgps_queue.tick_in i, pgps.trace(i.origin, i.origin_event_id)")
-
-
-def test_only_the_widest_of_filters_travels_and_its_end_brings_the_others_back_first(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        for limit in (5, 1, 9):
-            call(b.admin, "subscribe", f"over{limit}", "tick", filter=f"n > {limit}", scope="global")
-        settle([a, b], links)
-        assert filters_from(a, "b") == ["n > 1"]
-        filters = "select sent_filters, received_filters from pgps.link_details"
-        assert (rows(b.admin, filters), rows(a.admin, filters)) == ([(["tick: n > 1"], [])], [([], ["tick: n > 1"])])
-        in_force = value(b.admin, "select filters_in_force from pgps.routes where origin = 'a'")
-        assert in_force == ["tick: n > 1", "tick: n > 5", "tick: n > 9"]
-        publish(a.admin, "tick", 2, 6, 10)
-        call(b.admin, "unsubscribe", "over1")
-        publish(a.admin, "tick", 3, 7, 11)
-        settle([a, b], links)
-        assert filters_from(a, "b") == ["n > 5"]
-        publish(a.admin, "tick", 4, 8, 12)
-        settle([a, b], links)
-        assert [n for _, n in received(b, "over5")] == [6, 10, 7, 11, 8, 12]
-        assert [n for _, n in received(b, "over9")] == [10, 11, 12]
-
-
-def test_conditions_over_tables_stay_at_home(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    rows(b.admin, "create table public.wanted as select 3 as n")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        here = "n > 2 and n in (select n from public.wanted)"
-        call(b.admin, "subscribe", "mine", "tick", filter=here, scope="global")
-        settle([a, b], links)
-        assert filters_from(a, "b") == ["n > 2"]
-        publish(a.admin, "tick", 1, 2, 3, 4)
-        settle([a, b], links)
-        assert [n for _, n in received(b, "mine")] == [3]
-
-
-def test_a_subscription_gets_nothing_from_elsewhere_before_its_filter_is_in_force_there(brokers: Brokers) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        call(b.admin, "subscribe", "high", "tick", filter="n > 5", scope="global")
-        settle([a, b], links)
-        call(b.admin, "subscribe", "all", "tick", scope="global")
-        publish(a.admin, "tick", 1, 6, 2, 7)
-        a.settle()
-        while links[0].out.move():
-            b.settle()
-        publish(a.admin, "tick", 8, 3)
-        settle([a, b], links)
-        publish(a.admin, "tick", 4, 9)
-        settle([a, b], links)
-        got = [n for _, n in received(b, "all")]
-        assert got in ([8, 3, 4, 9], [4, 9]), "from one moment on everything"
-        assert [n for _, n in received(b, "high")] == [6, 7, 8, 9]
 
 
 def test_types_and_order_of_one_transaction_are_kept_over_links(brokers: Brokers) -> None:
@@ -385,37 +296,6 @@ def test_silence_says_nothing_of_a_batch_that_is_made_while_it_is_said(brokers: 
             said.result()
         settle([a, b], links)
         assert received(b, "all") == [("a", 7)]
-
-
-def test_a_filter_is_said_to_be_in_force_behind_the_batch_that_was_being_matched_when_it_came(
-    brokers: Brokers, connect: Connect
-) -> None:
-    a, b = brokers(2)
-    make_type(a.admin, "tick")
-    with linked([(a, b)]) as links:
-        settle([a, b], links)
-        call(b.admin, "subscribe", "all", "tick", scope="global")
-        asks = links[0].back.next()
-        publish(a.admin, "tick", 1)
-        dispatcher = connect(dsn=a.dsn)
-        with ThreadPoolExecutor() as pool:
-            with dispatcher.transaction():
-                assert value(dispatcher, "select pgps.dispatch()") == 1
-                heard = pool.submit(links[0].back.carry, asks)
-                waits = "select count(*) from pg_locks where pid = %s and not granted"
-                wait_until(
-                    lambda: heard.done() or value(a.admin, waits, [links[0].back.target.info.backend_pid]) == 1,
-                    what="the filter has come, or waits for the dispatcher",
-                )
-                if heard.done():
-                    links[0].out.move()
-            heard.result()
-        unmatched = value(a.admin, "select max(batch_id) from pgps_internal.batch")
-        settle([a, b], links)
-        assert value(b.admin, "select min(since) from pgps_internal.activation") >= unmatched
-        publish(a.admin, "tick", 2)
-        settle([a, b], links)
-        assert received(b, "all") == [("a", 2)]
 
 
 def test_the_way_of_an_event_can_be_seen(brokers: Brokers) -> None:

@@ -124,6 +124,22 @@ comment on function pgps_internal.find_administered(name, text) is
 'The subscription of that name, to be dropped or paused: as find_subscription, but an administrator may have anybody''s,
 except a link''s';
 
+create or replace function pgps_internal.find_role(name text) returns oid
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_role oid := (select r.oid from pg_roles r where r.rolname = find_role.name);
+begin
+    if v_role is null then
+        raise exception 'role "%" does not exist', find_role.name
+        using errcode = '42704', hint = 'See \du, or pg_roles.';
+    end if;
+    return v_role;
+end
+$$;
+comment on function pgps_internal.find_role(text) is 'The role of that name, not folded; 42704 when there is none';
+
 create or replace function pgps_internal.clean_path(schemas jsonb) returns text
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp

@@ -226,11 +226,8 @@ declare
     v_present regrole := (require_new_owner.subscription).owner;
     v_type text;
 begin
-    if not exists (select from pg_roles r where r.rolname = require_new_owner.owner) then
-        raise exception 'role "%" does not exist', require_new_owner.owner
-        using errcode = '42704', hint = 'See pg_roles.';
     -- regrole prints the bare OID of a role that was dropped.
-    elsif v_present::text <> v_present::oid::text and not pg_has_role(require_new_owner.caller, v_present, 'usage') then
+    if v_present::text <> v_present::oid::text and not pg_has_role(require_new_owner.caller, v_present, 'usage') then
         raise exception 'subscription "%" belongs to role %', v_name, v_present
         using errcode = '42501',
             hint = format('Become a member of role %s; an administrator gives away only what has no owner any more.',
@@ -253,7 +250,7 @@ begin
 end
 $$;
 comment on function pgps_internal.require_new_owner(name, pgps_internal.subscription, name) is
-'Raises 42704 or 42501 unless the caller may give a subscription to a role, and that role may have its events';
+'Raises 42501 unless the caller may give a subscription to a role, and that role may have its events';
 
 create or replace function pgps_internal.do_give_subscription(caller name, args jsonb) returns void
 language plpgsql
@@ -264,7 +261,7 @@ declare
     v_id bigint := v_subscription.subscription_id;
     v_position pgps_internal.position;
     v_function regprocedure;
-    v_owner oid := (select r.oid from pg_roles r where r.rolname = args ->> 'owner');
+    v_owner oid := pgps_internal.find_role(args ->> 'owner');
 begin
     perform pgps_internal.require_new_owner(caller, v_subscription, args ->> 'owner');
     if v_owner = v_subscription.owner::oid then

@@ -127,22 +127,19 @@ declare
     v_class pgps_internal.class;
     v_signature pgps_internal.signature;
     v_upto bigint;
-    v_is_link boolean := false;
+    v_at_once boolean := pgps_internal.is_matched_at_once(resume_class.class);
 begin
     perform pgps_internal.require_read_committed();
     select g.* into v_signature from pgps_internal.signature g where g.signature_id = (resume_class.class).signature_id;
-    if exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
-            where m.class_id = (resume_class.class).class_id) then
-        -- A link does not go back to batches that it has packed: no batch may be cut between matching the past and
-        -- activating the class.
+    if v_at_once then
+        -- No batch may be cut between matching the past and activating the class.
         lock table only pgps_internal.batch in share row exclusive mode;
-        v_is_link := true;
     end if;
     v_upto := pgps_internal.matched_upto((resume_class.class).owner, v_signature, pgps_internal.last_batch());
     select c.* into v_class from pgps_internal.class c where c.class_id = (resume_class.class).class_id for update;
     if v_class.is_active or v_class.is_pending then
         return v_class.is_active;
-    elsif not v_is_link and (not resume_class.is_own or v_signature.in_lane is not true
+    elsif not v_at_once and (not resume_class.is_own or v_signature.in_lane is not true
         and exists (select from pgps_internal.member m
             join pgps_internal.subscription s using (subscription_id) where m.class_id = v_class.class_id
                 and s.is_pattern)) then
@@ -157,7 +154,7 @@ begin
     perform pgps_internal.set_class_active(v_class.class_id, true);
     perform pgps_internal.replay(v_class.class_id, resume_class.event_type, 0,
         coalesce(v_class.suspended_batch, v_upto), v_upto);
-    if v_signature.in_lane is not true and not v_is_link then
+    if v_signature.in_lane is not true and not v_at_once then
         perform pgps_internal.make_pending(v_class.class_id, v_upto);
     end if;
     return true;

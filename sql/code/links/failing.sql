@@ -62,3 +62,17 @@ $$;
 comment on function pgps_internal.widen(pgps_internal.class, bigint) is
 'Neighbours whose filter is broken, or keeps failing, get every event of the type from a batch on, and ask it
 themselves';
+
+create or replace function pgps_internal.is_of_neighbour(class pgps_internal.class, only_blocked boolean)
+returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
+        where m.class_id = (is_of_neighbour.class).class_id and (n.is_blocked or not is_of_neighbour.only_blocked));
+end
+$$;
+comment on function pgps_internal.is_of_neighbour(pgps_internal.class, boolean) is
+'Whether a neighbour has sent the filter of a class. only_blocked: one that a policy has blocked, which waits as other
+subscribers do';

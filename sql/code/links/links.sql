@@ -80,11 +80,7 @@ begin
         raise exception 'link "%" exists already', v_name using errcode = '42710',
             hint = format('Change it with pgps.alter_link(%L, …).', v_name);
     end if;
-    if not exists (select from pg_roles r where r.rolname = coalesce(args ->> 'role', 'pgps_neighbour')) then
-        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704',
-            hint = 'See \du, or pg_roles.';
-    end if;
-    v_role := coalesce(quote_ident(args ->> 'role'), 'pgps_neighbour')::regrole;
+    v_role := pgps_internal.find_role(coalesce(args ->> 'role', 'pgps_neighbour'));
     if args ->> 'role' is not null and not pg_has_role(caller, v_role::oid, 'usage') then
         raise exception 'role "%" may not link with the rights of role %', caller, v_role
         using errcode = '42501', hint = format('Ask for: grant %s to %I', v_role, caller);
@@ -113,6 +109,38 @@ neighbour receives and publishes here; its SELECT, INSERT and policies decide wh
 which gets SELECT and INSERT once on each event type of an administrator, now and later, that may be revoked: no right
 of the caller''s is lent. Needs pgps_admin and to be a member of role. Errors: 42710, 22023, 42501, 42704.';
 
+create or replace function pgps_internal.require_link(name text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pgps_internal.link l where l.name = pgps_internal.fold(require_link.name)) then
+        raise exception 'link "%" does not exist', require_link.name
+        using errcode = '42704', hint = 'See pgps.links.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_link(text) is 'Raises 42704 unless this broker has defined a link of that name';
+
+create or replace function pgps_internal.find_neighbour(name text) returns pgps_internal.neighbour
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+begin
+    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
+    where coalesce(l.name, n.name) = pgps_internal.fold(find_neighbour.name) order by l.name nulls last limit 1;
+    if not found then
+        perform pgps_internal.require_link(find_neighbour.name);
+    end if;
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.find_neighbour(text) is
+'The neighbour at a link, which has its own name where the link was defined there; nulls while the link has never been
+up. Errors: 42704 no such link.';
+
 create or replace function pgps_internal.do_alter_link(caller name, args jsonb) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -128,7 +156,7 @@ begin
         enabled = coalesce((args ->> 'enabled')::boolean, l.enabled)
     where l.name = pgps_internal.fold(args ->> 'name');
     if not found then
-        raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
+        perform pgps_internal.require_link(args ->> 'name');
     end if;
 end
 $$;
@@ -154,11 +182,7 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'drop links');
     perform pgps_internal.hold_routes();
-    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
-        where coalesce(l.name, n.name) = v_name;
-    if v_neighbour.neighbour_id is null and not exists (select from pgps_internal.link l where l.name = v_name) then
-        raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
-    end if;
+    v_neighbour := pgps_internal.find_neighbour(args ->> 'name');
     if v_neighbour.neighbour_id is null and not coalesce((args ->> 'cascade')::boolean, false)
         and exists (select from pgps_internal.link l where l.name = v_name and (l.is_known or l.is_dropped)) then
         -- This broker was resumed and has not met the other one again, which still has the link and waits.

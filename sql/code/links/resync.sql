@@ -30,13 +30,10 @@ declare
 begin
     perform pgps_internal.require_admin(caller, 'resynchronise links');
     perform pgps_internal.hold_routes();
-    select n.* into v_neighbour from pgps_internal.neighbour n left join pgps_internal.link l using (link_id)
-    where coalesce(l.name, n.name) = pgps_internal.fold(args ->> 'name') order by l.name nulls last limit 1;
-    if not found and exists (select from pgps_internal.link l where l.name = pgps_internal.fold(args ->> 'name')) then
+    v_neighbour := pgps_internal.find_neighbour(args ->> 'name');
+    if v_neighbour.neighbour_id is null then
         raise exception 'link "%" has never been up', args ->> 'name' using errcode = '55000',
             hint = 'See last_error and hint in pgps.links.';
-    elsif not found then
-        raise exception 'link "%" does not exist', args ->> 'name' using errcode = '42704', hint = 'See pgps.links.';
     end if;
     perform pgps_internal.unblock(v_neighbour);
     -- Attaches again, with the horizon and the filters in force: what was lost on the way is sent again, and what was

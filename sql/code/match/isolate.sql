@@ -140,17 +140,14 @@ begin
     perform pgps_internal.filter_broken(c, suspend_class.after_batch) from pgps_internal.class c
         where c.class_id = suspend_class.class_id;
     perform pgps_internal.set_class_active(suspend_class.class_id, false);
-    -- A class of neighbours alone is not matched later, since they get everything now. A blocked neighbour waits, as
-    -- other subscribers do.
+    -- A class that nobody waits for is not matched later: filter_broken has given its members everything.
     update pgps_internal.class c set suspended_batch = suspend_class.after_batch, is_pending = false
-    where c.class_id = suspend_class.class_id and (v_local or exists (
-        select from pgps_internal.member m join pgps_internal.neighbour n using (subscription_id)
-            where m.class_id = c.class_id and n.is_blocked));
+    where c.class_id = suspend_class.class_id and (v_local or pgps_internal.is_waited_for(c));
 end
 $$;
 comment on function pgps_internal.suspend_class(bigint, bigint, text) is
-'Suspends all subscriptions of a class; the log keeps the events after after_batch, and pgps.resume matches them.
-Neighbours get all events of the type instead.';
+'Suspends all subscriptions of a class; the log keeps the events after after_batch, and pgps.resume matches them. What
+other rooms do instead: filter_broken in the roster';
 
 create or replace function pgps.blame() returns text
 language plpgsql security definer

@@ -58,16 +58,14 @@ as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
     v_name text := pgps_internal.check_name(args ->> 'name', 'policy');
-    v_role oid := (select r.oid from pg_roles r where r.rolname = args ->> 'role');
+    v_role oid;
     v_relation record;
     v_draft name;
     v_expression text;
 begin
     perform pgps_internal.require_admin(caller, 'create policies');
-    if v_role is null then
-        raise exception 'role "%" does not exist', args ->> 'role' using errcode = '42704',
-            hint = 'See \du, or pg_roles.';
-    elsif exists (select from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name) then
+    v_role := pgps_internal.find_role(args ->> 'role');
+    if exists (select from pgps_internal.policy p where p.type_id = v_type.type_id and p.name = v_name) then
         raise exception 'policy "%" on event type "%" exists already', v_name, v_type.name
         using errcode = '42710',
             hint = format('First: select pgps.drop_policy(%L, %L)', quote_ident(v_type.name), quote_ident(v_name));
