@@ -46,6 +46,7 @@ lint: setup ## check style, types, directions of imports, and that generated fil
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd examples/demo && $(abspath $(BIN))/lint-imports
 	@set -e; for tool in $(GENERATORS); do echo "$$tool --check"; $(BIN)/python "$$tool" --check; done
 
 format: setup ## put the Python code in shape

@@ -210,7 +210,7 @@ class _Run:
                     connection.execute(_RECEIVE, {"name": name})
                     connection.execute("select pgps.ack(%s)", [name])
         counts = {name: counter.look() for name, counter in self.counters.items()}
-        self.bars.fill({f"quotes of {name.upper()}": count for name, count in self.published.items()} | counts)
+        self.bars.fill_all({f"quotes of {name.upper()}": count for name, count in self.published.items()} | counts)
 
     # -- the proof ----------------------------------------------------------
 

@@ -197,7 +197,7 @@ class _Run:
 
     def _watch(self) -> None:
         counts = {name: counter.look() for name, counter in self.counters.items()}
-        self.bars.fill({"measurements": self.published, **counts})
+        self.bars.fill_all({"measurements": self.published, **counts})
 
     def _has_come(self, subscription: str, place: int) -> Callable[[], Any]:
         """Return what says whether a subscriber has all that it wants of the first so many readings."""
