@@ -5,7 +5,7 @@
 -- Locks: none of its own.
 -- Writes: nothing.
 
-create or replace function pgps_internal.roster() returns table (hook text, name text, call text)
+create or replace function pgps_internal.roster_of_matching() returns table (hook text, name text, call text)
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $roster$
@@ -43,8 +43,16 @@ as $roster$
     -- resumed: whether what came meanwhile must be matched before the next batch is cut, since who has it does not go
     -- back to earlier batches. Argument: class.
     ('is_waited_for', 'links', 'pgps_internal.is_of_neighbour(class, only_blocked => true)'),
-    ('is_matched_at_once', 'links', 'pgps_internal.is_of_neighbour(class, only_blocked => false)'),
+    ('is_matched_at_once', 'links', 'pgps_internal.is_of_neighbour(class, only_blocked => false)')
+$roster$;
+comment on function pgps_internal.roster_of_matching() is
+'The lines of the roster about batches, classes and subscriptions; see pgps_internal.roster';
 
+create or replace function pgps_internal.roster_of_reclaiming() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $roster$
+    values
     -- Up to which batch a room has everything (of low_batch.type_id, or of all types if that is null); null when it
     -- waits for nothing.
     ('low_batch', 'subscriptions', 'pgps_internal.low_of_subscriptions(low_batch.type_id)'),
@@ -95,8 +103,16 @@ as $roster$
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
-    ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
+    ('sweep', 'spools', 'pgps_internal.sweep_replays()')
+$roster$;
+comment on function pgps_internal.roster_of_reclaiming() is
+'The lines of the roster about what is kept, carried over and truncated; see pgps_internal.roster';
 
+create or replace function pgps_internal.roster_of_defining() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $roster$
+    values
     -- A new event type: grants rights on it, and joins to it the patterns that it fits. Argument: event_type.
     ('join_rooms', 'links', 'pgps_internal.lend(event_type)'),
     ('join_rooms', 'deliver', 'pgps_internal.match_pattern_subscriptions((event_type).type_id)'),
@@ -119,6 +135,19 @@ as $roster$
     -- A restored or cloned database: transaction ids that a room has recorded are not valid any more.
     ('begin_life', 'confirm', 'pgps_internal.forget_raisers()')
 $roster$;
+comment on function pgps_internal.roster_of_defining() is
+'The lines of the roster about making and dropping event types; see pgps_internal.roster';
+
+create or replace function pgps_internal.roster() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select * from pgps_internal.roster_of_matching()
+    union all
+    select * from pgps_internal.roster_of_reclaiming()
+    union all
+    select * from pgps_internal.roster_of_defining()
+$$;
 comment on function pgps_internal.roster() is
 'Which room takes part in what: hook is the function that the core calls; name is what the line is for; call is run by
 the hook, in the order of the lines';

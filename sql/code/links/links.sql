@@ -120,7 +120,8 @@ begin
     end if;
 end
 $$;
-comment on function pgps_internal.require_link(text) is 'Raises 42704 unless this broker has defined a link of that name';
+comment on function pgps_internal.require_link(text) is
+'Raises 42704 unless this broker has defined a link of that name';
 
 create or replace function pgps_internal.find_neighbour(name text) returns pgps_internal.neighbour
 language plpgsql stable

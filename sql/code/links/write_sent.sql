@@ -1,22 +1,51 @@
 -- Generated: pgps_internal.sent_<type>, the rows of a small batch as text. Called by small_batches.sql.
 -- Writes: nothing.
 
+create or replace function pgps_internal.write_few(names jsonb) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+    select pgps_internal.render($query$with stated as (
+                    select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
+                    from unnest(pgps_shipments) o
+                    cross join lateral unnest(o.slices) s
+                    cross join lateral unnest(s.ids) w(ids)
+                    cross join lateral (select x.event_id, x.xid,
+                        row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
+                        where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
+                    left join lateral ({statement}) c on true
+                    where s.type_id = {type_id}
+                ),
+                islands as materialized (
+                    select s.*,
+                        row_number() over (order by s.lseq, s.event_id) - row_number()
+                        over (partition by s.lseq, s.hi order by s.event_id) as island
+                    from stated s
+                )
+                select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
+                    (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
+                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control)
+                        order by g.lseq, g.event_id)
+                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n,
+                            (array_agg(i.control))[1] as control
+                            from islands i group by i.lseq, i.hi, i.island) g) as runs$query$,
+        write_few.names || jsonb_build_object('statement',
+            pgps_internal.statement_of('c as control', write_few.names ->> 'type_id')))
+$write$;
+comment on function pgps_internal.write_few(jsonb) is
+'The query of the rows and runs of a few events, a part of pgps_internal.sent_<type>';
+
 create or replace function pgps_internal.write_sent(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
 declare
-    v_names jsonb := write_sent.names || pgps_internal.wire_names((write_sent.event_type).endpoint)
-        || jsonb_build_object(
-            'statement', pgps_internal.statement_of('c as control', write_sent.names ->> 'type_id'),
-            'part_of_only', pgps_internal.statement_of('pgps_internal.part_of(c)', write_sent.names ->> 'type_id',
-                'pgps_only'));
+    v_names jsonb := write_sent.names || pgps_internal.wire_names((write_sent.event_type).endpoint);
     v_head text := $head$(pgps_shipments pgps_internal.shipment[], pgps_only bigint) returns jsonb
         language plpgsql stable {wire_settings}$head$;
 begin
-    if not (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true) from pg_attribute a
-            where a.attrelid = (write_sent.event_type).endpoint and a.attnum > 0 and not a.attisdropped) then
+    if not (v_names ->> 'wire_is_plain')::boolean then
         return pgps_internal.write_function('pgps_internal.sent_{type_id}', v_head, 'begin return null; end', v_names);
     end if;
     -- A row is written and read by the types' input and output functions, never by a cast, which could run a user's
@@ -40,37 +69,16 @@ begin
             else
                 -- Few events: the statement of each is looked up, and adjacent events of one statement are a run. For
                 -- many see pgps_internal.runs.
-                with stated as (
-                    select o.lseq, l.event_id, l.pgps_row, c.control, (c.control).hi as hi
-                    from unnest(pgps_shipments) o
-                    cross join lateral unnest(o.slices) s
-                    cross join lateral unnest(s.ids) w(ids)
-                    cross join lateral (select x.event_id, x.xid,
-                        row(coalesce(x.pgps_origin_event, x.event_id){wire_sent})::text as pgps_row from {log} x
-                        where x.event_id >= lower(w.ids) and x.event_id < upper(w.ids) offset 0) l
-                    left join lateral ({statement}) c on true
-                    where s.type_id = {type_id}
-                ),
-                islands as materialized (
-                    select s.*,
-                        row_number() over (order by s.lseq, s.event_id) - row_number()
-                        over (partition by s.lseq, s.hi order by s.event_id) as island
-                    from stated s
-                )
-                select (select jsonb_agg(i.pgps_row order by i.lseq, i.event_id) from islands i) as found,
-                    (select sum(octet_length(i.pgps_row)) from islands i) as bytes,
-                    (select jsonb_agg(jsonb_build_object('lseq', g.lseq, 'n', g.n) || pgps_internal.part_of(g.control)
-                        order by g.lseq, g.event_id)
-                        from (select i.lseq, min(i.event_id) as event_id, count(*) as n,
-                            (array_agg(i.control))[1] as control
-                            from islands i group by i.lseq, i.hi, i.island) g) as runs
+                {few}
                 into v_found, v_bytes, v_runs;
             end if;
             if v_bytes > 65536 then
                 return null;
             end if;
             return jsonb_build_object('rows', v_found, 'runs', v_runs, 'attributes', {wire_known}::jsonb);
-        end$body$, v_names);
+        end$body$, v_names || jsonb_build_object('few', pgps_internal.write_few(v_names),
+            'part_of_only', pgps_internal.statement_of('pgps_internal.part_of(c)', write_sent.names ->> 'type_id',
+                'pgps_only')));
 end
 $write$;
 comment on function pgps_internal.write_sent(pgps_internal.event_type, jsonb) is
@@ -90,6 +98,8 @@ as $$
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),
         'wire_stored', (select coalesce(string_agg(format(', (x.w).%I', c.value ->> 'name'), '' order by c.n), '')
             from jsonb_array_elements(w.columns) with ordinality c(value, n)),
+        'wire_is_plain', (select coalesce(bool_and(pgps_internal.is_plain_text(a.atttypid::regtype)), true)
+            from pg_attribute a where a.attrelid = wire_names.endpoint and a.attnum > 0 and not a.attisdropped),
         'wire_settings', pgps_internal.text_settings(wire_names.endpoint))
     from (select pgps_internal.wire_columns(wire_names.endpoint) as columns) w
 $$;

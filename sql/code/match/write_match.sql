@@ -24,30 +24,34 @@ $write$;
 comment on function pgps_internal.write_match(pgps_internal.signature) is
 'Writes pgps_internal.match_<signature>: the matching function of a signature';
 
+create or replace function pgps_internal.safe_match_names(signature pgps_internal.signature, names jsonb) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select s.names || jsonb_build_object(
+        'in_segments', pgps_internal.in_log_segments(s.names ->> 'name' || '.event_id', 'pgps_lower', 'pgps_upper'),
+        'first', case when (s.signature).has_table then '' else
+            -- Materialized, so that constants are read and converted once, not for each event: the planner cannot know
+            -- how many events there are.
+            format('pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
+                    where c.signature_id = %s and c.is_active), ',
+                (select string_agg(format(', c.constants[%s]::%s as pgps_%s', n, t, n), '' order by n)
+                    from unnest((s.signature).parameter_types) with ordinality p(t, n)),
+                (s.signature).signature_id) end,
+        'constants', case when (s.signature).has_table
+            then format('(select * from pgps_internal.const_%s)', (s.signature).signature_id)
+            else 'pgps_constants' end)
+    from (select safe_match_names.signature, safe_match_names.names) s
+$$;
+comment on function pgps_internal.safe_match_names(pgps_internal.signature, jsonb) is
+'Names for the template of match_<signature>: where its constants are read, and the segments of the log that it reads';
+
 create or replace function pgps_internal.write_safe_match(signature pgps_internal.signature, names jsonb)
 returns pgps_internal.piece
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-declare
-    v_types text[] := (write_safe_match.signature).parameter_types;
-    v_names jsonb := write_safe_match.names || jsonb_build_object('in_segments', pgps_internal.in_log_segments(
-        write_safe_match.names ->> 'name' || '.event_id', 'pgps_lower', 'pgps_upper'));
 begin
-    if (write_safe_match.signature).has_table then
-        v_names := v_names || jsonb_build_object('first', '', 'constants',
-            format('(select * from pgps_internal.const_%s)',
-            (write_safe_match.signature).signature_id));
-    else
-        -- Materialized, so that constants are read and converted once, not for each event: the planner cannot know how
-        -- many events there are.
-        v_names := v_names || jsonb_build_object('constants', 'pgps_constants', 'first', format(
-            'pgps_constants as materialized (select c.class_id as pgps_class %s from pgps_internal.class c
-                    where c.signature_id = %s and c.is_active), ', (
-                select coalesce(string_agg(format(', c.constants[%s]::%s as pgps_%s', n, v_types[n], n), '' order by n),
-                    '')
-                from generate_subscripts(v_types, 1) n), (write_safe_match.signature).signature_id));
-    end if;
     -- The function notes the deliveries itself: returning 50,000 of them costs as much as finding them.
     return pgps_internal.write_function('pgps_internal.match_{signature_id}',
         $head$(pgps_batch bigint, pgps_ids int8multirange, pgps_only int8range) returns bigint[]
@@ -87,7 +91,7 @@ begin
                 )
                 select pg_catalog.array_agg(n.class_id) into pgps_matched from pgps_noted n;
                 return pgps_matched;
-            end$body$, v_names);
+            end$body$, pgps_internal.safe_match_names(write_safe_match.signature, write_safe_match.names));
 end
 $write$;
 comment on function pgps_internal.write_safe_match(pgps_internal.signature, jsonb) is

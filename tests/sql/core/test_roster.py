@@ -49,7 +49,7 @@ def with_lines(broker: psycopg.Connection, lines: str) -> None:
     """Apply the roster with more lines, as a release with one more room would."""
     script = (_resources.sql_dir() / "code" / "roster.sql").read_text()
     assert script.count("    values\n") == 1
-    broker.execute(script.replace("    values\n", f"    values{lines}\n").encode())
+    broker.execute(script.replace("    values\n", f"    values{lines}\n", 1).encode())
 
 
 def noted(broker: psycopg.Connection, hook: str) -> list[str]:
