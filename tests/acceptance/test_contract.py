@@ -327,42 +327,17 @@ def test_named_notation_works_for_every_argument(
 ) -> None:
     """A few that others build on, called as programs do."""
     other = name("other")
-    call(
-        admin,
-        "create_event_type",
-        name=other,
-        attributes="n integer",
-        visibility="deferred",
-        reliability="guaranteed",
-        persistent=True,
-        auditable=False,
-        handler="all",
-    )
+    kind = {"visibility": "deferred", "reliability": "guaranteed", "handler": "all"}
+    call(admin, "create_event_type", name=other, attributes="n integer", persistent=True, auditable=False, **kind)
     call(admin, "alter_queue", queue=f"{other}_in", auditable=True, persistent=None, retention="1 day")
     call(admin, "alter_event_type", name=other, add_attribute="m text", drop_attribute=None)
     call(admin, "advertise", event_type=other)
-    call(
-        admin,
-        "subscribe",
-        name=named,
-        event_type=other,
-        filter="n > 1",
-        scope="local",
-        execute=None,
-        priority=1,
-        start="now",
-        max_attempts=2,
-        handler="all",
+    wanted = {"filter": "n > 1", "scope": "local", "execute": None, "priority": 1, "start": "now"}
+    call(admin, "subscribe", name=named, event_type=other, max_attempts=2, handler="all", **wanted)
+    first, again = (
+        call(admin, "publish", event_type=other, payload='{"n": 2}', producer="p", producer_seq=1, **kind) for _ in "12"
     )
-    arguments = {
-        "visibility": "deferred",
-        "reliability": "guaranteed",
-        "handler": "all",
-        "producer": "p",
-        "producer_seq": 1,
-    }
-    first = call(admin, "publish", event_type=other, payload='{"n": 2}', **arguments)
-    assert call(admin, "publish", event_type=other, payload='{"n": 2}', **arguments) == first, "a repeat"
+    assert first == again, "a repeat"
     call(admin, "dispatch", max_events=None)
     received = rows(admin, "select event_id, attempt from pgps.receive(subscription => %s, max_events => 5)", [named])
     assert received == [(first, 1)]
@@ -377,17 +352,8 @@ def test_named_notation_works_for_every_argument(
     call(admin, "seek", name=named, start="now")
     call(admin, "pause", name=named)
     call(admin, "resume", name=named)
-    call(
-        admin,
-        "alter_subscription",
-        name=named,
-        filter="",
-        priority=0,
-        max_attempts=1,
-        dead_after="1 hour",
-        max_backlog=9,
-        on_backlog="suspend",
-    )
+    changed = {"filter": "", "priority": 0, "max_attempts": 1}
+    call(admin, "alter_subscription", name=named, dead_after="1 hour", max_backlog=9, on_backlog="suspend", **changed)
     call(admin, "unsubscribe", name=named)
     call(admin, "unadvertise", event_type=other)
     call(admin, "drop_event_type", name=other, cascade=True)

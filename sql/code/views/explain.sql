@@ -80,6 +80,40 @@ $$;
 comment on function pgps_internal.find_event(bigint) is
 'The type and the transaction of an event; nulls when it is gone';
 
+create or replace function pgps_internal.explain_batch(type_id integer, event_id bigint, batch_id bigint) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when explain_batch.batch_id is not null then format('in batch %s', explain_batch.batch_id)
+        when exists (select from pgps_internal.batch_type b where b.type_id = explain_batch.type_id and b.repeats > 0)
+                and not exists (select from pgps_internal.batch_type b where b.type_id = explain_batch.type_id
+                    and lower(b.ids) > explain_batch.event_id and b.batch_id = 1)
+            then 'a repeat of a (producer, number) that had been taken, and dropped; or long reclaimed'
+        else 'in a batch that is reclaimed' end
+$$;
+comment on function pgps_internal.explain_batch(integer, bigint, bigint) is
+'The step of an event that was dispatched; batch_id: null when no batch that is left has it';
+
+create or replace function pgps_internal.explain_rights(
+    owner regrole, event_type pgps_internal.event_type, event_id bigint, out is_visible boolean, out said text
+)
+returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    is_visible := not isempty(pgps_internal.visible(explain_rights.event_type, explain_rights.owner,
+        int8multirange(int8range(explain_rights.event_id, explain_rights.event_id, '[]'))));
+    said := case when is_visible then format('role %s may see it', explain_rights.owner)
+        else format('role %s may not see it: %s', explain_rights.owner,
+            case when has_table_privilege(explain_rights.owner::oid, (explain_rights.event_type).endpoint, 'select')
+                then 'no row-level policy lets it through' else 'no SELECT on the event type' end) end;
+end
+$$;
+comment on function pgps_internal.explain_rights(regrole, pgps_internal.event_type, bigint) is
+'Whether a role may see an event, and if not, what forbids it';
+
 create or replace function pgps_internal.explain_match(
     subscription pgps_internal.subscription, event_type pgps_internal.event_type, event_id bigint
 ) returns jsonb
@@ -88,28 +122,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id bigint := (explain_match.subscription).subscription_id;
+    v_type_id integer := (explain_match.event_type).type_id;
+    v_filter text := (explain_match.subscription).filter;
     v_batch bigint;
     v_member pgps_internal.member;
-    v_one int8multirange := int8multirange(int8range(explain_match.event_id, explain_match.event_id, '[]'));
-    v_steps jsonb := '[]';
+    v_rights record;
+    v_steps jsonb;
     v_delivery bigint;
 begin
     select b.batch_id into v_batch from pgps_internal.batch_type b
-    where b.type_id = (explain_match.event_type).type_id and explain_match.event_id <@ b.ids
-        order by b.batch_id desc limit 1;
-    if v_batch is null and exists (select from pgps_internal.batch_type b
-        where b.type_id = (explain_match.event_type).type_id
-            and b.repeats > 0) and
-                not exists (select from pgps_internal.batch_type b where b.type_id = (explain_match.event_type).type_id
-            and lower(b.ids) > explain_match.event_id and b.batch_id = 1) then
-        v_steps := v_steps || jsonb_build_array(jsonb_build_array('dispatched',
-            'a repeat of a (producer, number) that had been taken, and dropped; or long reclaimed'));
-    else
-        v_steps := v_steps || jsonb_build_array(jsonb_build_array('dispatched',
-            coalesce(format('in batch %s', v_batch), 'in a batch that is reclaimed')));
-    end if;
-    select m.* into v_member from pgps_internal.member m where m.subscription_id = v_id
-        and m.type_id = (explain_match.event_type).type_id limit 1;
+    where b.type_id = v_type_id and explain_match.event_id <@ b.ids order by b.batch_id desc limit 1;
+    v_steps := jsonb_build_array(jsonb_build_array('dispatched',
+        pgps_internal.explain_batch(v_type_id, explain_match.event_id, v_batch)));
+    select m.* into v_member from pgps_internal.member m
+    where m.subscription_id = v_id and m.type_id = v_type_id limit 1;
     if not found then
         return v_steps || jsonb_build_array(jsonb_build_array('type', format('the subscription is about "%s", not "%s"',
             (explain_match.subscription).event_type, (explain_match.event_type).name)));
@@ -120,36 +146,29 @@ begin
         return v_steps || jsonb_build_array(jsonb_build_array('start',
             pgps_internal.explain_skip(v_id, v_member, v_batch, explain_match.event_id)));
     end if;
-    if isempty(pgps_internal.visible(explain_match.event_type, (explain_match.subscription).owner, v_one)) then
-        return v_steps || jsonb_build_array(jsonb_build_array('rights',
-            format('role %s may not see it: %s', (explain_match.subscription).owner,
-            case when has_table_privilege((explain_match.subscription).owner::oid, (explain_match.event_type).endpoint,
-                'select')
-                then 'no row-level policy lets it through' else 'no SELECT on the event type' end)));
+    select r.* into v_rights from pgps_internal.explain_rights((explain_match.subscription).owner,
+        explain_match.event_type, explain_match.event_id) r;
+    v_steps := v_steps || jsonb_build_array(jsonb_build_array('rights', v_rights.said));
+    if not v_rights.is_visible then
+        return v_steps;
     end if;
-    v_steps := v_steps || jsonb_build_array(jsonb_build_array('rights',
-        format('role %s may see it', (explain_match.subscription).owner)));
-    select d.batch_id into v_delivery from pgps_internal.unfolded d where d.class_id = v_member.class_id
-        and d.event_id = explain_match.event_id
+    select d.batch_id into v_delivery from pgps_internal.unfolded d
+    where d.class_id = v_member.class_id and d.event_id = explain_match.event_id
         and (v_batch is null or d.batch_id = v_batch) limit 1;
-    if v_delivery is null and (explain_match.subscription).filter is not null
-        and exists (select from pgps_internal.lane_next n
-            where n.owner = (explain_match.subscription).owner and n.type_id = (explain_match.event_type).type_id
-                and n.position < v_batch) then
+    if v_delivery is null and v_filter is not null and exists (select from pgps_internal.lane_next n
+            where n.owner = (explain_match.subscription).owner and n.type_id = v_type_id and n.position < v_batch) then
         return v_steps || jsonb_build_array(jsonb_build_array('filter',
-            format('%s: not asked yet, the filters of role %s are behind (see pgps.lanes)',
-            (explain_match.subscription).filter, (explain_match.subscription).owner)));
+            format('%s: not asked yet, the filters of role %s are behind (see pgps.lanes)', v_filter,
+            (explain_match.subscription).owner)));
     end if;
-    if (explain_match.subscription).filter is not null then
-        v_steps := v_steps || jsonb_build_array(jsonb_build_array('filter',
-            format('%s: %s', (explain_match.subscription).filter,
+    if v_filter is not null then
+        v_steps := v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: %s', v_filter,
             case when v_delivery is not null then 'matched when it was dispatched'
                 else 'did not match when it was dispatched (false or null)' end)));
     end if;
-    if v_delivery is null and not exists (select from pgps_internal.failure f where f.subscription_id = v_id
-        and f.event_id = explain_match.event_id) then
-        return v_steps || jsonb_build_array(jsonb_build_array('delivery', case
-            when (explain_match.subscription).filter is null
+    if v_delivery is null and not exists (select from pgps_internal.failure f
+            where f.subscription_id = v_id and f.event_id = explain_match.event_id) then
+        return v_steps || jsonb_build_array(jsonb_build_array('delivery', case when v_filter is null
             then 'none: the subscription was not active, or the delivery is reclaimed' else 'none' end));
     end if;
     return v_steps || jsonb_build_array(jsonb_build_array('delivery',

@@ -48,7 +48,7 @@ def taken(connection: psycopg.Connection, subscription: str) -> list[int]:
 def with_lines(broker: psycopg.Connection, lines: str) -> None:
     """Apply the roster with more lines, as a release with one more room would."""
     script = (_resources.sql_dir() / "code" / "roster.sql").read_text()
-    assert script.count("    values\n") == 1
+    assert script.count("    values\n") == 3, "one for each part of the roster"
     broker.execute(script.replace("    values\n", f"    values{lines}\n", 1).encode())
 
 
