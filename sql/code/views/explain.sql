@@ -157,9 +157,8 @@ begin
         and (v_batch is null or d.batch_id = v_batch) limit 1;
     if v_delivery is null and v_filter is not null and exists (select from pgps_internal.lane_next n
             where n.owner = (explain_match.subscription).owner and n.type_id = v_type_id and n.position < v_batch) then
-        return v_steps || jsonb_build_array(jsonb_build_array('filter',
-            format('%s: not asked yet, the filters of role %s are behind (see pgps.lanes)', v_filter,
-            (explain_match.subscription).owner)));
+        return v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: not asked yet, the filters of role '
+            '%s are behind (see pgps.lanes)', v_filter, (explain_match.subscription).owner)));
     end if;
     if v_filter is not null then
         v_steps := v_steps || jsonb_build_array(jsonb_build_array('filter', format('%s: %s', v_filter,
