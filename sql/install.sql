@@ -190,6 +190,7 @@
 
 -- roster: Who takes part in what.
 \ir code/roster.sql
+\ir code/hooks.sql
 
 -- Builds the generated code that everything above would write differently.
 \ir code/rebuild.sql

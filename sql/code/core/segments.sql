@@ -55,8 +55,8 @@ comment on function pgps_internal.in_log_segments(text, text, text) is
 'The text of a condition: a number is in one of the segments of the log that the numbers from lo to hi are in';
 
 -- The same as functions, for code that runs with the rights of pgps. They have no SET clause, and bodies that are
--- parsed now: the planner puts such a function's expression in its place, so that a call costs nothing, and segments are left
--- out as if the expression were written there.
+-- parsed now: the planner puts such a function's expression in its place, so that a call costs nothing, and segments
+-- are left out as if the expression were written there.
 create or replace function pgps_internal.log_segment(number bigint) returns bigint
 language sql immutable parallel safe
 return number / 65536 % 4;

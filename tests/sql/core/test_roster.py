@@ -47,9 +47,9 @@ def taken(connection: psycopg.Connection, subscription: str) -> list[int]:
 
 def with_lines(broker: psycopg.Connection, lines: str) -> None:
     """Apply the roster with more lines, as a release with one more room would."""
-    script = (_resources.sql_dir() / "code" / "roster.sql").read_text()
-    assert script.count("    values\n") == 3, "one for each part of the roster"
-    broker.execute(script.replace("    values\n", f"    values{lines}\n", 1).encode())
+    roster, hooks = ((_resources.sql_dir() / "code" / name).read_text() for name in ("roster.sql", "hooks.sql"))
+    assert roster.count("    values\n") == 3, "one for each part of the roster"
+    broker.execute((roster.replace("    values\n", f"    values{lines}\n", 1) + hooks).encode())
 
 
 def noted(broker: psycopg.Connection, hook: str) -> list[str]:
