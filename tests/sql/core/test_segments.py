@@ -10,8 +10,9 @@ from tests.fix_broker import rows, value
 CUT = """
     select c.relname::text, m.part[1], m.part[2]::bigint, (select count(*) from pg_inherits i where i.inhparent = c.oid)
     from pg_partitioned_table t join pg_class c on c.oid = t.partrelid
-    left join lateral regexp_match(pg_get_partkeydef(c.oid), '^LIST \\(+(\\w+) / (?:\\()?(\\d+)') m(part) on true
-    where c.relnamespace = 'pgps_internal'::regnamespace and c.relname not like '%\\_log'
+    cross join lateral regexp_match(pg_get_partkeydef(c.oid), '^LIST \\(+(\\w+) / (?:\\()?(\\d+)') m(part)
+    -- What is cut otherwise than by a number is no ledger.
+    where c.relnamespace = 'pgps_internal'::regnamespace and c.relname not like '%\\_log' and m.part is not null
     order by 1
 """
 
