@@ -98,8 +98,11 @@
 \ir code/deliver/write_log_view.sql
 
 -- dispatch: Cutting the log into batches, and waking who has to.
+\ir code/dispatch/epochs.sql
+\ir code/dispatch/windows.sql
 \ir code/dispatch/dispatch.sql
 \ir code/dispatch/set_aside.sql
+\ir code/dispatch/mended_types.sql
 \ir code/dispatch/write_part_ids.sql
 \ir code/dispatch/wake.sql
 \ir code/dispatch/reclaim.sql
@@ -173,6 +176,8 @@
 -- spools: Messages for a group that may be away: numbers, pointers, replay, members.
 \ir code/spools/patterns.sql
 \ir code/spools/requests.sql
+\ir code/spools/cancel.sql
+\ir code/spools/pointers.sql
 \ir code/spools/spools.sql
 \ir code/spools/number.sql
 \ir code/spools/groups.sql

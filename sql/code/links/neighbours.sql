@@ -116,6 +116,52 @@ $$;
 comment on function pgps_internal.check_peer(jsonb, pgps_internal.broker) is
 'Raises when two brokers cannot be linked: 55000 restored or cloned, 22023 the same one, 0A000 another protocol';
 
+create or replace function pgps_internal.served_link(caller name, name text) returns pgps_internal.link
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_link pgps_internal.link;
+begin
+    perform pgps_internal.require_worker(served_link.caller, 'serve links');
+    select l.* into v_link from pgps_internal.link l where l.name = served_link.name and l.enabled;
+    if not found then
+        raise exception 'link "%" was paused or dropped', served_link.name using errcode = '55000',
+            hint = 'See pgps.links.';
+    end if;
+    return v_link;
+end
+$$;
+comment on function pgps_internal.served_link(name, text) is
+'The link that a worker of this broker serves; 42501 when the caller is none, 55000 when the link is not enabled any
+more';
+
+create or replace function pgps_internal.put_behind(neighbour pgps_internal.neighbour, link pgps_internal.link)
+returns pgps_internal.neighbour
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour;
+begin
+    if (put_behind.neighbour).link_id is not null then
+        raise exception 'link "%" leads to broker "%", and so does link "%"', (put_behind.link).name,
+            (put_behind.neighbour).name,
+            (select l.name from pgps_internal.link l where l.link_id = (put_behind.neighbour).link_id)
+        using errcode = '42710', hint = 'Drop one of them: pgps.drop_link(name).';
+    end if;
+    update pgps_internal.neighbour n
+    set link_id = (put_behind.link).link_id, direction = (put_behind.link).direction, role = (put_behind.link).role
+    where n.neighbour_id = (put_behind.neighbour).neighbour_id returning * into v_neighbour;
+    update pgps_internal.subscription s set owner = (put_behind.link).role
+    where s.subscription_id = v_neighbour.subscription_id;
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.put_behind(pgps_internal.neighbour, pgps_internal.link) is
+'Notes that a neighbour, which had made the link itself, is at the end of a link of this broker, with its direction and
+role. Errors: 42710 it is at the end of another one.';
+
 create or replace function pgps_internal.meet(caller name, args jsonb) returns pgps_internal.neighbour
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -131,12 +177,7 @@ declare
 begin
     perform pgps_internal.check_peer(v_peer, pgps_internal.me());
     if args ->> 'link' is not null then
-        perform pgps_internal.require_worker(caller, 'serve links');
-        select l.* into v_link from pgps_internal.link l where l.name = args ->> 'link' and l.enabled;
-        if not found then
-            raise exception 'link "%" was paused or dropped', args ->> 'link' using errcode = '55000',
-                hint = 'See pgps.links.';
-        end if;
+        v_link := pgps_internal.served_link(caller, args ->> 'link');
         v_role := v_link.role;
     end if;
     -- Of two sessions that meet the same broker at once, the second finds what the first has entered.
@@ -176,15 +217,7 @@ begin
         update pgps_internal.link l set is_known = false where l.link_id = v_link.link_id and l.is_known;
         return v_neighbour;
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
-        if v_neighbour.link_id is not null then
-            raise exception 'link "%" leads to broker "%", and so does link "%"', v_link.name, v_neighbour.name,
-                (select l.name from pgps_internal.link l where l.link_id = v_neighbour.link_id) using errcode = '42710',
-                    hint = 'Drop one of them: pgps.drop_link(name).';
-        end if;
-        update pgps_internal.neighbour n set link_id = v_link.link_id, direction = v_link.direction, role = v_link.role
-        where n.neighbour_id = v_neighbour.neighbour_id returning * into v_neighbour;
-        update pgps_internal.subscription s set owner = v_link.role
-            where s.subscription_id = v_neighbour.subscription_id;
+        v_neighbour := pgps_internal.put_behind(v_neighbour, v_link);
     end if;
     update pgps_internal.neighbour n set name = v_peer ->> 'name' where n.neighbour_id = v_neighbour.neighbour_id
         and n.name <> v_peer ->> 'name';

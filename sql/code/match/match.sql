@@ -212,6 +212,26 @@ comment on function pgps_internal.forget_prepared(text) is
 'Deallocates all prepared statements of the session when a user''s code has prepared one, which no rollback undoes and
 which the client would run as its own; true when it did. known: prepared() before that code ran';
 
+create or replace function pgps_internal.constants_of(
+    signature pgps_internal.signature, only_classes int8range, out classes text, out constants text
+)
+returns record
+language sql stable
+as $$
+    with chosen as (
+        select c.class_id, c.constants from pgps_internal.class c
+        where c.signature_id = (constants_of.signature).signature_id and c.is_active
+            and (constants_of.only_classes is null or c.class_id <@ constants_of.only_classes)
+    )
+    select (select array_agg(c.class_id order by c.class_id)::text from chosen c),
+        (select coalesce(string_agg(format(', %L::%s[]',
+            (select array_agg(c.constants[n] order by c.class_id) from chosen c)::text, p.type), '' order by n), '')
+            from unnest((constants_of.signature).parameter_types) with ordinality p(type, n))
+$$;
+comment on function pgps_internal.constants_of(pgps_internal.signature, int8range) is
+'The active classes of a signature, null = none, and their constants, each as the text of further arguments for the
+function that matches them';
+
 create or replace function pgps_internal.match_owner(
     batch_id bigint, signature pgps_internal.signature, ids int8multirange, only_classes int8range
 )
@@ -220,8 +240,6 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (match_owner.signature).signature_id;
-    v_types text[] := (match_owner.signature).parameter_types;
     v_classes text;
     v_constants text;
     v_found pgps_internal.found[];
@@ -230,21 +248,10 @@ declare
     v_matched bigint[];
 begin
     v_prepared := pgps_internal.prepared();
-    select array_agg(c.class_id order by c.class_id)::text into v_classes
-    from pgps_internal.class c
-    where c.signature_id = v_id and c.is_active
-        and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes);
+    select c.classes, c.constants into v_classes, v_constants
+    from pgps_internal.constants_of(match_owner.signature, match_owner.only_classes) c;
     if v_classes is null then
         return null;
-    end if;
-    v_constants := '';
-    if cardinality(v_types) > 0 then
-        select coalesce(string_agg(format(', %L::%s[]', (
-            select array_agg(c.constants[n] order by c.class_id) from pgps_internal.class c
-            where c.signature_id = v_id and c.is_active
-                and (match_owner.only_classes is null or c.class_id <@ match_owner.only_classes)
-        )::text, v_types[n]), '' order by n), '') into v_constants
-        from generate_subscripts(v_types, 1) n;
     end if;
     -- The filter runs with its owner's rights, but a search_path or another setting that it leaves behind would hold
     -- for the statements after it, which run with ours. Rolling back a subtransaction undoes all of that; variables
@@ -254,7 +261,7 @@ begin
             'm.pgps_highest)::pgps_internal.found))
             from pgps_internal.rows_%s($1) r cross join lateral pgps_internal.match_%s(r.event_ids, r.events, '
                 '%L::bigint[]%s) m',
-            (match_owner.signature).type_id, v_id, v_classes, v_constants)
+            (match_owner.signature).type_id, (match_owner.signature).signature_id, v_classes, v_constants)
         using match_owner.ids into v_found;
         v_done := true;
         raise exception 'take back' using errcode = 'PS001';

@@ -1,0 +1,190 @@
+-- Event types that are mended: what was set aside of them (set_aside.sql) is dispatched now, before anything newer of
+-- the type, and is kept until then.
+-- Locks: those of dispatch.sql.
+-- Writes: broken_type, set_aside.
+
+create or replace view pgps_internal.mended_part as
+select s.* from pgps_internal.set_aside s left join pgps_internal.broken_type b using (type_id)
+where s.batch_id is null and b.is_mended is not false
+    and not (s.is_forwarded and exists (select from pgps_internal.broken_type o
+        where not o.is_mended and exists (select from pgps_internal.set_aside x
+            where x.type_id = o.type_id and x.is_forwarded and x.batch_id is null)));
+comment on view pgps_internal.mended_part is
+'What was set aside and may be dispatched now: its event type is mended and, if it came over a link, so is every other
+type that something from a link waits for';
+
+create or replace function pgps_internal.dispatch_mended(most integer) returns bigint
+language plpgsql
+as $$
+declare
+    v_held bigint;
+    v_events bigint := 0;
+begin
+    loop
+        v_held := (select min(m.held_batch) from pgps_internal.mended_part m);
+        if v_held is null then
+            delete from pgps_internal.broken_type b where b.is_mended
+                and not exists (select from pgps_internal.set_aside s
+                    where s.type_id = b.type_id and s.batch_id is null);
+            return v_events;
+        end if;
+        v_events := v_events + pgps_internal.dispatch_held(v_held);
+        exit when v_events >= dispatch_mended.most;
+    end loop;
+    return v_events;
+end
+$$;
+comment on function pgps_internal.dispatch_mended(integer) is
+'Dispatches what was set aside of event types that are mended, window by window in their order, each as a new batch;
+ends when about so many events (most) are; returns how many';
+
+create or replace function pgps_internal.dispatch_held(held_batch bigint) returns bigint
+language plpgsql
+as $$
+declare
+    v_batch pgps_internal.batch := pgps_internal.last_batch();
+    v_kept pgps_internal.set_aside;
+    v_events bigint := 0;
+    v_state text;
+    v_error text;
+    v_context text;
+begin
+    -- The snapshots are those of the last batch: as with parts of a large transaction, none of them moves on.
+    v_batch.batch_id := v_batch.batch_id + 1;
+    v_batch.created_at := pgps_internal.clock();
+    begin
+        v_batch.batch_id := pgps_internal.note_batch(v_batch);
+        for v_kept in
+            select m.* from pgps_internal.mended_part m where m.held_batch = dispatch_held.held_batch
+            order by m.part_id
+        loop
+            v_events := v_events + pgps_internal.dispatch_part(v_batch.batch_id,
+                (v_kept.type_id, v_kept.xids, v_kept.ranges)::pgps_internal.part, true);
+            update pgps_internal.set_aside s set batch_id = v_batch.batch_id where s.part_id = v_kept.part_id;
+        end loop;
+        return v_events;
+    exception when others or assert_failure or query_canceled then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text, v_context = pg_exception_context;
+        if v_kept.type_id is null or not pgps_internal.may_be_fault_of_type(v_state, v_context) then
+            raise;
+        end if;
+    end;
+    perform pgps_internal.note_broken(t, v_state, v_error) from pgps_internal.event_type t
+        where t.type_id = v_kept.type_id;
+    return 0;
+end
+$$;
+comment on function pgps_internal.dispatch_held(bigint) is
+'Dispatches what was set aside of one window, as far as its event types are mended, as a new batch; returns how many
+events. A type that fails again is set aside again';
+
+
+
+create or replace function pgps_internal.in_no_batch(last pgps_internal.batch, current pg_snapshot)
+returns setof pgps_internal.control
+language plpgsql stable rows 100
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query select w.* from pgps_internal.waiting(in_no_batch.last, in_no_batch.current) w;
+    if exists (select from pgps_internal.set_aside s where s.batch_id is null) then
+        return query
+        select c.* from pgps_internal.set_aside s cross join lateral unnest(s.xids) x(xid)
+            join pgps_internal.control c on c.xid = x.xid and c.type_id = s.type_id
+        where s.batch_id is null and int8multirange(int8range(c.lo, c.hi, '[]')) && s.ranges;
+    end if;
+end
+$$;
+comment on function pgps_internal.in_no_batch(pgps_internal.batch, pg_snapshot) is
+'Control rows whose events are in no batch up to last: those of pgps_internal.waiting, and what is set aside';
+
+create or replace function pgps_internal.ids_aside(type_id integer) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_log regclass;
+    v_ids int8multirange;
+begin
+    if not exists (select from pgps_internal.set_aside s
+        where s.type_id = ids_aside.type_id and s.batch_id is null) then
+        return '{}';
+    end if;
+    -- Not with the generated code of the type, which may be what fails.
+    select t.log into v_log from pgps_internal.event_type t where t.type_id = ids_aside.type_id;
+    execute format('select range_agg(int8range(l.event_id, l.event_id, ''[]''))
+        from pgps_internal.set_aside s cross join lateral unnest(s.ranges) r
+            join %s l on l.event_id >= lower(r) and l.event_id < upper(r) and l.xid = any (s.xids)
+        where s.type_id = $1 and s.batch_id is null', v_log) using ids_aside.type_id into v_ids;
+    return coalesce(v_ids, '{}');
+end
+$$;
+comment on function pgps_internal.ids_aside(integer) is 'The ids of events of a type that are set aside and wait';
+
+create or replace function pgps_internal.needed_aside(type_id integer, segment regclass, low bigint) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_ranges int8multirange;
+    v_needed boolean;
+begin
+    -- What was set aside is in a later batch than the snapshots of batches say.
+    select range_agg(r) into v_ranges from pgps_internal.set_aside s, unnest(s.ranges) r
+    where s.type_id = needed_aside.type_id and (s.batch_id is null or s.batch_id > needed_aside.low);
+    if v_ranges is null then
+        return false;
+    end if;
+    execute format('select exists (select from %s l where l.event_id <@ $1)', needed_aside.segment)
+        using v_ranges into v_needed;
+    return v_needed;
+end
+$$;
+comment on function pgps_internal.needed_aside(integer, regclass, bigint) is
+'True when a segment of a log has events that are set aside, or were, and came into a batch after low';
+
+create or replace function pgps_internal.sweep_aside() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    delete from pgps_internal.set_aside s
+    where s.batch_id is not null and s.batch_id <= pgps_internal.kept_batch(s.type_id);
+end
+$$;
+comment on function pgps_internal.sweep_aside() is
+'Forgets what was set aside and has been dispatched, when everybody is past that batch';
+
+create or replace function pgps_internal.do_resume_type(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
+    v_damage record := pgps_internal.type_damage(v_type);
+begin
+    perform pgps_internal.require_admin(caller, 'resume event types');
+    if v_damage.damage is not null then
+        raise exception 'event type "%" is not whole: %', v_type.name, v_damage.damage
+        using errcode = '55000', hint = concat('As a superuser: ', v_damage.remedy);
+    end if;
+    perform pgps_internal.build_endpoint(v_type.type_id), pgps_internal.build_code(v_type.type_id);
+    update pgps_internal.broken_type b set is_mended = true where b.type_id = v_type.type_id;
+    perform pgps_internal.wake_dispatcher();
+end
+$$;
+comment on function pgps_internal.do_resume_type(name, jsonb) is 'See pgps.resume_event_type';
+
+create or replace function pgps.resume_event_type(name text) returns void
+language sql
+begin atomic
+    select pgps._call('resume_type', jsonb_build_object('name', resume_event_type.name));
+end;
+comment on function pgps.resume_event_type(text) is
+'Has dispatch go on with an event type that it has set aside since its generated code failed (state of pgps.event_types,
+pgps doctor): checks that its relations are whole, makes its code anew, and lets the events that were kept come in their
+order. Harmless for any other event type. Locks its relations until the transaction ends. Needs pgps_admin. Errors:
+42704, 42501, 55000 something is missing still; the hint has the statement.';
+
+revoke all on all functions in schema pgps_internal from public;
+grant execute on function pgps.resume_event_type(text) to public;

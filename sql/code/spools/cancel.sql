@@ -1,0 +1,157 @@
+-- What became of a spooled message: its number, whether it is cancelled, and cancelling it.
+-- Locks: those of asking the spool (requests.sql).
+-- Writes: spool_cancelled.
+
+create or replace function pgps_internal.stored(id bigint) returns pgps_internal.spool_message
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_message pgps_internal.spool_message;
+begin
+    select m.* into v_message from pgps_internal.spool_message m where m.id = stored.id limit 1;
+    return v_message;
+end
+$$;
+comment on function pgps_internal.stored(bigint) is
+'The message of a request, also when it was discarded, while it is in the store; null when there is none';
+
+create or replace function pgps_internal.asked(id bigint) returns pgps_internal.spool_asked
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_asked pgps_internal.spool_asked;
+    v_last pgps_internal.batch := pgps_internal.last_batch();
+begin
+    if pgps_internal.spool_type() is null then
+        return null;
+    end if;
+    select l.spool_id, l.spooler into v_asked
+    from pgps_internal.pgps_spool_log l
+    where l.event_id = asked.id and l.verb in ('s', 'c', 'p')
+        and (v_last.batch_id is null or not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
+    return v_asked;
+end
+$$;
+comment on function pgps_internal.asked(bigint) is
+'The spool and the spooler of a message that is not dispatched yet; nulls when there is none';
+
+create or replace function pgps_internal.may_follow(caller name, spool_id integer, spooler text) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool;
+begin
+    select s.* into v_spool from pgps_internal.spool s where s.spool_id = may_follow.spool_id;
+    return found and (exists (select from pg_roles r where r.rolname = may_follow.spooler
+            and pg_has_role(may_follow.caller, r.oid, 'usage'))
+        or pgps_internal.spool_allows(may_follow.caller, v_spool, 'replay'));
+end
+$$;
+comment on function pgps_internal.may_follow(name, integer, text) is
+'True for whoever spooled a message, and whoever may replay its spool';
+
+create or replace function pgps_internal.do_spool_getseqn(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked;
+begin
+    if v_id is null then
+        return null;
+    end if;
+    perform pgps_internal.enter_store();
+    v_asked := pgps_internal.asked(v_id);
+    v_message := pgps_internal.stored(v_id);
+    if v_message.id is not null then
+        return case when pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler)
+            then v_message.seqn else 0 end;
+    end if;
+    return case when not pgps_internal.may_follow(caller, v_asked.spool_id, v_asked.spooler) then 0 end;
+end
+$$;
+comment on function pgps_internal.do_spool_getseqn(name, jsonb) is 'See pgps.spool_getseqn';
+
+create or replace function pgps_internal.is_gone(message pgps_internal.spool_message) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (is_gone.message).seqn <@ (pgps_internal.standing_of_spool((is_gone.message).spool_id)).emptied
+        or exists (select from pgps_internal.spool_gone g
+            where g.spool_id = (is_gone.message).spool_id and g.seqn = (is_gone.message).seqn)
+        or exists (select from pgps_internal.spool_cancelled c where c.id = (is_gone.message).id);
+end
+$$;
+comment on function pgps_internal.is_gone(pgps_internal.spool_message) is
+'True for a message in the store that was discarded or cancelled';
+
+create or replace function pgps_internal.do_spool_cancel(caller name, args jsonb) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked := pgps_internal.asked(v_id);
+    v_spool pgps_internal.spool;
+begin
+    perform pgps_internal.require_read_committed(), pgps_internal.enter_store();
+    v_message := pgps_internal.stored(v_id);
+    select s.* into v_spool from pgps_internal.spool s
+    where s.spool_id = coalesce(v_message.spool_id, v_asked.spool_id);
+    if not found then
+        return false;
+    elsif not pgps_internal.may_follow(caller, v_spool.spool_id, coalesce(v_message.spooler, v_asked.spooler)) then
+        raise exception 'role "%" may not cancel request %', caller, v_id using errcode = '42501',
+            hint = 'Only whoever spooled it, and whoever may replay the spool, can take it back.';
+    end if;
+    -- Whoever hands messages out to a member has the turn of that member's client.
+    perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
+        where m.spool_id = v_spool.spool_id order by m.client_id offset 0) m;
+    -- A dispatch may have come in between.
+    v_message := pgps_internal.stored(v_id);
+    if v_message.id is not null and (pgps_internal.is_gone(v_message)
+        or pgps_internal.somebody_had(v_spool.spool_id, v_message.seqn))
+        or exists (select from pgps_internal.spool_cancelled c where c.id = v_id) then
+        return false;
+    end if;
+    insert into pgps_internal.spool_cancelled (id, spool_id, request)
+    values (v_id, v_spool.spool_id, pgps_internal.ask_spool(caller, v_spool, 'x', v_id)) on conflict do nothing;
+    return found;
+end
+$$;
+comment on function pgps_internal.do_spool_cancel(name, jsonb) is 'See pgps.spool_cancel';
+
+create or replace function pgps_internal.do_spool_inquire(caller name, args jsonb) returns integer
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (args ->> 'id')::bigint;
+    v_message pgps_internal.spool_message;
+    v_asked pgps_internal.spool_asked;
+begin
+    perform pgps_internal.enter_store();
+    v_asked := pgps_internal.asked(v_id);
+    v_message := pgps_internal.stored(v_id);
+    if coalesce(v_message.spool_id, v_asked.spool_id) is null
+        or not pgps_internal.may_follow(caller, coalesce(v_message.spool_id, v_asked.spool_id),
+            coalesce(v_message.spooler, v_asked.spooler))
+        or exists (select from pgps_internal.spool_cancelled c where c.id = v_id) then
+        return null;
+    elsif v_message.id is null then
+        return 0;
+    end if;
+    return case when not pgps_internal.is_gone(v_message)
+        then pgps_internal.all_acked(v_message.spool_id, v_message.seqn)::integer end;
+end
+$$;
+comment on function pgps_internal.do_spool_inquire(name, jsonb) is 'See pgps.spool_inquire';
+
+revoke all on all functions in schema pgps_internal from public;
