@@ -63,7 +63,7 @@ def read(connection: psycopg.Connection) -> list[str]:
                rows(connection, "select origin_id, name, epoch % 10000 from pgps_internal.origin")}  # fmt: skip
     keys = {row[0]: f"<{row[1]} {row[2]}>" for row in rows(
         connection,
-        "select f.key, t.name, coalesce(f.filter, 'all') from pgps_internal.filter f"
+        "select f.key, t.name, coalesce(f.filter, 'all') from pgps_internal.link_filter f"
         " join pgps_internal.event_type t using (type_id)",
     )}  # fmt: skip
     names: dict[int, str] = {}
