@@ -21,7 +21,7 @@ from tests.links.storm.traffic import ATTRIBUTES, BASE_TYPES, SCHEMA, Publishers
 from tests.links.storm.truth import Subscription, Truth
 
 NOWHERE = "host=/nowhere dbname=nowhere"
-_LIMITS = "-c statement_timeout=10s -c lock_timeout=8s -c application_name=storm"
+_LIMITS = "-c statement_timeout=60s -c lock_timeout=8s -c application_name=storm"
 
 
 class NotYet(Exception):
