@@ -93,6 +93,7 @@ def _work(name: str, log: str, dsn: str, pulse: float) -> None:
     """Be a worker until killed."""
     with Path(log).open("ab") as target:
         os.dup2(target.fileno(), 2)
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     with Path(os.devnull).open("r+b") as nothing:
         os.dup2(nothing.fileno(), 0)
