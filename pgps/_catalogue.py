@@ -79,6 +79,37 @@ def clients(name: str | None = None) -> Query:
     return _CLIENTS + _where(name=name) + SQL(" order by name")
 
 
+_SPOOLS = SQL("""
+    select name, first_seqn, last_seqn, replay_pointer, checkpoint_pointer, replayable, new, discarded, bytes, members,
+        operational, play_through, persistent, max_messages, max_bytes, retention::text as retention, on_limit, owner,
+        channel, created_at
+    from pgps.spools""")
+
+
+def spools(name: str | None = None) -> Query:
+    """Return the query of the spools that the reader may use, or of one."""
+    return _SPOOLS + _where(name=name) + SQL(" order by name")
+
+
+def group_members(spool: str) -> Query:
+    """Return the query of the members of a spool's process group."""
+    return (
+        SQL("select member, owner, present, ready, phase, acked_seqn, joined_at from pgps.group_members")
+        + _where(group_name=spool)
+        + SQL(" order by member")
+    )
+
+
+def spooled_messages(spool: str, newest: int) -> Query:
+    """Return the query of the newest messages of a spool, in their order."""
+    return (
+        SQL("select * from (select seqn, entry, message, keys, keywords, sender, spooled_at, replayed, id")
+        + SQL(" from pgps.spooled_messages")
+        + _where(spool=spool)
+        + SQL(" order by seqn desc limit {}) m order by seqn").format(Literal(newest))
+    )
+
+
 def registrations(client: str) -> Query:
     """Return the query of what a client is registered for."""
     return (

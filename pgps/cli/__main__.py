@@ -29,6 +29,7 @@ from pgps.cli import (
     queues,
     rules,
     settings,
+    spools,
     sql,
     subscriptions,
     top,
@@ -83,6 +84,7 @@ def _register() -> None:
     app.add_typer(exceptions.app, name="exceptions")
     app.add_typer(links.app, name="link")
     app.add_typer(clients.app, name="client")
+    app.add_typer(spools.app, name="spool")
     app.add_typer(settings.app, name="config")
     for module in (publish, listen, sql, doctor, audit, top, topology):
         module.register(app)

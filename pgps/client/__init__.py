@@ -5,12 +5,15 @@ have the same methods.
 """
 
 from pgps.client._async.client import AsyncClient
+from pgps.client._async.group import AsyncGroup
 from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.occurrence import AsyncOccurrence, AsyncReply
 from pgps.client._async.receiving import AsyncBatch
 from pgps.client._async.subscription import AsyncSubscription
 from pgps.client._names import Registration, State
+from pgps.client._spools import SpooledMessage
 from pgps.client._sync.client import Client
+from pgps.client._sync.group import Group
 from pgps.client._sync.identity import Identity
 from pgps.client._sync.occurrence import Occurrence, Reply
 from pgps.client._sync.receiving import Batch
@@ -20,6 +23,7 @@ from pgps.client.events import Event, Handling, class_source, event_class, event
 __all__ = [
     "AsyncBatch",
     "AsyncClient",
+    "AsyncGroup",
     "AsyncIdentity",
     "AsyncOccurrence",
     "AsyncReply",
@@ -27,11 +31,13 @@ __all__ = [
     "Batch",
     "Client",
     "Event",
+    "Group",
     "Handling",
     "Identity",
     "Occurrence",
     "Registration",
     "Reply",
+    "SpooledMessage",
     "State",
     "Subscription",
     "class_source",

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from psycopg.rows import TupleRow
+from psycopg.types.json import Jsonb
 
 from pgps import config
-from pgps.client import _calls, _wire
+from pgps.client import _calls, _spools, _wire
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
+from pgps.client._spools import SpoolOptions
+from pgps.client._sync import runtime
 from pgps.client._sync.core import Core
+from pgps.client._sync.group import Group
 from pgps.client._sync.identity import Identity
 from pgps.client._sync.publisher import Publisher
 from pgps.client._sync.session import AnyConnection, fetch
@@ -208,6 +213,81 @@ class Client:
             self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
         )
         return self._identity
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Spools
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def spool(
+        self,
+        name: str,
+        entry: int,
+        message: Any,
+        *,
+        connection: AnyConnection | None = None,
+        **options: Unpack[SpoolOptions],
+    ) -> int:
+        """Spool a message, any JSON, for a process group; return the id of the request.
+
+        With `connection` it is part of that connection's transaction. Raises UnknownName, NotPermitted, BadArgument,
+        and ConnectionLost: whether the message was spooled is then not known.
+        """
+        given = _spools.arguments(name, entry, message, options)
+        if connection is None:
+            return int((self._core.session.rows(_spools.SPOOL, given, again=False))[0][0])
+        with _wire.mapped():
+            return int((fetch(connection, _spools.SPOOL, given))[0][0])
+
+    def spool_many(
+        self, name: str, messages: Iterable[Mapping[str, Any]], *, connection: AnyConnection | None = None
+    ) -> list[int]:
+        """Spool a set of messages, mappings with `entry`, `message` and the options of `spool`; return their ids."""
+        given = [name, Jsonb(list(messages))]
+        if connection is None:
+            return list((self._core.session.rows(_spools.SPOOL_MANY, given, again=False))[0][0])
+        with _wire.mapped():
+            return list((fetch(connection, _spools.SPOOL_MANY, given))[0][0])
+
+    def spool_wait(self, request: int, *, timeout: float | None = None) -> int | None:
+        """Wait until every member present has acknowledged a message.
+
+        Returns 1, 0 when it has not come to that within `timeout` seconds, None for a request that is unknown,
+        cancelled or discarded.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.02
+        while True:
+            found: int | None = (self._core.session.rows(_spools.INQUIRE, [request]))[0][0]
+            left = pause if deadline is None else deadline - time.monotonic()
+            if found != 0 or left <= 0:
+                return found
+            runtime.sleep(min(pause, left))
+            pause = min(2 * pause, self._core.poll)
+
+    def group(
+        self,
+        name: str,
+        member: str | None = None,
+        *,
+        replay: bool = False,
+        ready: bool = True,
+        take_over: bool = False,
+        prefetch: int = 100,
+    ) -> Group:
+        """Return a member of a process group, to be entered with `with` and iterated over.
+
+        `member` is its name, by default the client's `name`. `replay`: first what lies between the checkpoint pointer
+        and the replay pointer, then what it has not acknowledged; see pgps.join_group.
+        """
+        return Group(
+            self._core,
+            name,
+            member or self._core.name or name,
+            replay=replay,
+            ready=ready,
+            take_over=take_over,
+            prefetch=prefetch,
+        )
 
     # -----------------------------------------------------------------------------------------------------------------
     # Everything else in the database

@@ -182,18 +182,21 @@ comment on function pgps.spool_wait(bigint, interval) is
 client library waits; timeout is for it.';
 
 create or replace function pgps.join_group(
-    name text, member text, replay boolean = false, ready boolean = true, session bigint = null
+    name text, member text, replay boolean = false, ready boolean = true, session bigint = null,
+    resume boolean = false
 ) returns void
 language sql
 begin atomic
     select pgps._call('join_group', jsonb_build_object('name', join_group.name, 'member', join_group.member,
-        'replay', join_group.replay, 'ready', join_group.ready, 'session', join_group.session));
+        'replay', join_group.replay, 'ready', join_group.ready, 'session', join_group.session,
+        'resume', join_group.resume));
 end;
-comment on function pgps.join_group(text, text, boolean, boolean, bigint) is
+comment on function pgps.join_group(text, text, boolean, boolean, bigint, boolean) is
 'Makes a client (pgps.connect_client) a member of the process group of a spool, until it leaves or its session ends.
 It gets what is spooled from now on; replay: first what pgps.spool_replay without a pattern hands out, to it alone, then
 what it has not acknowledged beyond the replay pointer. ready: false = nothing new before pgps.group_ready. session: for
-programs behind a pooler. Locks the client until the transaction ends. Needs the privilege replay. Errors: 42704 spool
+programs behind a pooler. resume: a member that has not left goes on where it was, in a session that it has resumed
+(pgps.connect_client). Locks the client until the transaction ends. Needs the privilege replay. Errors: 42704 spool
 or client, 42501 also for a client of another role, 08003, 25001.';
 
 create or replace function pgps.leave_group(name text, member text, session bigint = null) returns void
@@ -267,7 +270,7 @@ grant execute on function
     pgps.spool_cancel(bigint),
     pgps.spool_inquire(bigint),
     pgps.spool_wait(bigint, interval),
-    pgps.join_group(text, text, boolean, boolean, bigint),
+    pgps.join_group(text, text, boolean, boolean, bigint, boolean),
     pgps.leave_group(text, text, bigint),
     pgps.group_ready(text, text, bigint),
     pgps.receive_spooled(text, text, integer, bigint),

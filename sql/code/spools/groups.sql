@@ -90,10 +90,12 @@ declare
     v_replay boolean := coalesce((args ->> 'replay')::boolean, false);
     v_member pgps_internal.spool_member;
     v_is_new boolean;
+    v_before bigint;
 begin
     select m.* into v_member from pgps_internal.spool_member m
     where m.spool_id = v_spool.spool_id and m.client_id = v_client.client_id;
     v_is_new := v_member.session is null or v_member.session <> v_client.session;
+    v_before := v_member.session;
     insert into pgps_internal.spool_member as m (spool_id, client_id, session, ready)
     values (v_spool.spool_id, v_client.client_id, v_client.session, coalesce((args ->> 'ready')::boolean, true))
     on conflict on constraint spool_member_spool_id_client_id_key do update
@@ -102,7 +104,7 @@ begin
     if v_replay then
         perform pgps_internal.replay_to(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
             array[v_member.member_id]);
-    elsif v_is_new then
+    elsif v_is_new and not (v_before is not null and coalesce((args ->> 'resume')::boolean, false)) then
         perform pgps_internal.begin_new(v_member.member_id, pgps_internal.standing_of_spool(v_spool.spool_id));
     end if;
 end

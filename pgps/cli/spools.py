@@ -1,0 +1,164 @@
+"""`pgps spool`: spools, what is in them, who is in their groups; replay and discard."""
+
+from __future__ import annotations
+
+import json as jsons
+import time
+from typing import Annotated
+
+import typer
+
+from pgps import _catalogue
+from pgps.cli import _statements
+from pgps.cli._command import Session, Yes, command, group
+from pgps.cli._format import ago, count
+from pgps.cli._output import Column
+
+__all__ = ["app"]
+
+app = group("Spools: messages for process groups that may be away.")
+
+Name = Annotated[str, typer.Argument(metavar="SPOOL", help="Name of the spool.")]
+Key = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="NAME=LOW..HIGH", help="Bounds of a numeric key; may be given often."),
+]
+Seqn = Annotated[str | None, typer.Option("--seqn", metavar="RANGE", help="Numbers, such as [10,20].")]
+Sender = Annotated[str | None, typer.Option("--sender", help="Role that sent the messages.")]
+Keyword = Annotated[list[str] | None, typer.Option("--keyword", help="Exactly these keywords, in this order.")]
+
+COLUMNS = [
+    Column("name"),
+    Column("operational"),
+    Column("members", right=True),
+    Column("first_seqn", "first", right=True),
+    Column("last_seqn", "last", right=True),
+    Column("checkpoint_pointer", "checkpoint", right=True),
+    Column("replay_pointer", "pointer", right=True),
+    Column("replayable", format=count, right=True),
+    Column("new", format=count, right=True),
+    Column("bytes", format=count, right=True),
+]
+DETAILS = [
+    *COLUMNS,
+    Column("discarded", format=count),
+    Column("play_through"),
+    Column("persistent"),
+    Column("max_messages", format=count),
+    Column("max_bytes", format=count),
+    Column("retention"),
+    Column("on_limit"),
+    Column("owner"),
+    Column("channel"),
+    Column("created_at", "created"),
+]
+MEMBERS = [
+    Column("member"),
+    Column("owner"),
+    Column("present"),
+    Column("ready"),
+    Column("phase"),
+    Column("acked_seqn", "acked", right=True),
+    Column("joined_at", "joined", format=ago),
+]
+MESSAGES = [
+    Column("seqn", right=True),
+    Column("entry", right=True),
+    Column("message", format=lambda message: jsons.dumps(message, ensure_ascii=False)),
+    Column("keys", format=lambda keys: jsons.dumps(keys) if keys else ""),
+    Column("keywords", format=lambda words: " ".join(words or [])),
+    Column("sender"),
+    Column("spooled_at", "spooled", format=ago),
+    Column("replayed"),
+]
+
+
+@command(app, "ls")
+def ls(session: Session) -> None:
+    """List the spools you may use."""
+    session.out.rows(COLUMNS, session.rows(_catalogue.spools()), nothing="no spools")
+
+
+@command(app, "show")
+def show(
+    session: Session,
+    name: Name,
+    messages: Annotated[int, typer.Option("--messages", "-n", help="How many messages to show, the newest.")] = 10,
+) -> None:
+    """Show one spool: its pointers and limits, the members of its group, and its newest messages."""
+    row = session.named(_catalogue.spools(name), "spool", name, hint="pgps spool ls")
+    members = session.rows(_catalogue.group_members(name))
+    newest = session.rows(_catalogue.spooled_messages(name, messages))
+    if session.out.json:
+        session.out.record(row | {"group": members, "messages": newest})
+        return
+    session.out.record(row, columns=DETAILS)
+    for heading, columns, rows in (("members", MEMBERS, members), ("messages", MESSAGES, newest)):
+        if rows:
+            session.out.heading(heading)
+            session.out.table(columns, rows)
+
+
+@command(app, "replay", changes=True)
+def replay(
+    session: Session,
+    name: Name,
+    key: Key = None,
+    seqn: Seqn = None,
+    sender: Sender = None,
+    keyword: Keyword = None,
+) -> None:
+    """Hand what has been processed, and matches, to every member present once more."""
+    call = _statements.of_pattern("spool_replay", name, bounds(key), seqn, sender, keyword)
+    session.change([call], done=f'spool "{name}" is replayed')
+
+
+@command(app, "discard", changes=True)
+def discard(
+    session: Session,
+    name: Name,
+    key: Key = None,
+    seqn: Seqn = None,
+    sender: Sender = None,
+    keyword: Keyword = None,
+    yes: Yes = False,
+) -> None:
+    """Discard what lies up to the replay pointer, and matches; without options all of it."""
+    session.confirm(f'Discard what has been processed of spool "{name}"?', yes=yes)
+    call = _statements.of_pattern("spool_discard", name, bounds(key), seqn, sender, keyword)
+    session.change([call], done=f'spool "{name}": discarded when it is dispatched')
+
+
+@command(app, "watch")
+def watch(
+    session: Session,
+    name: Name,
+    interval: Annotated[float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    times: Annotated[int | None, typer.Option("--count", min=1, help="End after so many looks.")] = None,
+) -> None:
+    """Print a line about a spool whenever it has changed."""
+    before = None
+    looks = 0
+    while times is None or looks < times:
+        if looks:
+            time.sleep(interval)
+        row = session.named(_catalogue.spools(name), "spool", name, hint="pgps spool ls")
+        if row != before:
+            session.out.rows(COLUMNS, [row], nothing="")
+        before = row
+        looks += 1
+
+
+def bounds(keys: list[str] | None) -> dict[str, list[float | None]] | None:
+    """Return bounds of numeric keys, given as NAME=LOW..HIGH; either may be left out."""
+    found: dict[str, list[float | None]] = {}
+    for key in keys or []:
+        name, is_given, period = key.partition("=")
+        low, is_range, high = period.partition("..")
+        try:
+            found[name] = [float(low) if low else None, float(high) if high else None]
+        except ValueError:
+            is_range = ""
+        if not (is_given and is_range):
+            raise typer.BadParameter(f"{key!r}: give NAME=LOW..HIGH, such as SP_ID=55.. for 55 and more")
+    return found or None

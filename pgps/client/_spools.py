@@ -1,0 +1,81 @@
+"""What the library says about spools: statements, and a message as a member of a group gets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+
+from psycopg.types.json import Jsonb
+
+__all__ = ["SpoolOptions", "SpooledMessage", "arguments"]
+
+SPOOL = """
+    select pgps.spool(%(name)s, %(entry)s, %(message)s, keys => %(keys)s, keywords => %(keywords)s,
+        expires => %(expires)s, network => %(network)s, ordering => %(ordering)s, sender => %(sender)s)
+"""
+SPOOL_MANY = "select pgps.spool_many(%s, %s)"
+INQUIRE = "select pgps.spool_inquire(%s)"
+CONNECT = "select session from pgps.connect_client(%(member)s, take_over => %(take_over)s, resume => %(session)s)"
+JOIN = """
+    select pgps.join_group(%(group)s, %(member)s, replay => %(replay)s, ready => %(ready)s, session => %(session)s,
+        resume => %(resume)s)
+"""
+LEAVE = "select pgps.leave_group(%(group)s, %(member)s, session => %(session)s)"
+READY = "select pgps.group_ready(%(group)s, %(member)s, session => %(session)s)"
+DISCONNECT = "select pgps.disconnect_client(%(member)s, session => %(session)s)"
+CHANNEL = "select s.channel from pgps.spools s where s.name = %s"
+RECEIVE = """
+    select seqn, entry, message, keys, keywords, sender::text, spooler::text, spooled_at, in_replay, id
+    from pgps.receive_spooled(%(group)s, %(member)s, %(max)s, session => %(session)s)
+"""
+ACK = "select pgps.ack_spooled(%(group)s, %(member)s, %(id)s, session => %(session)s)"
+
+
+class SpoolOptions(TypedDict, total=False):
+    """What `spool` takes besides the message; see pgps.spool."""
+
+    keys: dict[str, float] | None
+    keywords: list[str] | None
+    expires: datetime | None
+    network: str | None
+    ordering: str
+    sender: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledMessage:
+    """A message of a spool, or the marker that ends a replay, which has no entry."""
+
+    seqn: int
+    entry: int | None
+    message: Any
+    keys: dict[str, float] | None
+    keywords: list[str] | None
+    sender: str | None
+    spooler: str | None
+    spooled_at: datetime
+    in_replay: bool
+    id: int
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether this is no message, but says that replay is over."""
+        return self.entry is None
+
+
+def arguments(name: str, entry: int, message: Any, options: SpoolOptions) -> dict[str, Any]:
+    """Return the parameters of SPOOL."""
+    keys = options.get("keys")
+    return {
+        "name": name,
+        "entry": entry,
+        "message": Jsonb(message),
+        "keywords": None,
+        "expires": None,
+        "network": None,
+        "ordering": "cbcast",
+        "sender": None,
+        **options,
+        "keys": None if keys is None else Jsonb(keys),
+    }

@@ -1,0 +1,121 @@
+"""Spools and members of process groups from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from pgps import errors
+from pgps.client import AsyncClient, AsyncGroup
+from tests.client.asynchronous.rig import dispatch, until
+from tests.fix_broker import call, rows, value
+
+pytestmark = pytest.mark.anyio
+Name = Callable[..., str]
+
+
+@pytest.fixture
+def spool(admin: psycopg.Connection, name: Name) -> Iterator[str]:
+    made = name("spool")
+    call(admin, "create_spool", made)
+    yield made
+    call(admin, "drop_spool", made)
+    rows(admin, "delete from pgps_internal.client where name ~ %s", [f"^{made}"])
+
+
+async def texts(group: AsyncGroup, count: int) -> list[object]:
+    """Iterate over so many messages: [message] when replayed, "|" for the marker."""
+    found: list[object] = []
+    async for message in group:
+        found.append("|" if message.is_marker else [message.message] if message.in_replay else message.message)
+        if len(found) == count:
+            break
+    return found
+
+
+async def test_a_member_replays_and_goes_on_with_what_is_new(dsn: str, admin: psycopg.Connection, spool: str) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client:
+        await client.spool(spool, 1, {"n": 1}, keys={"N": 1}, keywords=["add"])
+        await client.spool_many(spool, [{"entry": 1, "message": n} for n in (2, 3)])
+        dispatch(admin)
+        call(admin, "spool_set_replay_pointer", spool, 2)
+        dispatch(admin)
+        async with client.group(spool, f"{spool}_m", replay=True) as group:
+            assert await texts(group, 4) == [[{"n": 1}], [2], "|", 3]
+            await client.spool(spool, 1, 4)
+            dispatch(admin)
+            assert await texts(group, 1) == [4]
+        # All of it was acknowledged when the block ended.
+        async with client.group(spool, f"{spool}_m", replay=True) as group:
+            assert await texts(group, 3) == [[{"n": 1}], [2], "|"]
+            assert [message async for message in group.messages(timeout=0.0)] == []
+
+
+async def test_a_member_whose_connection_was_lost_goes_on_where_it_was(
+    dsn: str, admin: psycopg.Connection, spool: str
+) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m") as group:
+        for n in (1, 2):
+            await client.spool(spool, 1, n)
+        dispatch(admin)
+        assert await texts(group, 1) == [1]
+        find = "select pid from pgps.clients where name = %s"
+        pid = value(admin, find, [group.member])
+        rows(admin, "select pg_terminate_backend(%s)", [pid])
+        await until(lambda: not rows(admin, "select from pg_stat_activity where pid = %s", [pid]))
+        await client.spool(spool, 1, 3)
+        dispatch(admin)
+        assert await texts(group, 2) == [2, 3]
+        assert value(admin, "select operational from pgps.spools where name = %s", [spool])
+
+
+async def test_messages_are_waited_for_and_their_requests_too(dsn: str, admin: psycopg.Connection, spool: str) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m") as group:
+        request = await client.spool(spool, 1, "hello")
+        assert await client.spool_wait(request, timeout=0.0) == 0
+        dispatch(admin)
+        (message,) = await group.receive(timeout=60.0)
+        assert (message.seqn, message.entry, message.message, message.id) == (1, 1, "hello", request)
+        assert await client.spool_wait(request, timeout=0.0) == 0
+        assert await group.ack(message) == 1
+        assert await client.spool_wait(request) == 1
+        assert await client.spool_wait(-1) is None
+
+
+async def test_received_and_acknowledged_in_one_transaction(dsn: str, admin: psycopg.Connection, spool: str) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m") as group:
+        await client.spool(spool, 1, 1)
+        dispatch(admin)
+        with pytest.raises(ZeroDivisionError):
+            async with client.transaction() as connection:
+                (message,) = await group.receive(connection=connection)
+                await group.ack(message, connection=connection)
+                raise ZeroDivisionError
+        async with client.transaction() as connection:
+            (message,) = await group.receive(connection=connection)
+            await group.ack(message, connection=connection)
+        assert await group.receive() == []
+
+
+async def test_what_is_new_waits_until_the_member_is_ready(dsn: str, admin: psycopg.Connection, spool: str) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client, client.group(spool, f"{spool}_m", ready=False) as group:
+        await client.spool(spool, 1, 1)
+        dispatch(admin)
+        assert await group.receive() == []
+        await group.ready()
+        assert await texts(group, 1) == [1]
+
+
+async def test_errors_are_those_of_the_library(dsn: str, spool: str) -> None:
+    async with AsyncClient(dsn, poll=0.1) as client:
+        with pytest.raises(errors.UnknownName):
+            await client.spool("no_such_spool", 1, 1)
+        with pytest.raises(errors.UnknownName):
+            await client.group("no_such_spool", f"{spool}_n").join()
+        with pytest.raises(errors.BadArgument):
+            await client.spool(spool, -1, 1)
+        async with client.group(spool, f"{spool}_m"):
+            with pytest.raises(errors.PgpsError, match="is connected by process"):
+                await client.group(spool, f"{spool}_m").join()
