@@ -87,6 +87,7 @@
 \ir code/deliver/callbacks.sql
 \ir code/deliver/subscribers.sql
 \ir code/deliver/write_callback.sql
+\ir code/deliver/renamed_callbacks.sql
 \ir code/deliver/write_events.sql
 \ir code/deliver/run_subscribers.sql
 \ir code/deliver/queue_views.sql

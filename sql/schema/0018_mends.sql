@@ -81,5 +81,17 @@ create sequence pgps_internal.lane_by_hand_seq minvalue 0 start 0;
 select setval('pgps_internal.lane_by_hand_seq', 0);
 drop function if exists pgps_internal.run_lane(bigint, boolean, integer, double precision, integer);
 
+-- Callbacks -----------------------------------------------------------------------------------------------------------
+
+-- The functions that a subscription's callback may mean, by number; noted_in: the database in which the numbers are
+-- valid.
+create table pgps_internal.callback_function (
+    subscription_id bigint not null references pgps_internal.subscription on delete cascade,
+    function_id oid not null,
+    noted_in text not null,
+    primary key (subscription_id, function_id)
+);
+create index on pgps_internal.callback_function (function_id);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

@@ -261,10 +261,13 @@ begin
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
     if v_callback ->> 'function' is not null then
-        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and keeps of
-        -- the name what was understood, without a comment that would hide what is put behind it.
-        v_callback := v_callback || jsonb_build_object('function', pgps.parse_callback(concat(
-            v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)')) -> 'function');
+        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and that the
+        -- name is no more than that: a comment in it would hide what is put behind it.
+        if pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'))
+            ->> 'function' <> v_callback ->> 'function' then
+            raise exception 'callback "%" is not the name of a function', v_callback ->> 'function'
+            using errcode = '42601', hint = 'Give the name as pgps.check_callback returns it.';
+        end if;
     end if;
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types,
         kind, scope,
@@ -295,6 +298,9 @@ begin
     end loop;
     if v_subscription.is_pattern then
         perform pgps_internal.join_unseen_types(v_subscription);
+    end if;
+    if v_subscription.callback is not null then
+        perform pgps_internal.note_callback(v_subscription);
     end if;
     return to_jsonb(v_subscription.subscription_id);
 end

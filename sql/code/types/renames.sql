@@ -228,7 +228,8 @@ declare
     v_objects oid[];
     v_caller name := case current_setting('role') when 'none' then session_user else current_setting('role') end;
 begin
-    if not exists (select from pgps_internal.rule) and not exists (select from pgps_internal.used_name) then
+    if not exists (select from pgps_internal.rule) and not exists (select from pgps_internal.used_name)
+        and not exists (select from pgps_internal.callback_function) then
         return;
     end if;
     v_objects := array(select d.objid from pg_event_trigger_ddl_commands() d
@@ -246,12 +247,15 @@ begin
             pgps_internal.follow_columns(array(select c.oid from pgps_internal.rule r
             join pg_class c on c.oid = r.table_name where c.relnamespace = any (v_objects)));
     end if;
+    if tg_tag in ('ALTER FUNCTION', 'ALTER PROCEDURE', 'ALTER ROUTINE', 'ALTER SCHEMA') then
+        perform pgps_internal.follow_callbacks(v_objects);
+    end if;
     perform pgps_internal.tell_of_renames(v_caller, v_objects);
 end
 $$;
 comment on function pgps_internal.after_ddl() is
 'After each ALTER, and each new table: follows changes of names that rules and filters use. Runs no user code, and does
-nothing where there are neither rules nor filters that read tables';
+nothing where there are no rules, callbacks or filters that read tables';
 
 do $$
 begin

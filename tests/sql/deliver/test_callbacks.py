@@ -179,6 +179,8 @@ def test_a_forged_callback_is_a_call_all_the_same(admin: psycopg.Connection, quo
     for function, arguments in (
         (f"{quote}.taking", "symbol); end if; drop table x; if (true"),
         (f"{quote}.taking(symbol); --", None),
+        (f"{quote}.taking -- ", "symbol"),
+        (f"{quote}.nothing /* */", None),
         (f"{quote}.taking(symbol)", "price"),
     ):
         forged = given | {"callback": {"function": function, "arguments": arguments}}
@@ -206,3 +208,50 @@ def test_a_prefix_takes_a_callback_with_arguments(admin: psycopg.Connection, quo
     rows(admin, f"insert into pgps_event.{quote}_2 values (3, 'C')")
     assert seen(admin, quote) == ["3 C 7", "1 A 7", "2 B 7"]
     call(admin, "drop_event_type", f"{quote}_2", True)
+
+
+@pytest.mark.parametrize(
+    ("execute", "change"),
+    [
+        ("{q}.event", "alter function {q}.event rename to happened"),
+        ("event", "alter function {q}.event rename to happened"),
+        ("{q}.event", "alter function {q}.event set schema {q}_new"),
+        ("event", "alter function {q}.event set schema {q}_new"),
+        ("{q}.event(pgps_event.{q})", "alter routine {q}.event(pgps_event.{q}) rename to \"Odd; name\""),
+        ('{q}."Of Me"(symbol)', 'alter function {q}."Of Me" rename to "of me"'),
+        ("{q}.event", "alter schema {q} rename to {q}_renamed; alter schema {q}_renamed rename to {q}_again"),
+        ("event", "alter schema {q} rename to {q}_renamed"),
+    ],
+)  # fmt: skip
+def test_a_callback_goes_on_when_its_function_is_renamed(
+    admin: psycopg.Connection, name: Name, quote: str, execute: str, change: str
+) -> None:
+    rows(admin, f"create schema {quote}_new; alter table {quote}.seen set schema {quote}_new")
+    for function in ("event", '"Of Me"'):
+        body = f"begin insert into {quote}_new.seen (what) values ('got'); end"
+        taken = f"e pgps_event.{quote}" if function == "event" else '"A b" text'
+        rows(
+            admin,
+            f"create or replace function {quote}.{function}({taken}) returns void language plpgsql as $${body}$$",
+        )
+    rows(admin, f"set search_path = public, {quote}")
+    call(admin, "subscribe", quote, quote, execute=execute.format(q=quote))
+    rows(admin, "reset search_path")
+    rows(admin, change.format(q=quote))
+    rows(admin, f"insert into pgps_event.{quote} values ('A', 1), ('B', 2)")
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, "call pgps.run_subscribers()")
+    assert rows(admin, "select sqlstate, error from pgps.exceptions where event_type = %s", [quote]) == []
+    assert column(admin, f"select what from {quote}_new.seen") == ["got", "got"]
+
+
+def test_who_renames_one_of_several_functions_of_a_name_is_told_of_the_callback(
+    admin: psycopg.Connection, quote: str
+) -> None:
+    call(admin, "subscribe", quote, quote, execute=f"{quote}.all_three")
+    said: list[str | None] = []
+    admin.add_notice_handler(lambda notice: said.append(notice.message_primary))
+    rows(admin, f"alter function {quote}.all_three(record) rename to one")
+    assert [text for text in said if quote in str(text) and f"{quote}.one" in str(text)]
+    rows(admin, f"alter function {quote}.one rename to all_three")
+    assert seen(admin, quote) == ["event", "event"]
