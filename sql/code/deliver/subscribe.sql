@@ -261,10 +261,11 @@ begin
             when v_callback ->> 'arguments' = '' then '{"arguments": null}' else '{}' end::jsonb;
     end if;
     if v_callback ->> 'function' is not null then
-        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and that the
-        -- name is no more than that: a comment in it would hide what is put behind it.
-        if pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'))
-            ->> 'function' <> v_callback ->> 'function' then
+        -- The caller may pass anything here: this checks that it is a name and one pair of parentheses, and that no
+        -- comment in the name hides what is put behind it.
+        perform pgps.parse_callback(concat(v_callback ->> 'function', '(' || (v_callback ->> 'arguments') || E'\n)'));
+        if pgps.parse_callback(concat(v_callback ->> 'function', '(pgps_e)')) ->> 'arguments'
+            is distinct from 'pgps_e' then
             raise exception 'callback "%" is not the name of a function', v_callback ->> 'function'
             using errcode = '42601', hint = 'Give the name as pgps.check_callback returns it.';
         end if;

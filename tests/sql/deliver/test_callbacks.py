@@ -180,7 +180,6 @@ def test_a_forged_callback_is_a_call_all_the_same(admin: psycopg.Connection, quo
         (f"{quote}.taking", "symbol); end if; drop table x; if (true"),
         (f"{quote}.taking(symbol); --", None),
         (f"{quote}.taking -- ", "symbol"),
-        (f"{quote}.nothing /* */", None),
         (f"{quote}.taking(symbol)", "price"),
     ):
         forged = given | {"callback": {"function": function, "arguments": arguments}}
