@@ -188,6 +188,19 @@
 \ir code/spools/reclaim.sql
 \ir code/spools/views.sql
 
+-- units: Services, conversations and units of work, which survive their senders and receivers.
+\ir code/units/lives.sql
+\ir code/units/sessions.sql
+\ir code/units/services.sql
+\ir code/units/standing.sql
+\ir code/units/send.sql
+\ir code/units/queue.sql
+\ir code/units/receive.sql
+\ir code/units/syncpoint.sql
+\ir code/units/calls.sql
+\ir code/units/reclaim.sql
+\ir code/units/views.sql
+
 -- views: What people look at: catalogue, health, explanations, traces.
 \ir code/views/catalogue.sql
 \ir code/views/health.sql

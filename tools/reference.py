@@ -65,6 +65,7 @@ GROUPS = {
     "Clients": ["clients/clients", "clients/registrations", "clients/events", "clients/direct"],
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],
     "Confirming events": ["clients/confirm"],
+    "Services and units of work": ["units/calls"],
     "Streams: one subscription read by many tasks": ["deliver/streams", "deliver/stream_acks"],
     "Loads: many tasks, one publication": ["log/loads"],
     "The statement language": ["log/statements"],
@@ -97,6 +98,11 @@ CHANNELS = {
     "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
     "pgps_spool_": ("pgps_spool_<spool id>", "members of a group may have something (`pgps.spools.channel`)", ""),
+    "pgps_uow_": (
+        "pgps_uow_<queue>",
+        "a unit of work waits for a service (`pgps.services.channel`) or in a conversation (`pgps.conversations`)",
+        "",
+    ),
     "pgps_link": ("pgps_link", "there is something to tell other brokers; for workers", ""),
 }
 

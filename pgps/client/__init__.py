@@ -10,6 +10,7 @@ from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.occurrence import AsyncOccurrence, AsyncReply
 from pgps.client._async.receiving import AsyncBatch
 from pgps.client._async.subscription import AsyncSubscription
+from pgps.client._async.units import AsyncConversation, AsyncParty
 from pgps.client._names import Registration, State
 from pgps.client._spools import SpooledMessage
 from pgps.client._sync.client import Client
@@ -18,28 +19,36 @@ from pgps.client._sync.identity import Identity
 from pgps.client._sync.occurrence import Occurrence, Reply
 from pgps.client._sync.receiving import Batch
 from pgps.client._sync.subscription import Subscription
+from pgps.client._sync.units import Conversation, Party
 from pgps.client.events import Event, Handling, class_source, event_class, event_type
+from pgps.client.units import Message, UnitOfWork
 
 __all__ = [
     "AsyncBatch",
     "AsyncClient",
+    "AsyncConversation",
     "AsyncGroup",
     "AsyncIdentity",
     "AsyncOccurrence",
+    "AsyncParty",
     "AsyncReply",
     "AsyncSubscription",
     "Batch",
     "Client",
+    "Conversation",
     "Event",
     "Group",
     "Handling",
     "Identity",
+    "Message",
     "Occurrence",
+    "Party",
     "Registration",
     "Reply",
     "SpooledMessage",
     "State",
     "Subscription",
+    "UnitOfWork",
     "class_source",
     "event_class",
     "event_type",

@@ -96,6 +96,7 @@ as $roster$
     ('reclaim_rooms', 'links', 'pgps_internal.reclaim_links()'),
     ('reclaim_rooms', 'clients', 'pgps_internal.reclaim_clients(low, newest)'),
     ('reclaim_rooms', 'spools', 'pgps_internal.reclaim_spools(newest)'),
+    ('reclaim_rooms', 'units', 'pgps_internal.reclaim_units()'),
 
     -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
@@ -103,7 +104,8 @@ as $roster$
     ('sweep', 'set aside', 'pgps_internal.sweep_aside()'),
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
-    ('sweep', 'spools', 'pgps_internal.sweep_replays()')
+    ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
+    ('sweep', 'units', 'pgps_internal.sweep_participants()')
 $roster$;
 comment on function pgps_internal.roster_of_reclaiming() is
 'The lines of the roster about what is kept, carried over and truncated; see pgps_internal.roster';
@@ -132,8 +134,12 @@ as $roster$
     ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),
     ('drop_from_rooms', 'deliver', 'pgps_internal.drop_subscriptions_of(event_type)'),
 
+    -- An administrator sets a setting: a room may refuse the value, or act on it. Arguments: name, value.
+    ('setting_changes', 'units', 'pgps_internal.check_uow_setting(setting_changes.name, value)'),
+
     -- A restored or cloned database: transaction ids that a room has recorded are not valid any more.
-    ('begin_life', 'confirm', 'pgps_internal.forget_raisers()')
+    ('begin_life', 'confirm', 'pgps_internal.forget_raisers()'),
+    ('begin_life', 'units', 'pgps_internal.forget_queue_marks()')
 $roster$;
 comment on function pgps_internal.roster_of_defining() is
 'The lines of the roster about making and dropping event types; see pgps_internal.roster';

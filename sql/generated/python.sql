@@ -2498,6 +2498,8 @@ SYNTAX = {
     "create_link": "CREATE LINK l TO address port USING user password",
     "grant": "GRANT {PUBLISH | SUBSCRIBE} ON EVENT TYPE t TO role",
     "revoke": "REVOKE {PUBLISH | SUBSCRIBE} ON EVENT TYPE t FROM role",
+    "grant_service": "GRANT {SEND | SERVE} ON SERVICE class/server/service TO role",
+    "revoke_service": "REVOKE {SEND | SERVE} ON SERVICE class/server/service FROM role",
 }
 HEADS = {
     ("create", "event", "type"): "create_event_type",
@@ -2517,6 +2519,10 @@ HEADS = {
     ("grant", "subscribe", "on"): "grant",
     ("revoke", "publish", "on"): "revoke",
     ("revoke", "subscribe", "on"): "revoke",
+    ("grant", "send", "on"): "grant_service",
+    ("grant", "serve", "on"): "grant_service",
+    ("revoke", "send", "on"): "revoke_service",
+    ("revoke", "serve", "on"): "revoke_service",
 }
 OPERATIONS = ("insert", "update", "delete")
 
@@ -2706,6 +2712,19 @@ def grant(reader: StatementReader) -> dict[str, Any]:
     return {"privilege": privilege, "event_type": event_type, "roles": reader.names(reader.role)}
 
 
+def grant_service(reader: StatementReader) -> dict[str, Any]:
+    """Return privilege, service (class, server and service, as they are written) and roles."""
+    granted = reader.one_of("grant", "revoke") == "grant"
+    privilege = reader.one_of("send", "serve")
+    reader.expect("on", "service")
+    place = reader.peek()
+    service = [part.strip('"') for part in reader.bare().split("/")]
+    if len(service) != 3:
+        raise reader.refuse(place)
+    reader.expect("to" if granted else "from")
+    return {"privilege": privilege, "service": service, "roles": reader.names(reader.role)}
+
+
 READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "create_event_type": create_event_type,
     "drop_event_type": drop_event_type,
@@ -2720,6 +2739,8 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "create_link": create_link,
     "grant": grant,
     "revoke": grant,
+    "grant_service": grant_service,
+    "revoke_service": grant_service,
 }
 
 

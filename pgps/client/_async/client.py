@@ -20,6 +20,7 @@ from pgps.client._async.identity import AsyncIdentity
 from pgps.client._async.publisher import AsyncPublisher
 from pgps.client._async.session import AnyConnection, fetch
 from pgps.client._async.subscription import AsyncSubscription
+from pgps.client._async.units import AsyncParty
 from pgps.client._calls import Options
 from pgps.client._conninfo import target
 from pgps.client._spools import SpoolOptions
@@ -78,6 +79,7 @@ class AsyncClient:
         self._subscriptions: list[AsyncSubscription[Any]] = []
         self._publisher = AsyncPublisher(self._core, producer)
         self._identity: AsyncIdentity | None = None
+        self._parties: list[AsyncParty] = []
 
     @property
     def name(self) -> str | None:
@@ -119,6 +121,8 @@ class AsyncClient:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
         if self._identity is not None:
             await self._identity.close()
+        for party in self._parties:
+            await party.close()
         for subscription in list(self._subscriptions):
             await subscription.close(done=done)
         await self._core.close()
@@ -212,6 +216,17 @@ class AsyncClient:
             self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
         )
         return self._identity
+
+    def logon(self, token: str | None = None) -> AsyncParty:
+        """Be somebody who sends and receives units of work; enter the result with `async with`, or just use it.
+
+        With a token its units of work are found again after any failure, by
+        whoever logs on with the role and the token next; None: they are those of
+        this session. Raises WrongState (55006) while a session that lives uses it.
+        """
+        party = AsyncParty(self._core, token)
+        self._parties.append(party)
+        return party
 
     # -----------------------------------------------------------------------------------------------------------------
     # Spools

@@ -24,6 +24,7 @@ from pgps.client._sync.identity import Identity
 from pgps.client._sync.publisher import Publisher
 from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._sync.subscription import Subscription
+from pgps.client._sync.units import Party
 from pgps.client.events import name_of
 from pgps.errors import WrongState
 
@@ -79,6 +80,7 @@ class Client:
         self._subscriptions: list[Subscription[Any]] = []
         self._publisher = Publisher(self._core, producer)
         self._identity: Identity | None = None
+        self._parties: list[Party] = []
 
     @property
     def name(self) -> str | None:
@@ -120,6 +122,8 @@ class Client:
         """End what the client runs, and disconnect. Events that handlers have in hand are finished."""
         if self._identity is not None:
             self._identity.close()
+        for party in self._parties:
+            party.close()
         for subscription in list(self._subscriptions):
             subscription.close(done=done)
         self._core.close()
@@ -213,6 +217,17 @@ class Client:
             self._core, name, take_over=take_over, max_local=max_local, on_close=self._not_identified
         )
         return self._identity
+
+    def logon(self, token: str | None = None) -> Party:
+        """Be somebody who sends and receives units of work; enter the result with `with`, or just use it.
+
+        With a token its units of work are found again after any failure, by
+        whoever logs on with the role and the token next; None: they are those of
+        this session. Raises WrongState (55006) while a session that lives uses it.
+        """
+        party = Party(self._core, token)
+        self._parties.append(party)
+        return party
 
     # -----------------------------------------------------------------------------------------------------------------
     # Spools

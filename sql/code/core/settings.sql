@@ -73,7 +73,7 @@ begin
             end if;
             return;
         when 'integer' then
-            v_lowest := case when v_name ~ 'retries$' then '0' else '1' end;
+            v_lowest := case when v_name ~ '(retries|max_active|status_lifetime)$' then '0' else '1' end;
             v_highest := '1000000000';
         else
             -- Delays, intervals and retentions may be zero.
@@ -117,6 +117,7 @@ begin
         using errcode = '42501', hint = format('Only %I or a superuser may.', current_user);
     end if;
     perform pgps_internal.check_setting(v_setting, args ->> 'value');
+    perform pgps_internal.setting_changes(v_setting.name, args ->> 'value');
     update pgps_internal.setting s set value = coalesce(args ->> 'value', '') where s.name = v_setting.name;
 end
 $$;

@@ -281,8 +281,12 @@ begin
     perform pgps_internal.require_read_committed();
     -- One session at a time. The lock is on a table of pgps, since an advisory lock could be held by anybody (decision
     -- 12).
-    if v_newest is null or not pgps_internal.try_lock('pgps_internal.installation', 'share update exclusive') then
+    if not pgps_internal.try_lock('pgps_internal.installation', 'share update exclusive') then
         return 0;
+    elsif v_newest is null then
+        -- Nothing was ever dispatched here, but rooms may have ledgers that no event comes through.
+        perform pgps_internal.sweep();
+        return pgps_internal.reclaim_rooms(0, 0);
     end if;
     if exists (select from pgps_internal.backlog_limit l where l.max_backlog is not null) then
         perform pgps_internal.apply_backlog_limits();

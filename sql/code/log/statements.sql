@@ -90,6 +90,30 @@ end
 $$;
 comment on function pgps._grant_statement(jsonb) is 'GRANT and REVOKE of the statement language; see pgps.execute';
 
+create or replace function pgps._service_statement(parsed jsonb) returns text
+language plpgsql
+as $$
+declare
+    v_parts jsonb := _service_statement.parsed -> 'service';
+    v_privilege text := _service_statement.parsed ->> 'privilege';
+    v_role text;
+begin
+    for v_role in select case when r in ('current_user', 'current_role') then current_user
+        when r = 'session_user' then session_user else r::name end
+        from pg_catalog.jsonb_array_elements_text(_service_statement.parsed -> 'roles') r
+    loop
+        if _service_statement.parsed ->> 'verb' = 'grant_service' then
+            perform pgps.grant_service(v_parts ->> 0, v_parts ->> 1, v_parts ->> 2, v_privilege, v_role::name);
+        else
+            perform pgps.revoke_service(v_parts ->> 0, v_parts ->> 1, v_parts ->> 2, v_privilege, v_role::name);
+        end if;
+    end loop;
+    return case _service_statement.parsed ->> 'verb' when 'grant_service' then 'GRANT' else 'REVOKE' end;
+end
+$$;
+comment on function pgps._service_statement(jsonb) is
+'GRANT and REVOKE on a service, of the statement language; see pgps.execute';
+
 create or replace function pgps.execute(statement text) returns text
 language plpgsql
 set standard_conforming_strings = on
@@ -123,6 +147,7 @@ begin
                     v_parsed -> 'port', 'user', v_parsed -> 'user',
                     'password', v_parsed -> 'password')) p where p.value is not null));
         when 'grant', 'revoke' then return pgps._grant_statement(v_parsed);
+        when 'grant_service', 'revoke_service' then return pgps._service_statement(v_parsed);
         else
             raise exception 'not a statement of the publish/subscribe language: "%"',
                 pg_catalog.left(execute.statement, 60)
@@ -140,9 +165,10 @@ tag: CREATE EVENT TYPE t AS (…), DROP EVENT TYPE t [CASCADE], ALTER QUEUE q SE
 t, UNADVERTISE t, PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, …), CREATE RULE r AS ON {INSERT |
 UPDATE | DELETE} TO table [WHERE filter] PUBLISH t (v1, …), CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]
 [EXECUTE f(args)] [WITH priority], CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH |
-SUBSCRIBE} ON EVENT TYPE t {TO | FROM} role. Errors: 42601 with the place, and those of the functions behind the
+SUBSCRIBE} ON EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/server/service {TO | FROM}
+role. Errors: 42601 with the place, and those of the functions behind the
 statements.';
 
 grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb),
-    pgps._grant_statement(jsonb),
+    pgps._grant_statement(jsonb), pgps._service_statement(jsonb),
     pgps.execute(text) to public;

@@ -1,0 +1,326 @@
+# Made by tools/unasync_client.py from pgps/client/_async/units.py: change that, then `make generate`.
+"""Services, conversations and units of work."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, Unpack
+
+from psycopg import sql
+
+from pgps.client import units
+from pgps.client._sync import runtime
+from pgps.client._sync.core import Core
+from pgps.client._sync.session import AnyConnection, fetch
+from pgps.client._wire import is_alive, mapped
+from pgps.client.units import Message, SendOptions, UnitOfWork
+from pgps.errors import ClientClosed, PgpsError, WrongState
+
+__all__ = ["Conversation", "Party"]
+
+_IN_USE = "55006"
+# The server needs a moment to notice that a connection which was lost is gone, and with it the session.
+_PATIENCE = 10.0
+
+
+class Party:
+    """Somebody who sends and receives units of work: a role, with a token or (None) without.
+
+    It has a connection of its own, on which one thing is done after the other,
+    and which is logged on when it is first used, or entered with `with`.
+    When that connection is lost, the broker backs out what it was sending and
+    holding; the call raises ConnectionLost, and the next one logs on again.
+    Each call is a transaction of its own, outside of `transaction()`.
+    """
+
+    def __init__(self, core: Core, token: str | None) -> None:
+        self.token = token
+        self._core = core
+        self._connection: AnyConnection | None = None
+        self._services: list[str] = []
+        self._listening: set[str] = set()
+        self._was_lost = False
+        self._closed = False
+
+    def __enter__(self) -> Party:
+        self.connection()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Log off: what is being sent or held is backed out."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(PgpsError), mapped():
+                if is_alive(connection):
+                    fetch(connection, units.LOGOFF)
+            runtime.close_connection(connection)
+
+    def connection(self) -> AnyConnection:
+        """Return its connection, logged on; what is written on it in `transaction()` is one with what is received."""
+        self._core.require_open()
+        if self._closed:
+            raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
+        if self._connection is not None and not is_alive(self._connection):
+            runtime.close_connection(self._connection)
+            self._connection = None
+            self._was_lost = True
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> AnyConnection:
+        connection = self._core.session.open_another()
+        self._listening = set()
+        try:
+            self._log_on(connection)
+            with mapped():
+                for service in self._services:
+                    fetch(connection, units.REGISTER, units.parts_of(service))
+        except BaseException:
+            runtime.close_connection(connection)
+            raise
+        return connection
+
+    def _log_on(self, connection: AnyConnection) -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with mapped():
+                    fetch(connection, units.LOGON, [self.token])
+            except WrongState as refused:
+                if refused.sqlstate != _IN_USE or not self._was_lost or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            runtime.sleep(0.05)
+
+    def _rows(self, query: str, params: Any = None) -> list[tuple[Any, ...]]:
+        connection = self.connection()
+        with mapped():
+            return fetch(connection, query, params)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[AnyConnection]:
+        """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs."""
+        connection = self.connection()
+        with connection.transaction():
+            yield connection
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Serving
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def register(self, service: str) -> None:
+        """Serve a service, class/server/service, until `deregister` or the end of the session."""
+        self._rows(units.REGISTER, units.parts_of(service))
+        self._services.append(service)
+
+    def deregister(self, service: str) -> None:
+        """Serve it no more."""
+        self._rows(units.DEREGISTER, units.parts_of(service))
+        self._services.remove(service)
+
+    def conversations(
+        self, *, service: str | None = None, which: str = "any", timeout: float | None = None
+    ) -> Iterator[Conversation]:
+        """Give conversations as units of work come in them, each with the messages of one to be iterated over.
+
+        Waits `timeout` seconds for the next one, None for ever. The unit is to be
+        committed, backed out or cancelled before the next one of that conversation
+        comes; use the conversation as a context manager for that.
+        """
+        while (message := self.receive(which, service=service, timeout=timeout)) is not None:
+            yield Conversation(self, message.conversation, first=message)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Sending and receiving
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def begin(self, service: str) -> Conversation:
+        """Return a new conversation with a service, which begins with the first message that is sent in it."""
+        return Conversation(self, None, service=service)
+
+    def conversation(self, conversation: str) -> Conversation:
+        """Return a conversation that has been begun."""
+        return Conversation(self, conversation)
+
+    def send(
+        self,
+        message: bytes | str,
+        conversation: str = "new",
+        *,
+        service: str | None = None,
+        option: str = "sync",
+        **options: Unpack[SendOptions],
+    ) -> UnitOfWork:
+        """Send a message as a part of a unit of work (sync), a unit of its own (commit), or of none (msg)."""
+        params = units.send_params(message, options, conversation=conversation, to_service=service, option=option)
+        (row,) = self._rows(units.SEND, params)
+        return UnitOfWork(*row)
+
+    def receive(
+        self,
+        conversation: str = "any",
+        *,
+        option: str = "any",
+        service: str | None = None,
+        user_status: str | None = None,
+        timeout: float | None = 0,
+    ) -> Message | None:
+        """Return the next message, waiting up to `timeout` seconds for it, for ever if None; None when none came.
+
+        Waiting is not polling: the broker says when something has come. It is not
+        possible in a transaction, where what others commit is not told.
+        """
+        named = dict(zip(("class", "server", "service"), units.parts_of(service), strict=True))
+        params = {"conversation": conversation, "option": option, "user_status": user_status, **named}
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if timeout != 0:
+            self._listen()
+        while True:
+            rows = self._rows(units.RECEIVE, params)
+            if rows and rows[0][12] is None:
+                return Message(*rows[0])
+            left = self._core.poll if deadline is None else min(self._core.poll, deadline - time.monotonic())
+            if rows or timeout == 0 or left <= 0:
+                return None
+            self._wait(left)
+
+    def _listen(self) -> None:
+        connection = self.connection()
+        with mapped():
+            wanted = {str(row[0]) for row in fetch(connection, units.CHANNELS)}
+            for channel in wanted - self._listening:
+                connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        self._listening |= wanted
+
+    def _wait(self, timeout: float) -> None:
+        # What came while a statement was run is kept by psycopg, and ends the wait at once.
+        connection = self.connection()
+        with mapped():
+            for _ in connection.notifies(timeout=timeout, stop_after=1):
+                pass
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # SYNCPOINT
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def syncpoint(
+        self,
+        option: str,
+        uow_id: str | None = None,
+        *,
+        conversation: str | None = None,
+        user_status: str | None = None,
+    ) -> UnitOfWork:
+        """Do what `option` says to a unit of work; with uow_id "both" return how the one received stands."""
+        params = {"option": option, "uow_id": uow_id, "conversation": conversation, "user_status": user_status}
+        rows = self._rows(units.SYNCPOINT, params)
+        return UnitOfWork(*rows[0])
+
+    def last(self, *, conversation: str | None = None) -> UnitOfWork | None:
+        """Return the unit of work that this role and token began last, None when there is none."""
+        found = self.syncpoint("last", conversation=conversation)
+        return None if found.code else found
+
+    def query(self, uow_id: str) -> UnitOfWork | None:
+        """Return how a unit of work stands, None when no trace of it is left."""
+        found = self.syncpoint("query", uow_id)
+        return None if found.code else found
+
+    def end_conversation(self, conversation: str) -> None:
+        """End a conversation: nothing more is sent in it, what was committed can still be received."""
+        self._rows(units.END, [conversation])
+
+
+class Conversation:
+    """A conversation, as one of its parties has it.
+
+    Iterated over, it gives the messages of the unit of work that is being
+    received, to its end. As a context manager it commits at the end of the block
+    what was received and what was sent in it, both at once, and backs both out
+    when the block fails.
+    """
+
+    def __init__(
+        self, party: Party, conversation: str | None, *, service: str | None = None, first: Message | None = None
+    ) -> None:
+        self.party = party
+        self.id = conversation
+        self._service = service
+        self._first = first
+        self._received: str | None = first.uow_id if first is not None else None
+        self._sent: str | None = None
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            if self._received is not None or self._sent is not None:
+                self.commit()
+            return
+        with contextlib.suppress(PgpsError):
+            self.backout()
+
+    def send(self, message: bytes | str, *, commit: bool = False, **options: Unpack[SendOptions]) -> UnitOfWork:
+        """Send a message as a part of a unit of work; with `commit` it is the last one."""
+        option = "commit" if commit else "sync"
+        if self.id is None:
+            sent = self.party.send(message, service=self._service, option=option, **options)
+        else:
+            sent = self.party.send(message, self.id, option=option, **options)
+        self.id = sent.conversation
+        self._sent = None if commit else sent.uow_id
+        return sent
+
+    def receive(self, *, timeout: float | None = 0) -> Message | None:
+        """Return the next message; None when the unit of work ends, or none came within `timeout` seconds."""
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        message = self.party.receive(self._known(), timeout=timeout)
+        if message is not None:
+            self._received = message.uow_id
+        return message
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.receive()) is not None:
+            yield message
+            if message.is_last and message.uow_id is not None:
+                return
+
+    def commit(self) -> None:
+        """Commit what is being received and what is being sent, both at once where there are both."""
+        if self._received is not None and self._sent is not None:
+            self.party.syncpoint("commit", "both", conversation=self._known())
+        else:
+            self.party.syncpoint("commit", self._received or self._sent, conversation=self.id)
+        self._received = self._sent = None
+
+    def backout(self) -> None:
+        """Back out what is being received and what is being sent: as if neither had been begun."""
+        for uow_id in filter(None, (self._received, self._sent)):
+            self.party.syncpoint("backout", uow_id)
+        self._received = self._sent = self._first = None
+
+    def cancel(self, uow_id: str | None = None) -> None:
+        """Cancel the unit that is being received, or (by its sender) one that nobody has begun to receive."""
+        self.party.syncpoint("cancel", uow_id or self._received, conversation=self.id)
+        if uow_id is None or uow_id == self._received:
+            self._received = self._first = None
+
+    def end(self) -> None:
+        """End it."""
+        self.party.end_conversation(self._known())
+
+    def _known(self) -> str:
+        if self.id is None:
+            raise WrongState("the conversation has not begun", hint="Send a message in it first.")
+        return self.id

@@ -1,0 +1,346 @@
+-- The public functions of services and units of work.
+-- Locks: see the functions that they call.
+-- Writes: pgps._unit_calls.
+
+create or replace function pgps_internal.enter_unit() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
+set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+as $$
+declare
+    v_row pgps.received_message;
+begin
+    case new.verb
+        when 'send' then v_row := pgps_internal.send_message(new.caller, new.args, new.message);
+        when 'receive' then v_row := pgps_internal.receive_message(new.caller, new.args);
+        when 'end' then v_row := pgps_internal.end_conversation(new.caller, new.args);
+        when 'syncpoint' then
+            new.result := pgps_internal.sync_units(new.caller, new.args);
+            return new;
+        else
+            raise exception 'unknown call "%"', new.verb using errcode = '22023',
+                hint = 'Use the functions of schema pgps.';
+    end case;
+    -- A row is "not null" only when all of its columns are.
+    if v_row.conversation is not null or v_row.code is not null then
+        new.result := array[v_row];
+    end if;
+    return new;
+end
+$$;
+comment on function pgps_internal.enter_unit() is
+'Runs a verb about units of work for whoever inserts into pgps._unit_calls';
+
+do $$
+begin
+    if to_regclass('pgps._unit_calls') is null then
+        create view pgps._unit_calls as
+        select null::text as verb, null::jsonb as args, null::bytea as message, null::name as caller,
+            null::pgps.received_message[] as result where false;
+        alter view pgps._unit_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps._unit_calls
+        for each row execute function pgps_internal.enter_unit();
+        grant insert (verb, args, message), select (result) on pgps._unit_calls to public;
+    end if;
+end
+$$;
+comment on view pgps._unit_calls is 'The way in of the functions about units of work; see pgps._call';
+
+create or replace function pgps.create_service(
+    class text, server text, service text, store text = null, lifetime interval = null,
+    status_lifetime integer = null, max_uows integer = null, max_messages_in_uow integer = null,
+    max_message_bytes integer = null, deferred boolean = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('create_service', jsonb_build_object(
+        'class', create_service.class, 'server', create_service.server, 'service', create_service.service,
+        'store', create_service.store, 'lifetime', create_service.lifetime,
+        'status_lifetime', create_service.status_lifetime, 'max_uows', create_service.max_uows,
+        'max_messages_in_uow', create_service.max_messages_in_uow,
+        'max_message_bytes', create_service.max_message_bytes, 'deferred', create_service.deferred));
+end;
+comment on function pgps.create_service(text, text, text, text, interval, integer, integer, integer, integer,
+    boolean) is
+'Creates a service, class/server/service, of 32 bytes each at most. store: broker (its units of work survive restarts)
+or off; lifetime: how long they may take until they are processed; status_lifetime: for how many lifetimes, 0 to 254,
+their status is kept when they are over; max_uows: how many may be active, 0 for none; max_messages_in_uow,
+max_message_bytes; deferred: may be sent to while nobody serves it. Null: as the broker''s settings say (uow_…). Needs
+pgps_admin. Errors: 42710 exists, 22023, 42602, 42501.';
+
+create or replace function pgps.alter_service(
+    class text, server text, service text, store text = null, lifetime interval = null,
+    status_lifetime integer = null, max_uows integer = null, max_messages_in_uow integer = null,
+    max_message_bytes integer = null, deferred boolean = null, reset text[] = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('alter_service', jsonb_build_object(
+        'class', alter_service.class, 'server', alter_service.server, 'service', alter_service.service,
+        'store', alter_service.store, 'lifetime', alter_service.lifetime,
+        'status_lifetime', alter_service.status_lifetime, 'max_uows', alter_service.max_uows,
+        'max_messages_in_uow', alter_service.max_messages_in_uow,
+        'max_message_bytes', alter_service.max_message_bytes, 'deferred', alter_service.deferred,
+        'reset', alter_service.reset));
+end;
+comment on function pgps.alter_service(text, text, text, text, interval, integer, integer, integer, integer,
+    boolean, text[]) is
+'Changes a service, for units of work that are sent from now on. Null leaves an attribute as it is; the names in reset
+go back to the broker''s settings. Locks the service until the transaction ends. Needs pgps_admin. Errors: 42704
+unknown service, 22023, 42501.';
+
+create or replace function pgps.drop_service(class text, server text, service text) returns void
+language sql
+begin atomic
+    select pgps._call('drop_service', jsonb_build_object(
+        'class', drop_service.class, 'server', drop_service.server, 'service', drop_service.service));
+end;
+comment on function pgps.drop_service(text, text, text) is
+'Drops a service, with its conversations and what waits in them. Needs pgps_admin. Errors: 42704 unknown service,
+42501.';
+
+create or replace function pgps.grant_service(
+    class text, server text, service text, privilege text, role name
+) returns void
+language sql
+begin atomic
+    select pgps._call('grant_service', jsonb_build_object(
+        'class', grant_service.class, 'server', grant_service.server, 'service', grant_service.service,
+        'privilege', grant_service.privilege, 'role', grant_service.role));
+end;
+comment on function pgps.grant_service(text, text, text, text, name) is
+'Lets a role, or public, send to a service (privilege send) or serve it (serve). Needs pgps_admin. Errors: 42704
+unknown service or role, 22023 unknown privilege, 42501.';
+
+create or replace function pgps.revoke_service(
+    class text, server text, service text, privilege text, role name
+) returns void
+language sql
+begin atomic
+    select pgps._call('revoke_service', jsonb_build_object(
+        'class', revoke_service.class, 'server', revoke_service.server, 'service', revoke_service.service,
+        'privilege', revoke_service.privilege, 'role', revoke_service.role));
+end;
+comment on function pgps.revoke_service(text, text, text, text, name) is
+'Takes back what pgps.grant_service gave: what is sent or received from then on is refused. Needs pgps_admin. Errors:
+42704 unknown service or role, 22023 unknown privilege, 42501.';
+
+create or replace function pgps.logon(token text = null) returns void
+language sql
+begin atomic
+    select pgps._call('logon', jsonb_build_object(
+        'token', logon.token));
+end;
+comment on function pgps.logon(text) is
+'Lets this database session speak for (role, token), at once and whatever becomes of the transaction; it replaces a
+logon that the session had. With a token, units of work are found again after any failure, by any later session; null:
+they are this session''s alone, and cannot be persistent. After SET ROLE one must log on again. Uses the loopback
+connection (setting loopback). Locks nothing. Errors: 55006 token in use by a session that lives, 22023 bad token,
+08001.';
+
+create or replace function pgps.logon_session(token text = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('logon_session', jsonb_build_object(
+        'token', logon_session.token)))::bigint;
+end;
+comment on function pgps.logon_session(text) is
+'As pgps.logon, for programs behind a transaction pooler: the session belongs to no backend. Returns its number, which
+is given to the other functions as session. It lives until pgps.logoff(session), until another session logs on with the
+token, or until the server restarts. Errors: as pgps.logon.';
+
+create or replace function pgps.logoff() returns void
+language sql
+begin atomic
+    select pgps._call('logoff', '{}');
+end;
+comment on function pgps.logoff() is
+'Ends what pgps.logon began, at once and whatever becomes of the transaction: units of work that are being sent are
+backed out, and those that are held as well. Errors: 55000 not logged on.';
+
+create or replace function pgps.logoff(session bigint) returns void
+language sql
+begin atomic
+    select pgps._call('logoff', jsonb_build_object('session', logoff.session));
+end;
+comment on function pgps.logoff(bigint) is
+'Ends a session that pgps.logon_session began; null: that of this backend. Errors: 55000 no such session, 42501 that of
+another role.';
+
+create or replace function pgps.register_service(
+    class text, server text, service text, session bigint = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('register_service', jsonb_build_object(
+        'class', register_service.class, 'server', register_service.server,
+        'service', register_service.service, 'session', register_service.session));
+end;
+comment on function pgps.register_service(text, text, text, bigint) is
+'Makes the session a server of a service, until it deregisters or ends; several sessions may serve one. Listen to
+pgps.services.channel. Errors: 55000 not logged on, 42704 unknown service, 42501 no right to serve it.';
+
+create or replace function pgps.deregister_service(
+    class text, server text, service text, session bigint = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('deregister_service', jsonb_build_object(
+        'class', deregister_service.class, 'server', deregister_service.server,
+        'service', deregister_service.service, 'session', deregister_service.session));
+end;
+comment on function pgps.deregister_service(text, text, text, bigint) is
+'Ends what pgps.register_service began; conversations that are bound to the participant stay bound. Errors: 55000 not
+logged on or not registered, 42704 unknown service, 42501.';
+
+create or replace function pgps.session_channels(session bigint = null) returns setof text
+language sql
+begin atomic
+    select jsonb_array_elements_text(
+        pgps._call('session_channels', jsonb_build_object('session', session_channels.session)));
+end;
+comment on function pgps.session_channels(bigint) is
+'The channels to LISTEN to for what this session may receive: of the services that it serves, and of conversations that
+it has begun or is bound to. Errors: 55000 not logged on, 42501 the session of another role.';
+
+create or replace function pgps.send_message(
+    message bytea, conversation text = 'new', to_service text = null, option text = 'sync', store text = 'off',
+    lifetime interval = null, status_lifetime integer = 0, user_status text = null, session bigint = null
+)
+returns setof pgps.unit_of_work
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with made as (
+        insert into pgps._unit_calls (verb, args, message)
+        values ('send', pg_catalog.jsonb_build_object(
+            'conversation', $2, 'to_service', $3, 'option', $4, 'store', $5, 'lifetime', $6,
+            'status_lifetime', $7, 'user_status', $8, 'session', $9), $1)
+        returning result
+    )
+    select
+        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
+        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
+    from made m cross join lateral pg_catalog.unnest(m.result) r;
+end
+$$;
+comment on function pgps.send_message(bytea, text, text, text, text, interval, integer, text, bigint) is
+'Sends a message in a conversation, a new one with to_service => ''class/server/service'' or the one of that id.
+option: sync (a part of a unit of work, which the first one begins), commit (send and commit in one), msg (no unit of
+work). store: off (as the service says), broker, no. lifetime: from the first send on; null: as the service says.
+status_lifetime: 0 as the service says, 1 to 254 times the lifetime, 255 none. user_status: at most 32 bytes. The unit
+is there when it is committed and this transaction is. Commit locks the conversation until the transaction ends.
+Errors: 42704 unknown service or conversation, 42501 no right to send, or the conversation of somebody else, 54000 a
+limit, 55000 not logged on, conversation ended or of the other kind, service not registered and not deferred, no
+persistent store or no token, 22004 message null, 22023, 25001.';
+
+create or replace function pgps.receive_message(
+    conversation text = 'any', option text = 'any', class text = null, server text = null, service text = null,
+    user_status text = null, session bigint = null
+)
+returns setof pgps.received_message
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with made as (
+        insert into pgps._unit_calls (verb, args)
+        values ('receive', pg_catalog.jsonb_build_object(
+            'conversation', $1, 'option', $2, 'class', $3, 'server', $4, 'service', $5, 'user_status', $6,
+            'session', $7))
+        returning result
+    )
+    select
+        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
+        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code, r.message, r.number, r.sender,
+        r.sender_token
+    from made m cross join lateral pg_catalog.unnest(m.result) r;
+end
+$$;
+comment on function pgps.receive_message(text, text, text, text, text, text, bigint) is
+'The next message: of a new conversation with a service that the session serves, of an old one (it holds a unit of it,
+is bound to it as its server, or began it as its client), of any (old ones first), or of the one of that id. option:
+sync (units of work only), msg (messages outside of them), any. class, server, service: of these only. No row: nothing
+is there that nobody else is receiving. status: RECV_NONE, RECV_FIRST, RECV_MIDDLE, RECV_LAST, RECV_ONLY. By id, a row
+with code 00740301 says that the unit of work has been received to its end, so that SYNCPOINT is due. Locks the unit
+until the transaction ends; by id, waits for that. Errors: 55000 not logged on, new without a service registered, 42704
+unknown service or conversation, 42501 the conversation of somebody else, 54000 user status too long, 22023 unknown
+option, 25001.';
+
+create or replace function pgps.syncpoint(
+    option text, uow_id text = null, conversation text = null, user_status text = null, session bigint = null
+)
+returns setof pgps.unit_of_work
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with made as (
+        insert into pgps._unit_calls (verb, args)
+        values ('syncpoint', pg_catalog.jsonb_build_object(
+            'option', $1, 'uow_id', $2, 'conversation', $3, 'user_status', $4, 'session', $5))
+        returning result
+    )
+    select
+        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
+        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
+    from made m cross join lateral pg_catalog.unnest(m.result) r;
+end
+$$;
+comment on function pgps.syncpoint(text, text, text, text, bigint) is
+'Ends, or asks about, a unit of work: commit (uow_id both: the one received and the one being sent, a row for each),
+backout, cancel, delete, eoc and eoccancel (commit, and end the conversation), last, query, setustatus; by whom and in
+which status is the table in the how-to of units of work. uow_id null: the only one that the session has open. last and
+query return a row with code 00780305 when they find nothing, and lock nothing; the others lock the units and their
+conversations until the transaction ends. Errors: 55000 not allowed in that status (names it, and those that allow it),
+not logged on, several open or none, conversation ended, 42704 unknown unit of work or conversation, 42501 somebody
+else''s, 54000 user status too long, 22023 unknown option, 25001.';
+
+create or replace function pgps.end_conversation(
+    conversation text, session bigint = null
+)
+returns setof pgps.unit_of_work
+language plpgsql rows 1
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with made as (
+        insert into pgps._unit_calls (verb, args)
+        values ('end', pg_catalog.jsonb_build_object(
+            'conversation', $1, 'session', $2))
+        returning result
+    )
+    select
+        r.uow_id, r.conversation, r.status, r.user_status, r.class, r.server, r.service, r.committed_at,
+        r.attempts, r.store, r.lifetime_ends, r.conversation_state, r.code
+    from made m cross join lateral pg_catalog.unnest(m.result) r;
+end
+$$;
+comment on function pgps.end_conversation(text, bigint) is
+'Ends a conversation (conversation_state eoc), by its client or its server: nothing is sent in it any more, what the
+caller is sending is backed out, and what was committed can still be received. Locks the conversation until the
+transaction ends. Errors: 55000 not logged on, 42704 unknown conversation, 42501 somebody else''s, 25001.';
+
+grant execute on function
+    pgps.session_channels(bigint),
+    pgps.create_service(text, text, text, text, interval, integer, integer, integer, integer, boolean),
+    pgps.alter_service(text, text, text, text, interval, integer, integer, integer, integer, boolean, text[]),
+    pgps.drop_service(text, text, text),
+    pgps.grant_service(text, text, text, text, name),
+    pgps.revoke_service(text, text, text, text, name),
+    pgps.logon(text),
+    pgps.logon_session(text),
+    pgps.logoff(),
+    pgps.logoff(bigint),
+    pgps.register_service(text, text, text, bigint),
+    pgps.deregister_service(text, text, text, bigint),
+    pgps.send_message(bytea, text, text, text, text, interval, integer, text, bigint),
+    pgps.receive_message(text, text, text, text, text, text, bigint),
+    pgps.syncpoint(text, text, text, text, bigint),
+    pgps.end_conversation(text, bigint)
+to public;

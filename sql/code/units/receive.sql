@@ -1,0 +1,332 @@
+-- Receiving: a unit of work is held by who has received its first message, until SYNCPOINT or the end of the session.
+-- Locks: the turn of the session, the unit; by id it waits for them, else what is locked is passed over. A message that
+-- belongs to no unit of work is over when it is received: its conversation is locked, too.
+-- Writes: unit_commit, unit_state.
+
+create or replace function pgps_internal.try_unit(unit_no bigint, waits boolean) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unit pgps_internal.unit;
+begin
+    if try_unit.waits then
+        select u.* into v_unit from pgps_internal.unit u where u.unit_no = try_unit.unit_no for update;
+    else
+        select u.* into v_unit from pgps_internal.unit u where u.unit_no = try_unit.unit_no for update skip locked;
+    end if;
+    if not found then
+        return false;
+    elsif not v_unit.is_uow then
+        if try_unit.waits then
+            perform pgps_internal.lock_conversations(array[v_unit.conversation_no]);
+            return true;
+        end if;
+        perform from pgps_internal.conversation c where c.conversation_no = v_unit.conversation_no
+        for update skip locked;
+        return found;
+    end if;
+    return true;
+end
+$$;
+comment on function pgps_internal.try_unit(bigint, boolean) is
+'Locks a unit until the transaction ends; false when it is locked by somebody else and waits is false';
+
+create or replace function pgps_internal.note_unit(
+    unit_no bigint, status text, receiver_id bigint, session_id bigint, attempts integer, messages_given integer
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.unit_state (at_no, unit_no, version, status, receiver_id, session_id, attempts,
+        messages_given, noted_at)
+    select nextval('pgps_internal.uow_no_seq'), note_unit.unit_no, 1 + coalesce(max(s.version), 0), note_unit.status,
+        note_unit.receiver_id, note_unit.session_id, note_unit.attempts, note_unit.messages_given,
+        pgps_internal.clock()
+    from pgps_internal.unit_state s where s.unit_no = note_unit.unit_no;
+end
+$$;
+comment on function pgps_internal.note_unit(bigint, text, bigint, bigint, integer, integer) is
+'Writes the next version of the state of a unit; the caller has locked it';
+
+create or replace function pgps_internal.complete_unit(standing pgps_internal.unit_standing, server_id bigint)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(complete_unit.standing.conversation_no);
+    v_binds boolean := v_state.server_id is null and complete_unit.standing.to_server
+        and complete_unit.server_id is not null;
+begin
+    if complete_unit.standing.to_server then
+        v_state.server_id := coalesce(v_state.server_id, complete_unit.server_id);
+        v_state.done_by_server := complete_unit.standing.commit_no;
+    else
+        v_state.done_by_client := complete_unit.standing.commit_no;
+    end if;
+    perform pgps_internal.note_conversation(v_state);
+    if v_binds then
+        -- Units that the client has committed meanwhile move from the service's queue to that of its server.
+        insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server,
+            commit_no, committed_at, xid)
+        select n.no, pgps_internal.queue_of(v_state.server_id), n.no, c.conversation_no, c.unit_no, c.to_server,
+            c.commit_no, c.committed_at, pg_current_xact_id()
+        from (select c.* from pgps_internal.unit_commit c
+            where c.conversation_no = v_state.conversation_no and c.to_server and c.entry_no = c.commit_no
+                and c.commit_no > v_state.done_by_server order by c.commit_no) c
+        cross join lateral (select nextval('pgps_internal.uow_no_seq') + 0 * c.unit_no as no) n;
+    end if;
+end
+$$;
+comment on function pgps_internal.complete_unit(pgps_internal.unit_standing, bigint) is
+'Notes that the receiver is through with a unit, and binds its conversation to the server that has committed the first
+one; server_id null: binds it to nobody. The caller has locked the conversation.';
+
+create or replace function pgps_internal.hand_out(
+    speaker pgps_internal.speaker, standing pgps_internal.unit_standing, user_status text
+) returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_number integer := 1 + case when hand_out.standing.status = 'DELIVERED'
+        then hand_out.standing.messages_given else 0 end;
+    v_count integer;
+    v_row pgps.received_message;
+    v_me bigint := (hand_out.speaker).participant_id;
+begin
+    select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = hand_out.standing.unit_no;
+    perform pgps_internal.note_unit(hand_out.standing.unit_no,
+        case when hand_out.standing.is_uow then 'DELIVERED' else 'PROCESSED' end, v_me,
+        (hand_out.speaker).session_id, hand_out.standing.attempts, v_number);
+    perform pgps_internal.note_user_status(hand_out.standing.unit_no, hand_out.user_status);
+    if not hand_out.standing.is_uow then
+        perform pgps_internal.complete_unit(hand_out.standing, v_me);
+    elsif hand_out.standing.status = 'ACCEPTED' then
+        perform pgps_internal.put_in_hand((hand_out.speaker).session_id, held => array[hand_out.standing.unit_no]);
+    end if;
+    v_row := pgps_internal.row_of(hand_out.standing.unit_no, case when not hand_out.standing.is_uow then 'RECV_NONE'
+        when v_count = 1 then 'RECV_ONLY' when v_number = 1 then 'RECV_FIRST'
+        when v_number = v_count then 'RECV_LAST' else 'RECV_MIDDLE' end);
+    select m.message, v_number, quote_ident(p.role::text), p.token
+    into v_row.message, v_row.number, v_row.sender, v_row.sender_token
+    from pgps_internal.unit_message m
+    left join pgps_internal.participant p on p.participant_id = hand_out.standing.sender_id
+    where m.unit_no = hand_out.standing.unit_no and m.number = v_number;
+    select r.rolname into v_row.sender from pgps_internal.participant p join pg_roles r on r.oid = p.role::oid
+    where p.participant_id = hand_out.standing.sender_id;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.hand_out(pgps_internal.speaker, pgps_internal.unit_standing, text) is
+'Gives the next message of a unit to a session that has locked it; the first one makes it DELIVERED';
+
+create or replace function pgps_internal.receive_by_id(caller name, speaker pgps_internal.speaker, args jsonb)
+returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation');
+    v_me bigint := (receive_by_id.speaker).participant_id;
+    v_no bigint := v_conversation.conversation_no;
+    v_standing pgps_internal.unit_standing;
+    v_to_server boolean;
+    v_unit bigint;
+    v_count integer;
+begin
+    v_to_server := not pgps_internal.sends_as_client(receive_by_id.caller, receive_by_id.speaker, v_conversation);
+    if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
+        return null;
+    end if;
+    v_unit := pgps_internal.next_unit(v_no, v_to_server);
+    if v_unit is null or not pgps_internal.try_unit(v_unit, true) then
+        return null;
+    end if;
+    -- Looked at again, now that it is locked.
+    if pgps_internal.next_unit(v_no, v_to_server) is distinct from v_unit then
+        return pgps_internal.receive_by_id(receive_by_id.caller, receive_by_id.speaker, args);
+    end if;
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit;
+    if v_standing.is_held_back then
+        return null;
+    elsif v_standing.status = 'DELIVERED' then
+        if v_standing.receiver_session <> (receive_by_id.speaker).session_id then
+            raise exception 'conversation "%" is somebody else''s: another session holds its unit of work "U%"',
+                args ->> 'conversation', upper(to_hex(v_unit))
+            using errcode = '42501', hint = 'It can be received again when that session has backed it out or ended.';
+        end if;
+        select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = v_unit;
+        if v_standing.messages_given >= v_count then
+            return pgps_internal.row_of(v_unit, null, '00740301');
+        end if;
+    end if;
+    return pgps_internal.hand_out(receive_by_id.speaker, v_standing, args ->> 'user_status');
+end
+$$;
+comment on function pgps_internal.receive_by_id(name, pgps_internal.speaker, jsonb) is
+'The next message of one conversation; a row with code 00740301 when its unit of work has been received to its end';
+
+create or replace function pgps_internal.sends_as_client(
+    caller name, speaker pgps_internal.speaker, conversation pgps_internal.conversation
+) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me bigint := (sends_as_client.speaker).participant_id;
+    v_no bigint := (sends_as_client.conversation).conversation_no;
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(v_no);
+    v_may_serve boolean := exists (select from pgps_internal.serving s
+        where s.session_id = (sends_as_client.speaker).session_id
+            and s.service_id = (sends_as_client.conversation).service_id)
+        and pgps_internal.has_service_right(sends_as_client.caller, (sends_as_client.conversation).service_id, 'serve');
+begin
+    if (sends_as_client.conversation).client_id = v_me then
+        -- Client and server may be the same participant: what waits for the client comes first.
+        return not (coalesce(v_state.server_id = v_me, v_may_serve)
+            and pgps_internal.next_unit(v_no, false) is null and pgps_internal.next_unit(v_no, true) is not null);
+    elsif coalesce(v_state.server_id = v_me, v_may_serve) then
+        return false;
+    end if;
+    raise exception 'conversation "C%" is somebody else''s', upper(to_hex(v_no))
+    using errcode = '42501', hint = case when v_state.server_id is null
+        then 'Register for its service to receive it: select pgps.register_service(class, server, service).'
+        else 'It is bound to the server that has committed its first unit of work: log on with that token.' end;
+end
+$$;
+comment on function pgps_internal.sends_as_client(name, pgps_internal.speaker, pgps_internal.conversation) is
+'True when the speaker is the client of a conversation, false when it is, or may become, its server; 42501 otherwise';
+
+create or replace function pgps_internal.services_to_receive(caller name, speaker pgps_internal.speaker, args jsonb,
+    out chosen integer[], out served integer[]) returns record
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(args ->> 'class', args ->> 'server', args ->> 'service') is not null then
+        chosen := array(select s.service_id from pgps_internal.service s
+            where s.class = coalesce(args ->> 'class', s.class) and s.server = coalesce(args ->> 'server', s.server)
+                and s.service = coalesce(args ->> 'service', s.service));
+        if chosen = '{}' then
+            raise exception 'service "%/%/%" does not exist', coalesce(args ->> 'class', '*'),
+                coalesce(args ->> 'server', '*'), coalesce(args ->> 'service', '*')
+            using errcode = '42704', hint = 'See pgps.services; what is null stands for all.';
+        end if;
+    end if;
+    served := array(select s.service_id from pgps_internal.serving s
+        where s.session_id = (services_to_receive.speaker).session_id
+            and coalesce(s.service_id = any (chosen), true));
+    if served = '{}' and lower(args ->> 'conversation') = 'new' then
+        raise exception 'this session is not registered for %', case when chosen is null then 'any service'
+            else format('service "%s/%s/%s"', coalesce(args ->> 'class', '*'), coalesce(args ->> 'server', '*'),
+                coalesce(args ->> 'service', '*')) end
+        using errcode = '55000', hint = 'First: select pgps.register_service(class, server, service).';
+    end if;
+    served := array(select n from unnest(served) n
+        where pgps_internal.has_service_right(services_to_receive.caller, n, 'serve'));
+end
+$$;
+comment on function pgps_internal.services_to_receive(name, pgps_internal.speaker, jsonb) is
+'The services that a call names (chosen, null: all) and those among them that the session serves and may serve';
+
+create or replace function pgps_internal.receive_next(
+    speaker pgps_internal.speaker, queues bigint[], chosen integer[], is_new boolean, args jsonb
+) returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_entry pgps_internal.unit_commit;
+    v_passed bigint[] := '{}';
+    v_standing pgps_internal.unit_standing;
+begin
+    loop
+        select e.* into v_entry from unnest(receive_next.queues) q
+        cross join lateral pgps_internal.peek_queue(receive_next.speaker, q, args ->> 'option', receive_next.chosen,
+            v_passed) e
+        where e.entry_no is not null order by e.entry_no limit 1;
+        if v_entry.entry_no is null then
+            return null;
+        elsif pgps_internal.try_unit(v_entry.unit_no, false) then
+            -- Looked at again, now that it is locked.
+            if pgps_internal.look_at_entry(v_entry) in ('sync', 'msg')
+                and pgps_internal.next_unit(v_entry.conversation_no, v_entry.to_server) = v_entry.unit_no then
+                select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_entry.unit_no;
+                return pgps_internal.hand_out(receive_next.speaker, v_standing, args ->> 'user_status');
+            end if;
+        end if;
+        v_passed := v_passed || v_entry.conversation_no;
+    end loop;
+end
+$$;
+comment on function pgps_internal.receive_next(pgps_internal.speaker, bigint[], integer[], boolean, jsonb) is
+'The first message of the next unit in some queues; null when nothing waits that nobody else is about to receive';
+
+create or replace function pgps_internal.receive_more(speaker pgps_internal.speaker, chosen integer[], args jsonb)
+returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+begin
+    if args ->> 'option' = 'msg' then
+        return null;
+    end if;
+    select s.* into v_standing
+    from unnest((pgps_internal.hand_of((receive_more.speaker).session_id)).held) with ordinality h(unit_no, place)
+    join pgps_internal.unit_standing s using (unit_no)
+    where s.status = 'DELIVERED' and s.receiver_session = (receive_more.speaker).session_id
+        and coalesce(s.service_id = any (receive_more.chosen), true)
+        and s.messages_given < (select max(m.number) from pgps_internal.unit_message m where m.unit_no = s.unit_no)
+    order by h.place limit 1;
+    if not found then
+        return null;
+    end if;
+    perform pgps_internal.try_unit(v_standing.unit_no, true);
+    return pgps_internal.hand_out(receive_more.speaker, v_standing, args ->> 'user_status');
+end
+$$;
+comment on function pgps_internal.receive_more(pgps_internal.speaker, integer[], jsonb) is
+'The next message of the units that a session holds; null when it has received all of them to their ends';
+
+create or replace function pgps_internal.receive_message(caller name, args jsonb) returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_args jsonb := args || jsonb_build_object('option', lower(coalesce(args ->> 'option', 'any')),
+        'conversation', coalesce(args ->> 'conversation', 'any'));
+    v_which text := lower(v_args ->> 'conversation');
+    v_speaker pgps_internal.speaker;
+    v_services record;
+    v_row pgps.received_message;
+begin
+    if v_args ->> 'option' not in ('sync', 'msg', 'any') then
+        raise exception 'unknown option "%" of receive_message', args ->> 'option' using errcode = '22023',
+            hint = 'Give sync, msg or any.';
+    end if;
+    perform pgps_internal.check_user_status(args ->> 'user_status');
+    v_speaker := pgps_internal.speak(caller, args);
+    if v_which not in ('new', 'old', 'any') then
+        return pgps_internal.receive_by_id(caller, v_speaker, v_args);
+    end if;
+    v_services := pgps_internal.services_to_receive(caller, v_speaker, v_args);
+    if v_which <> 'new' then
+        v_row := pgps_internal.receive_more(v_speaker, v_services.chosen, v_args);
+        if v_row.status is null then
+            v_row := pgps_internal.receive_next(v_speaker, array[pgps_internal.queue_of(v_speaker.participant_id)],
+                v_services.chosen, false, v_args);
+        end if;
+    end if;
+    if v_row.status is null and v_which <> 'old' then
+        v_row := pgps_internal.receive_next(v_speaker,
+            array(select pgps_internal.queue_of(n) from unnest(v_services.served) n), null, true, v_args);
+    end if;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.receive_message(name, jsonb) is 'See pgps.receive_message';

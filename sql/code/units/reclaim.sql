@@ -1,0 +1,178 @@
+-- Reclaim of the ledgers of units of work. What of a segment is still needed, of units that are under way or whose
+-- status is kept, and of conversations that may go on, is written again with new numbers when it is little; then the
+-- segment is truncated. With much in it, it is left until less of it is needed.
+-- Locks: access exclusive on one segment, NOWAIT; see log/reclaim.sql.
+-- Writes: participant, participant_session, participant_session_end, queue_low, serving; by name: segments of the
+-- ledgers of units of work.
+
+create or replace function pgps_internal.is_unit_needed(unit_no bigint) returns boolean
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.unit_standing u join pgps_internal.service s using (service_id)
+        where u.unit_no = is_unit_needed.unit_no and u.is_known)
+$$;
+comment on function pgps_internal.is_unit_needed(bigint) is 'True while a unit is under way, or its status is kept';
+
+create or replace function pgps_internal.is_conversation_needed(conversation_no bigint) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_conversation pgps_internal.conversation;
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(is_conversation_needed.conversation_no);
+begin
+    select c.* into v_conversation from pgps_internal.conversation c
+    where c.conversation_no = is_conversation_needed.conversation_no;
+    return exists (select from pgps_internal.service s where s.service_id = v_conversation.service_id)
+        -- One that was not ended may go on for as long as a unit of work may take.
+        and (v_state.ended is null and greatest(v_conversation.began_at, v_state.noted_at,
+                (select max(c.committed_at) from pgps_internal.unit_commit c
+                    where c.conversation_no = v_conversation.conversation_no))
+                > pgps_internal.clock() - pgps_internal.setting('uow_lifetime')::interval
+            or exists (select from pgps_internal.unit_commit c
+                where c.conversation_no = v_conversation.conversation_no
+                    and pgps_internal.is_unit_needed(c.unit_no)));
+end
+$$;
+comment on function pgps_internal.is_conversation_needed(bigint) is
+'True while a conversation may go on, or has units that are needed';
+
+create or replace function pgps_internal.needed_rows(ledger text, segment regclass) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('select o.* from %s o where %s', needed_rows.segment, case needed_rows.ledger
+        when 'conversation' then 'pgps_internal.is_conversation_needed(o.conversation_no)'
+        when 'conversation_state' then 'not exists (select from pgps_internal.conversation_state n '
+            'where n.conversation_no = o.conversation_no and n.version > o.version) '
+            'and pgps_internal.is_conversation_needed(o.conversation_no)'
+        when 'unit_state' then 'not exists (select from pgps_internal.unit_state n where n.unit_no = o.unit_no '
+            'and n.version > o.version) and pgps_internal.is_unit_needed(o.unit_no)'
+        when 'unit_note' then 'not exists (select from pgps_internal.unit_note n where n.unit_no = o.unit_no '
+            'and n.version > o.version) and pgps_internal.is_unit_needed(o.unit_no)'
+        when 'session_hand' then 'not exists (select from pgps_internal.session_hand n '
+            'where n.session_id = o.session_id and n.version > o.version) '
+            'and pgps._session_lives(o.session_id)'
+        when 'queue_low' then 'not exists (select from pgps_internal.queue_low n where n.queue_id = o.queue_id '
+            'and (n.low_no, n.at_no) > (o.low_no, o.at_no))'
+        else 'pgps_internal.is_unit_needed(o.unit_no)' end)
+$$;
+comment on function pgps_internal.needed_rows(text, regclass) is
+'The query for the rows of a segment of a ledger of units of work that are still needed';
+
+create or replace function pgps_internal.reclaim_unit_segment(ledger text, segment regclass) returns boolean
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_needed bigint;
+    v_rows bigint;
+    v_columns text := (select string_agg(quote_ident(a.attname), ', ' order by a.attnum) from pg_attribute a
+        where a.attrelid = reclaim_unit_segment.segment and a.attnum > 1 and not a.attisdropped);
+    v_query text := pgps_internal.needed_rows(reclaim_unit_segment.ledger, reclaim_unit_segment.segment);
+begin
+    -- Looked at without the lock first, up to an eighth of what a segment may have.
+    execute format('select count(*) from (%s limit 8193) o', v_query) into v_needed;
+    if v_needed > 8192 or not pgps_internal.try_lock(reclaim_unit_segment.segment) then
+        return false;
+    end if;
+    execute format('insert into pgps_internal.%1$I (at_no, %2$s) select nextval(''pgps_internal.uow_no_seq''), %2$s '
+        'from (%3$s limit 16384) o', reclaim_unit_segment.ledger, v_columns, v_query);
+    get diagnostics v_rows = row_count;
+    if v_rows = 16384 then
+        raise exception 'segment % is needed', reclaim_unit_segment.segment using errcode = '55006',
+            hint = 'Call pgps.reclaim() again later.';
+    end if;
+    execute format('truncate only %s', reclaim_unit_segment.segment);
+    return true;
+end
+$$;
+comment on function pgps_internal.reclaim_unit_segment(text, regclass) is
+'Truncates a segment of a ledger of units of work, after writing again what is needed of it; false when that is too
+much,
+or the segment is in use';
+
+create or replace function pgps_internal.reclaim_units() returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_ledger text;
+    v_slot integer;
+    v_segment regclass;
+    v_reclaimed bigint := 0;
+begin
+    -- States go after what they are states of: a unit whose states are gone would look as if it waited.
+    foreach v_ledger in array array['queue_low', 'session_hand', 'unit_message', 'unit_commit', 'unit', 'conversation',
+        'unit_note', 'unit_state', 'conversation_state'] loop
+        for v_slot in 0..3 loop
+            v_segment := format('pgps_internal.%s_%s', v_ledger, v_slot);
+            -- The newest segment, and the one before it, which transactions that run may still write to.
+            continue when v_slot in ((v_newest / 65536) % 4, (v_newest / 65536 + 3) % 4)
+                or pg_relation_size(v_segment) = 0;
+            continue when v_ledger in ('unit_note', 'unit_state', 'conversation_state')
+                and pgps_internal.is_unit_segment_used(v_ledger, v_segment);
+            v_reclaimed := v_reclaimed + pgps_internal.reclaim_unit_segment(v_ledger, v_segment)::integer;
+        end loop;
+    end loop;
+    return v_reclaimed;
+end
+$$;
+comment on function pgps_internal.reclaim_units() is
+'Truncates the segments of the ledgers of units of work of which little is needed; returns how many';
+
+create or replace function pgps_internal.is_unit_segment_used(ledger text, segment regclass) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_used boolean;
+begin
+    execute format('select exists (select from %s o where exists (select from pgps_internal.%s u where u.%3$s = o.%3$s)
+        and not %4$s)', is_unit_segment_used.segment,
+        case is_unit_segment_used.ledger when 'conversation_state' then 'conversation' else 'unit' end,
+        case is_unit_segment_used.ledger when 'conversation_state' then 'conversation_no' else 'unit_no' end,
+        case is_unit_segment_used.ledger
+            when 'conversation_state' then 'pgps_internal.is_conversation_needed(o.conversation_no)'
+            else 'pgps_internal.is_unit_needed(o.unit_no)' end) into v_used;
+    return v_used;
+end
+$$;
+comment on function pgps_internal.is_unit_segment_used(text, regclass) is
+'True when a segment has states of units, or conversations, that are over but still in their own segments: without their
+states these would look as if they waited';
+
+create or replace function pgps_internal.sweep_participants() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Few rows: one for each logon. They are kept for a day, since they tell when a session ended.
+    delete from pgps_internal.serving s
+    where s.since < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
+    delete from pgps_internal.participant_session s
+    where s.began_at < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);
+    delete from pgps_internal.participant_session_end e
+    where not exists (select from pgps_internal.participant_session s where s.session_id = e.session_id);
+    delete from pgps_internal.participant p
+    where p.token is null
+        and not exists (select from pgps_internal.participant_session s where s.participant_id = p.participant_id)
+        and not exists (select from pgps_internal.unit u where u.sender_id = p.participant_id)
+        and not exists (select from pgps_internal.conversation c where c.client_id = p.participant_id);
+end
+$$;
+comment on function pgps_internal.sweep_participants() is
+'Deletes sessions that ended long ago, and participants without a token of which nothing is left';
+
+create or replace function pgps_internal.forget_queue_marks() returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- They name transactions of another life; queues are read from their beginnings again.
+    truncate pgps_internal.queue_low;
+end
+$$;
+comment on function pgps_internal.forget_queue_marks() is 'Drops the low marks of all queues of units of work';

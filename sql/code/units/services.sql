@@ -1,0 +1,341 @@
+-- Services: what may be sent to them, and who may send to them and serve them.
+-- Locks: the row of a service that is altered or dropped.
+-- Writes: service, service_right, serving, setting.
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('uow_store', 'off', 'text', 'Whether units of work survive a restart (broker) or not (off), where neither the '
+        'service nor the sender says so'),
+    ('uow_lifetime', '1 day', 'interval', 'How long a unit of work may take until it is processed'),
+    ('uow_status_lifetime', '0', 'integer',
+        'How long the status of a unit of work is kept when it is over, as a multiple of its lifetime, 0 to 254'),
+    ('uow_max_active', '1000000', 'integer', 'How many units of work may be under way; 0: none at all'),
+    ('uow_max_messages', '16', 'integer', 'How many messages a unit of work may have'),
+    ('uow_max_message_bytes', '31647', 'integer', 'How long a message to or from a service may be'),
+    ('uow_deferred', 'no', 'boolean', 'Services may be sent to while nobody serves them'),
+    ('uow_persistent_store', 'hot', 'text', 'What a restart does with persistent units of work: hot gives them out '
+        'again, cold drops them all, once, warm holds them back until hot is set; no: there are to be none')
+on conflict (name) do nothing;
+
+create or replace function pgps_internal.service_name(service pgps_internal.service) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select concat_ws('/', (service_name.service).class, (service_name.service).server,
+    (service_name.service).service) $$;
+comment on function pgps_internal.service_name(pgps_internal.service) is 'class/server/service';
+
+create or replace function pgps_internal.find_service(class text, server text, service text)
+returns pgps_internal.service
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_service pgps_internal.service;
+begin
+    select s.* into v_service from pgps_internal.service s
+    where s.class = find_service.class and s.server = find_service.server and s.service = find_service.service;
+    if not found then
+        raise exception 'service "%/%/%" does not exist', find_service.class, find_service.server, find_service.service
+        using errcode = '42704',
+            hint = 'See pgps.services, or create it with pgps.create_service(class, server, service).';
+    end if;
+    return v_service;
+end
+$$;
+comment on function pgps_internal.find_service(text, text, text) is
+'The service of that name; 42704 when there is none';
+
+create or replace function pgps_internal.has_service_right(caller name, service_id integer, privilege text)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') or exists (
+        select from pgps_internal.service_right r
+        where r.service_id = has_service_right.service_id and r.privilege = has_service_right.privilege
+            and (r.role::oid = 0 or exists (select from pg_roles o where o.oid = r.role::oid
+                and pg_has_role(has_service_right.caller, o.oid, 'usage'))))
+$$;
+comment on function pgps_internal.has_service_right(name, integer, text) is
+'True when a role may send to, or serve, a service; administrators may';
+
+create or replace function pgps_internal.require_service_right(caller name, service pgps_internal.service,
+    privilege text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not pgps_internal.has_service_right(require_service_right.caller, (require_service_right.service).service_id,
+        require_service_right.privilege) then
+        raise exception 'role "%" may not % service "%"', require_service_right.caller,
+            case require_service_right.privilege when 'send' then 'send to' else 'serve' end,
+            pgps_internal.service_name(require_service_right.service)
+        using errcode = '42501', hint = format('Ask an administrator for: select pgps.grant_service(%L, %L, %L, %L, '
+            '%L)', (require_service_right.service).class, (require_service_right.service).server,
+            (require_service_right.service).service, require_service_right.privilege, require_service_right.caller);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_service_right(name, pgps_internal.service, text) is
+'Raises 42501 unless a role may send to (send), or serve (serve), a service';
+
+create or replace function pgps_internal.check_service_part(part text, what text) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_service_part.part is null then
+        raise exception 'the % of a service is missing', check_service_part.what using errcode = '22023',
+            hint = 'Give class, server and service, each as text.';
+    elsif check_service_part.part = '' or check_service_part.part ~ '[/[:cntrl:]]'
+        or octet_length(check_service_part.part) > 32 then
+        raise exception 'invalid % "%" of a service', check_service_part.what, check_service_part.part
+        using errcode = '42602', hint = 'Give 1 to 32 bytes, without / and control characters.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_service_part(text, text) is
+'Raises 22023 or 42602 unless a class, server or service has a proper name';
+
+create or replace function pgps_internal.check_service(service pgps_internal.service) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_service pgps_internal.service := check_service.service;
+    v_bad text;
+begin
+    if v_service.store not in ('off', 'broker') then
+        raise exception 'unknown store "%"', v_service.store using errcode = '22023',
+            hint = 'Give off or broker, or null for what the broker''s setting uow_store says.';
+    end if;
+    perform pgps_internal.check_lifetime(v_service.lifetime);
+    v_bad := case when v_service.status_lifetime not between 0 and 254 then 'status_lifetime '
+            || v_service.status_lifetime
+        when v_service.max_uows < 0 then 'max_uows ' || v_service.max_uows
+        when v_service.max_messages_in_uow < 1 then 'max_messages_in_uow ' || v_service.max_messages_in_uow
+        when v_service.max_message_bytes < 1 then 'max_message_bytes ' || v_service.max_message_bytes end;
+    if v_bad is not null then
+        raise exception 'invalid %', v_bad using errcode = '22023',
+            hint = 'status_lifetime is 0 to 254, max_uows 0 or more, the others 1 or more; null: the broker''s.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_service(pgps_internal.service) is
+'Raises 22023 unless the attributes of a service are in their ranges';
+
+create or replace function pgps_internal.check_lifetime(lifetime interval) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if check_lifetime.lifetime <= '0' or check_lifetime.lifetime > '100 years' then
+        raise exception 'invalid lifetime "%"', check_lifetime.lifetime using errcode = '22023',
+            hint = 'Give an interval above 0, of 100 years at most, or null for that of the service.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_lifetime(interval) is
+'Raises 22023 unless a unit of work can have that lifetime';
+
+create or replace function pgps_internal.do_create_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_service pgps_internal.service;
+begin
+    perform pgps_internal.require_admin(caller, 'create services');
+    v_service := jsonb_populate_record(null::pgps_internal.service, args);
+    perform pgps_internal.check_service_part(v_service.class, 'class'),
+        pgps_internal.check_service_part(v_service.server, 'server'),
+        pgps_internal.check_service_part(v_service.service, 'service'),
+        pgps_internal.check_service(v_service);
+    insert into pgps_internal.service (class, server, service, store, lifetime, status_lifetime, max_uows,
+        max_messages_in_uow, max_message_bytes, deferred, created_at)
+    values (v_service.class, v_service.server, v_service.service, v_service.store, v_service.lifetime,
+        v_service.status_lifetime, v_service.max_uows, v_service.max_messages_in_uow, v_service.max_message_bytes,
+        v_service.deferred, pgps_internal.clock())
+    on conflict do nothing;
+    if not found then
+        raise exception 'service "%" exists', pgps_internal.service_name(v_service) using errcode = '42710',
+            hint = 'Change it with pgps.alter_service(class, server, service, …).';
+    end if;
+end
+$$;
+comment on function pgps_internal.do_create_service(name, jsonb) is 'See pgps.create_service';
+
+create or replace function pgps_internal.do_alter_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_service pgps_internal.service;
+    v_names text[] := array['store', 'lifetime', 'status_lifetime', 'max_uows', 'max_messages_in_uow',
+        'max_message_bytes', 'deferred'];
+    v_reset text[];
+    v_unknown text;
+begin
+    perform pgps_internal.require_admin(caller, 'alter services');
+    v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
+    perform from pgps_internal.service s where s.service_id = v_service.service_id for no key update;
+    v_reset := array(select n from jsonb_array_elements_text(
+        case jsonb_typeof(args -> 'reset') when 'array' then args -> 'reset' else '[]' end) n);
+    select n into v_unknown from unnest(v_reset) n where n is null or n <> all (v_names) limit 1;
+    if found then
+        raise exception 'unknown attribute "%" of a service', v_unknown using errcode = '22023',
+            hint = format('Give of: %s.', array_to_string(v_names, ', '));
+    end if;
+    v_service := jsonb_populate_record(v_service, jsonb_strip_nulls(args - 'reset'));
+    v_service := jsonb_populate_record(v_service,
+        coalesce((select jsonb_object_agg(n, null) from unnest(v_reset) n), '{}'));
+    perform pgps_internal.check_service(v_service);
+    update pgps_internal.service s
+    set store = v_service.store, lifetime = v_service.lifetime, status_lifetime = v_service.status_lifetime,
+        max_uows = v_service.max_uows, max_messages_in_uow = v_service.max_messages_in_uow,
+        max_message_bytes = v_service.max_message_bytes, deferred = v_service.deferred
+    where s.service_id = v_service.service_id;
+end
+$$;
+comment on function pgps_internal.do_alter_service(name, jsonb) is 'See pgps.alter_service';
+
+create or replace function pgps_internal.do_drop_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_service pgps_internal.service;
+begin
+    perform pgps_internal.require_admin(caller, 'drop services');
+    v_service := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
+    -- Its units of work go with it: they are shown no more, and their segments are given back.
+    delete from pgps_internal.serving s where s.service_id = v_service.service_id;
+    delete from pgps_internal.service s where s.service_id = v_service.service_id;
+end
+$$;
+comment on function pgps_internal.do_drop_service(name, jsonb) is 'See pgps.drop_service';
+
+create or replace function pgps_internal.service_role(name text) returns regrole
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_role oid;
+begin
+    if service_role.name is null then
+        raise exception 'no role is given' using errcode = '22023', hint = 'Give the name of a role, or public.';
+    elsif service_role.name = 'public' then
+        return 0::oid::regrole;
+    end if;
+    select r.oid into v_role from pg_roles r where r.rolname = service_role.name;
+    if not found then
+        raise exception 'role "%" does not exist', service_role.name using errcode = '42704',
+            hint = 'Give the name of a role, or public.';
+    end if;
+    return v_role::regrole;
+end
+$$;
+comment on function pgps_internal.service_role(text) is
+'The role of that name, 0 for public; 42704 when there is none, 22023 on null';
+
+create or replace function pgps_internal.check_privilege(privilege text) returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if lower(check_privilege.privilege) in ('send', 'serve') then
+        return lower(check_privilege.privilege);
+    end if;
+    raise exception 'unknown privilege "%"', check_privilege.privilege using errcode = '22023',
+        hint = 'Give send or serve.';
+end
+$$;
+comment on function pgps_internal.check_privilege(text) is 'The privilege in lower case; 22023 unless send or serve';
+
+create or replace function pgps_internal.do_grant_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_admin(caller, 'grant rights on services');
+    insert into pgps_internal.service_right (service_id, privilege, role)
+    values ((pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service')).service_id,
+        pgps_internal.check_privilege(args ->> 'privilege'), pgps_internal.service_role(args ->> 'role'))
+    on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.do_grant_service(name, jsonb) is 'See pgps.grant_service';
+
+create or replace function pgps_internal.do_revoke_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.require_admin(caller, 'revoke rights on services');
+    delete from pgps_internal.service_right r
+    where r.service_id
+            = (pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service')).service_id
+        and r.privilege = pgps_internal.check_privilege(args ->> 'privilege')
+        and r.role = pgps_internal.service_role(args ->> 'role');
+end
+$$;
+comment on function pgps_internal.do_revoke_service(name, jsonb) is 'See pgps.revoke_service';
+
+create or replace function pgps_internal.do_register_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker := pgps_internal.speak(caller, args);
+    v_service pgps_internal.service
+        := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
+begin
+    perform pgps_internal.require_service_right(caller, v_service, 'serve');
+    insert into pgps_internal.serving (session_id, service_id, since)
+    values (v_speaker.session_id, v_service.service_id, pgps_internal.clock()) on conflict do nothing;
+end
+$$;
+comment on function pgps_internal.do_register_service(name, jsonb) is 'See pgps.register_service';
+
+create or replace function pgps_internal.do_deregister_service(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker := pgps_internal.speak(caller, args);
+    v_service pgps_internal.service
+        := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
+begin
+    delete from pgps_internal.serving s
+    where s.session_id = v_speaker.session_id and s.service_id = v_service.service_id;
+    if not found then
+        raise exception 'this session is not registered for service "%"', pgps_internal.service_name(v_service)
+        using errcode = '55000', hint = 'It serves after: select pgps.register_service(class, server, service).';
+    end if;
+end
+$$;
+comment on function pgps_internal.do_deregister_service(name, jsonb) is 'See pgps.deregister_service';
+
+create or replace function pgps_internal.do_session_channels(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker := pgps_internal.speaker_of(caller, args);
+begin
+    return (select jsonb_agg('pgps_uow_' || q.queue_id order by q.queue_id) from (
+        select pgps_internal.queue_of(v_speaker.participant_id) as queue_id
+        union
+        select pgps_internal.queue_of(s.service_id) from pgps_internal.serving s
+        where s.session_id = v_speaker.session_id) q);
+end
+$$;
+comment on function pgps_internal.do_session_channels(name, jsonb) is 'See pgps.session_channels';
+
+create or replace function pgps_internal.is_served(service_id integer) returns boolean
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.serving s
+        where s.service_id = is_served.service_id and pgps._session_lives(s.session_id))
+$$;
+comment on function pgps_internal.is_served(integer) is 'True while a session that lives is registered for a service';

@@ -1,0 +1,272 @@
+-- Who sends and receives units of work. A session speaks for a participant, a role and a token, from the moment of its
+-- logon: that is written in a transaction of its own, over the loopback connection. Which session a backend has is
+-- the value that currval returns there for participant_mark_seq: it is the backend's own, no transaction takes it back,
+-- and nobody else can set it.
+-- Locks: the participant's row while it logs on, in that transaction; the session's row until the transaction ends, so
+-- that the calls of one session follow one another.
+-- Writes: participant, participant_session, participant_session_end, session_hand.
+
+create or replace function pgps_internal.my_session() returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return nullif(currval('pgps_internal.participant_mark_seq'), 0);
+exception when object_not_in_prerequisite_state then
+    return null;
+end
+$$;
+comment on function pgps_internal.my_session() is
+'The session that this backend has logged on; null when there is none';
+
+create or replace function pgps._session_lives(session_id bigint) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_session pgps_internal.participant_session;
+begin
+    select s.* into v_session from pgps_internal.participant_session s
+    where s.session_id = _session_lives.session_id
+        and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id);
+    if not found then
+        return false;
+    elsif v_session.pid is null then
+        -- Behind a pooler nobody can tell whether the program lives: the next one with its token takes over.
+        return v_session.life_id = pgps_internal.noted_life() and not exists (
+            select from pgps_internal.participant_session n
+            where n.participant_id = v_session.participant_id and n.session_id > v_session.session_id);
+    elsif v_session.pid = pg_backend_pid() then
+        return v_session.session_id = pgps_internal.my_session();
+    end if;
+    -- A backend speaks for the session that it logged on last.
+    return not exists (select from pgps_internal.participant_session n
+            where n.pid = v_session.pid and n.backend_start = v_session.backend_start
+                and n.session_id > v_session.session_id)
+        and exists (select from pg_stat_get_activity(v_session.pid) a
+            where a.pid = v_session.pid and a.backend_start = v_session.backend_start);
+end
+$$;
+comment on function pgps._session_lives(bigint) is
+'True while a session is logged on: its backend lives, and has not logged off or on again. For views: anybody may ask.';
+
+create or replace function pgps._session_ended_at(session_id bigint) returns timestamptz
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(
+        (select e.ended_at from pgps_internal.participant_session_end e
+            where e.session_id = _session_ended_at.session_id),
+        (select min(n.began_at) from pgps_internal.participant_session s
+            join pgps_internal.participant_session n on n.session_id > s.session_id
+                and (n.pid = s.pid and n.backend_start = s.backend_start or n.participant_id = s.participant_id)
+            where s.session_id = _session_ended_at.session_id))
+$$;
+comment on function pgps._session_ended_at(bigint) is
+'When a session ended, at the latest; null when nothing has told of its end. For views: anybody may ask.';
+
+create or replace function pgps_internal.begin_session(role oid, token text, pid integer, backend_start timestamptz)
+returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_life bigint := coalesce(pgps_internal.noted_life(), pgps_internal.note_life());
+    v_participant bigint;
+    v_other pgps_internal.participant_session;
+    v_session bigint;
+begin
+    if begin_session.token is not null then
+        insert into pgps_internal.participant as p (role, token)
+        values (begin_session.role, begin_session.token) on conflict do nothing;
+        select p.participant_id into v_participant from pgps_internal.participant p
+        where p.role = begin_session.role and p.token = begin_session.token for update;
+        select s.* into v_other from pgps_internal.participant_session s
+        where s.participant_id = v_participant and s.pid is not null
+            and (s.pid, s.backend_start) is distinct from (begin_session.pid, begin_session.backend_start)
+            and pgps._session_lives(s.session_id)
+        order by s.session_id desc limit 1;
+        if found then
+            raise exception 'token "%" of role % is in use by process % since %', begin_session.token,
+                begin_session.role::regrole, v_other.pid, v_other.began_at
+            using errcode = '55006', hint = 'Let that session end or call pgps.logoff() there, or use another token.';
+        end if;
+    else
+        insert into pgps_internal.participant (role) values (begin_session.role)
+        returning participant_id into v_participant;
+    end if;
+    v_session := nextval('pgps_internal.participant_session_seq');
+    insert into pgps_internal.participant_session (session_id, participant_id, life_id, pid, backend_start, began_at)
+    values (v_session, v_participant, v_life, begin_session.pid, begin_session.backend_start, pgps_internal.clock());
+    return v_session;
+end
+$$;
+comment on function pgps_internal.begin_session(oid, text, integer, timestamptz) is
+'On the loopback connection: writes that a backend (null: none in particular) speaks for a role and a token; returns the
+number of the session. Errors: 55006.';
+
+create or replace function pgps_internal.end_session(session_id bigint) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.participant_session_end (session_id, ended_at)
+    values (end_session.session_id, pgps_internal.clock()) on conflict do nothing;
+    return end_session.session_id;
+end
+$$;
+comment on function pgps_internal.end_session(bigint) is 'On the loopback connection: writes that a session has ended';
+
+create or replace function pgps_internal.log_on(caller name, args jsonb, is_pooled boolean) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_token text := args ->> 'token';
+    v_role regrole := quote_ident(caller)::regrole;
+    v_start timestamptz;
+begin
+    if not args ? 'token' then
+        raise exception 'no token is given' using errcode = '22023',
+            hint = 'Use pgps.logon(token), or pgps.logon() without one.';
+    elsif v_token = '' or octet_length(v_token) > 255 or v_token ~ '[[:cntrl:]]' then
+        raise exception 'invalid token "%"', v_token
+        using errcode = '22023', hint = 'Give 1 to 255 bytes without control characters, or null.';
+    end if;
+    if not log_on.is_pooled then
+        select a.backend_start into v_start from pg_stat_get_activity(pg_backend_pid()) a;
+    end if;
+    return pgps_internal.over_loopback_once(format('select pgps_internal.begin_session(%s, %L, %L, %L)',
+        v_role::oid, v_token, case when not log_on.is_pooled then pg_backend_pid() end, v_start));
+end
+$$;
+comment on function pgps_internal.log_on(name, jsonb, boolean) is
+'Begins a session of the caller, of this backend or, behind a pooler, of none; returns its number';
+
+create or replace function pgps_internal.do_logon(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform setval('pgps_internal.participant_mark_seq', pgps_internal.log_on(caller, args, false));
+end
+$$;
+comment on function pgps_internal.do_logon(name, jsonb) is 'See pgps.logon';
+
+create or replace function pgps_internal.do_logon_session(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return pgps_internal.log_on(caller, args, true);
+end
+$$;
+comment on function pgps_internal.do_logon_session(name, jsonb) is 'See pgps.logon_session';
+
+create or replace function pgps_internal.do_logoff(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker := pgps_internal.speaker_of(caller, args);
+begin
+    perform pgps_internal.over_loopback_once(format('select pgps_internal.end_session(%s)', v_speaker.session_id));
+    if v_speaker.session_id = pgps_internal.my_session() then
+        perform setval('pgps_internal.participant_mark_seq', 0);
+    end if;
+end
+$$;
+comment on function pgps_internal.do_logoff(name, jsonb) is 'See pgps.logoff';
+
+create or replace function pgps_internal.speaker_of(caller name, args jsonb) returns pgps_internal.speaker
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_given bigint := (args ->> 'session')::bigint;
+    v_session bigint := coalesce(v_given, pgps_internal.my_session());
+    v_speaker pgps_internal.speaker;
+begin
+    select s.session_id, p.participant_id, p.role, p.token, s.life_id, null into v_speaker
+    from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
+    where s.session_id = v_session;
+    if v_given is not null and v_speaker.role is distinct from quote_ident(caller)::regrole then
+        raise exception 'session % is none of role "%"', v_given, caller
+        using errcode = case when v_speaker.role is null then '55000' else '42501' end,
+            hint = 'Give the number that pgps.logon_session returned to this role.';
+    elsif v_speaker.role is null or not pgps._session_lives(v_session) then
+        raise exception 'this session is not logged on'
+        using errcode = '55000', hint = 'First: select pgps.logon(''token''), or pgps.logon() for units of work that '
+            'need not be found again.';
+    elsif v_speaker.role <> quote_ident(caller)::regrole then
+        raise exception 'this session is logged on as role %, not as %', v_speaker.role, quote_ident(caller)::regrole
+        using errcode = '55000', hint = 'Log on again after SET ROLE: select pgps.logon(''token'').';
+    end if;
+    return v_speaker;
+end
+$$;
+comment on function pgps_internal.speaker_of(name, jsonb) is
+'For whom the caller speaks, by the session in args or that of this backend. Errors: 55000 not logged on, 42501 the
+session of another role.';
+
+create or replace function pgps_internal.speak(caller name, args jsonb) returns pgps_internal.speaker
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker;
+    v_seen bigint;
+begin
+    perform pgps_internal.require_read_committed(), pg_stat_clear_snapshot();
+    v_speaker := pgps_internal.speaker_of(caller, args);
+    if pg_current_xact_id_if_assigned() is null then
+        v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    end if;
+    perform from pgps_internal.participant_session s where s.session_id = v_speaker.session_id for update;
+    v_speaker.seen_no := v_seen;
+    return v_speaker;
+end
+$$;
+comment on function pgps_internal.speak(name, jsonb) is
+'As speaker_of, for a call that changes something: takes the turn of the session. Errors: also 25001.';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- What a session has in hand
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.hand_of(session_id bigint) returns pgps_internal.session_hand
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_hand pgps_internal.session_hand;
+begin
+    select h.* into v_hand from pgps_internal.session_hand h where h.session_id = hand_of.session_id
+    order by h.version desc limit 1;
+    if not found then
+        v_hand := (0, hand_of.session_id, 0, '{}', '{}');
+    end if;
+    return v_hand;
+end
+$$;
+comment on function pgps_internal.hand_of(bigint) is 'The units that a session sends, and those that it holds';
+
+create or replace function pgps_internal.put_in_hand(
+    session_id bigint, sent bigint[] = '{}', held bigint[] = '{}', gone bigint[] = '{}'
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_hand pgps_internal.session_hand := pgps_internal.hand_of(put_in_hand.session_id);
+begin
+    insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
+    values (nextval('pgps_internal.uow_no_seq'), put_in_hand.session_id, v_hand.version + 1,
+        array(select n from unnest(v_hand.sent || put_in_hand.sent) n where n <> all (put_in_hand.gone)),
+        array(select n from unnest(v_hand.held || put_in_hand.held) n where n <> all (put_in_hand.gone)));
+end
+$$;
+comment on function pgps_internal.put_in_hand(bigint, bigint[], bigint[], bigint[]) is
+'Writes what a session has in hand from now on: more that it sends or holds, less what is gone';
+
+grant execute on function pgps._session_lives(bigint), pgps._session_ended_at(bigint) to public;

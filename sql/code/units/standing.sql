@@ -1,0 +1,280 @@
+-- How units of work stand. What SYNCPOINT may do is one table, pgps_internal.uow_transitions(): pgps.syncpoint looks it
+-- up, the picture in docs/how-to is drawn from it, and a test goes through all of its triples. What nobody does (time
+-- passes, sessions end, the broker restarts) is one expression, in the view unit_standing: whoever looks sees it, and
+-- nothing has to be written for it to be true.
+-- Locks: none.
+-- Writes: conversation_state.
+
+create or replace function pgps_internal.uow_transitions()
+returns table (option text, caller text, status text, becomes text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    values
+    ('backout', 'sender', 'RECEIVED', 'BACKEDOUT'),
+    ('backout', 'receiver', 'DELIVERED', 'ACCEPTED'),
+    ('cancel', 'sender', 'ACCEPTED', 'CANCELLED'),
+    ('cancel', 'receiver', 'DELIVERED', 'CANCELLED'),
+    ('commit', 'sender', 'RECEIVED', 'ACCEPTED'),
+    ('commit', 'receiver', 'DELIVERED', 'PROCESSED'),
+    ('eoc', 'sender', 'RECEIVED', 'ACCEPTED'),
+    ('eoccancel', 'sender', 'RECEIVED', 'ACCEPTED'),
+    -- Null: no trace of it is left.
+    ('delete', 'sender', 'BACKEDOUT', null),
+    ('delete', 'sender', 'PROCESSED', null),
+    ('delete', 'sender', 'CANCELLED', null),
+    ('delete', 'sender', 'TIMEOUT', null),
+    ('delete', 'sender', 'DISCARDED', null),
+    ('last', 'sender', 'RECEIVED', 'RECEIVED'),
+    ('last', 'sender', 'ACCEPTED', 'ACCEPTED'),
+    ('last', 'sender', 'DELIVERED', 'DELIVERED'),
+    ('last', 'sender', 'BACKEDOUT', 'BACKEDOUT'),
+    ('last', 'sender', 'PROCESSED', 'PROCESSED'),
+    ('last', 'sender', 'CANCELLED', 'CANCELLED'),
+    ('last', 'sender', 'TIMEOUT', 'TIMEOUT'),
+    ('last', 'sender', 'DISCARDED', 'DISCARDED'),
+    ('query', 'sender', 'RECEIVED', 'RECEIVED'),
+    ('query', 'sender', 'ACCEPTED', 'ACCEPTED'),
+    ('query', 'sender', 'DELIVERED', 'DELIVERED'),
+    ('query', 'sender', 'BACKEDOUT', 'BACKEDOUT'),
+    ('query', 'sender', 'PROCESSED', 'PROCESSED'),
+    ('query', 'sender', 'CANCELLED', 'CANCELLED'),
+    ('query', 'sender', 'TIMEOUT', 'TIMEOUT'),
+    ('query', 'sender', 'DISCARDED', 'DISCARDED'),
+    ('query', 'receiver', 'DELIVERED', 'DELIVERED'),
+    ('setustatus', 'sender', 'RECEIVED', 'RECEIVED'),
+    ('setustatus', 'sender', 'ACCEPTED', 'ACCEPTED'),
+    ('setustatus', 'sender', 'DELIVERED', 'DELIVERED'),
+    ('setustatus', 'receiver', 'RECEIVED', 'RECEIVED'),
+    ('setustatus', 'receiver', 'ACCEPTED', 'ACCEPTED'),
+    ('setustatus', 'receiver', 'DELIVERED', 'DELIVERED')
+$$;
+comment on function pgps_internal.uow_transitions() is
+'What SYNCPOINT may do: with an option, by a caller, in a status, and the status afterwards; anything else is refused';
+
+create or replace function pgps_internal.uow_statuses() returns table (status text, is_over boolean)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    values ('RECEIVED', false), ('ACCEPTED', false), ('DELIVERED', false), ('BACKEDOUT', true), ('PROCESSED', true),
+        ('CANCELLED', true), ('TIMEOUT', true), ('DISCARDED', true)
+$$;
+comment on function pgps_internal.uow_statuses() is 'The statuses of a unit of work, and whether it is over then';
+
+create or replace view pgps_internal.unit_standing as
+select u.unit_no, u.conversation_no, u.service_id, u.to_server, u.is_uow, u.sender_id, u.session_id as sender_session,
+    u.life_id, u.is_persistent, u.status_for, u.began_at, u.ends_at, c.commit_no, c.committed_at,
+    coalesce(s.version, 0) as version, s.receiver_id, s.session_id as receiver_session,
+    coalesce(s.messages_given, 0) as messages_given,
+    d.status,
+    coalesce(s.attempts + (s.status = 'DELIVERED' and d.status <> 'DELIVERED' and d.is_backed_out)::integer, 0)
+        as attempts,
+    d.status in ('RECEIVED', 'ACCEPTED', 'DELIVERED') as is_active,
+    d.status <> 'GONE' and (d.status in ('RECEIVED', 'ACCEPTED', 'DELIVERED')
+        or u.status_for is not null and d.over_at + u.status_for > l.seen_at) as is_known,
+    u.life_id < l.held_id as is_held_back,
+    d.over_at,
+    case when n.version is not null then n.user_status else u.user_status end as user_status,
+    coalesce(n.version, 0) as note_version
+from pgps_internal.unit u
+cross join pgps._this_life() l
+left join lateral (select c.commit_no, c.committed_at from pgps_internal.unit_commit c
+    where c.unit_no = u.unit_no order by c.entry_no limit 1) c on true
+left join lateral (select s.* from pgps_internal.unit_state s
+    where s.unit_no = u.unit_no order by s.version desc limit 1) s on true
+left join lateral (select n.version, n.user_status from pgps_internal.unit_note n
+    where n.unit_no = u.unit_no order by n.version desc limit 1) n on true
+-- When the first restart since it was made happened, if there was one.
+left join lateral (select case when u.life_id < l.life_id then coalesce((select min(r.started_at)
+    from pgps_internal.broker_life r where r.life_id > u.life_id), l.seen_at) end as at) r on true
+cross join lateral (
+    select x.status, x.over_at, x.is_backed_out from (select
+        case
+            when s.status in ('BACKEDOUT', 'PROCESSED', 'CANCELLED', 'TIMEOUT', 'DISCARDED', 'DELETED')
+                then case s.status when 'DELETED' then 'GONE' else s.status end
+            when u.life_id < l.emptied_id then 'GONE'
+            when c.commit_no is null then
+                case when u.ends_at <= least(l.seen_at, coalesce(
+                        case when r.at is not null then r.at
+                            when not pgps._session_lives(u.session_id)
+                                then coalesce(pgps._session_ended_at(u.session_id), '-infinity') end,
+                        'infinity')) then 'TIMEOUT'
+                    when r.at is not null or not pgps._session_lives(u.session_id) then 'BACKEDOUT'
+                    else 'RECEIVED' end
+            when not u.is_persistent and r.at is not null
+                then case when u.ends_at <= r.at then 'TIMEOUT' else 'DISCARDED' end
+            when u.ends_at <= l.seen_at then 'TIMEOUT'
+            when s.status = 'DELIVERED' and pgps._session_lives(s.session_id) then 'DELIVERED'
+            else 'ACCEPTED' end,
+        s.noted_at,
+        s.status = 'DELIVERED' and (u.ends_at > l.seen_at or not pgps._session_lives(s.session_id)),
+        r.at
+    ) y(status, noted_at, is_backed_out, restarted_at)
+    cross join lateral (select y.status, case y.status when 'TIMEOUT' then u.ends_at
+        when 'DISCARDED' then y.restarted_at
+        when 'BACKEDOUT' then coalesce(y.noted_at, y.restarted_at, pgps._session_ended_at(u.session_id),
+            u.began_at)
+        else y.noted_at end as over_at, y.is_backed_out) x
+) d;
+comment on view pgps_internal.unit_standing is
+'How units of work stand now, whoever has noted it; GONE: no trace is left. is_known: the status is still kept';
+
+create or replace function pgps_internal.queue_of(service_id integer) returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select 2 * queue_of.service_id::bigint $$;
+comment on function pgps_internal.queue_of(integer) is
+'The queue of a service: units of conversations without a server';
+
+create or replace function pgps_internal.queue_of(participant_id bigint) returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$ select 2 * queue_of.participant_id + 1 $$;
+comment on function pgps_internal.queue_of(bigint) is 'The queue of a participant: units that only it may receive';
+
+create or replace function pgps_internal.state_of(conversation_no bigint) returns pgps_internal.conversation_state
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state;
+begin
+    select s.* into v_state from pgps_internal.conversation_state s
+    where s.conversation_no = state_of.conversation_no order by s.version desc limit 1;
+    if not found then
+        v_state := (0, state_of.conversation_no, 0, null, 0, 0, null, null, null);
+    end if;
+    return v_state;
+end
+$$;
+comment on function pgps_internal.state_of(bigint) is 'The newest state of a conversation; version 0: nothing is noted';
+
+create or replace function pgps_internal.note_conversation(state pgps_internal.conversation_state) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state := note_conversation.state;
+begin
+    v_state.at_no := nextval('pgps_internal.uow_no_seq');
+    v_state.version := v_state.version + 1;
+    v_state.noted_at := pgps_internal.clock();
+    if v_state.first_commit_at is null then
+        v_state.first_commit_at := pgps_internal.first_commit_at(v_state.conversation_no);
+    end if;
+    insert into pgps_internal.conversation_state values (v_state.*);
+end
+$$;
+comment on function pgps_internal.note_conversation(pgps_internal.conversation_state) is
+'Writes the next version of the state of a conversation; the caller has locked the conversation';
+
+create or replace function pgps_internal.first_commit_at(conversation_no bigint) returns timestamptz
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce((select s.first_commit_at from pgps_internal.conversation_state s
+            where s.conversation_no = first_commit_at.conversation_no order by s.version desc limit 1),
+        (select c.committed_at from pgps_internal.unit_commit c
+            where c.conversation_no = first_commit_at.conversation_no and c.to_server and c.entry_no = c.commit_no
+            order by c.commit_no limit 1))
+$$;
+comment on function pgps_internal.first_commit_at(bigint) is
+'The SYNCPOINT of a conversation''s first unit of work; null while there is none';
+
+create or replace function pgps_internal.next_unit(conversation_no bigint, to_server boolean) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(next_unit.conversation_no);
+    v_unit bigint;
+begin
+    for v_unit in select c.unit_no from pgps_internal.unit_commit c
+        where c.conversation_no = next_unit.conversation_no and c.to_server = next_unit.to_server
+            and c.entry_no = c.commit_no
+            and c.commit_no > case when next_unit.to_server then v_state.done_by_server
+                else v_state.done_by_client end
+        order by c.commit_no
+    loop
+        if (select s.is_active from pgps_internal.unit_standing s where s.unit_no = v_unit) then
+            return v_unit;
+        end if;
+    end loop;
+    return null;
+end
+$$;
+comment on function pgps_internal.next_unit(bigint, boolean) is
+'The unit that whoever is sent to in a conversation receives next, or has begun to receive; null when there is none';
+
+create or replace function pgps_internal.row_of(unit_no bigint, status text = null, code text = null)
+returns pgps.received_message
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row pgps.received_message;
+begin
+    select 'U' || upper(to_hex(u.unit_no)), 'C' || upper(to_hex(u.conversation_no)),
+        coalesce(row_of.status, u.status), u.user_status, v.class, v.server, v.service,
+        coalesce(pgps_internal.first_commit_at(u.conversation_no), u.committed_at), u.attempts,
+        case when u.is_persistent then 'broker' else 'no' end, u.ends_at,
+        coalesce((pgps_internal.state_of(u.conversation_no)).ended, 'open'), row_of.code, null, null, null, null
+    into v_row
+    from pgps_internal.unit_standing u left join pgps_internal.service v using (service_id)
+    where u.unit_no = row_of.unit_no;
+    if not (select u.is_uow from pgps_internal.unit u where u.unit_no = row_of.unit_no) then
+        v_row.uow_id := null;
+    end if;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.row_of(bigint, text, text) is
+'What calls return of a unit; status: in place of its status';
+
+create or replace function pgps_internal.number_in(id text, letter text) returns bigint
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if upper(number_in.id) ~ ('^' || number_in.letter || '[0-9A-F]{1,15}$') then
+        return ('x' || lpad(substr(upper(number_in.id), 2), 16, '0'))::bit(64)::bigint;
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.number_in(text, text) is
+'The number of a unit (U) or of a conversation (C) in its id; null when it is none';
+
+create or replace function pgps_internal.find_conversation(id text) returns pgps_internal.conversation
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_conversation pgps_internal.conversation;
+begin
+    select c.* into v_conversation
+    from pgps_internal.conversation c join pgps_internal.service s using (service_id)
+    where c.conversation_no = pgps_internal.number_in(find_conversation.id, 'C')
+        -- An emptied store has no conversations from before.
+        and c.life_id >= (pgps._this_life()).emptied_id;
+    if not found then
+        raise exception 'conversation "%" does not exist', find_conversation.id using errcode = '42704',
+            hint = 'See pgps.conversations.';
+    end if;
+    return v_conversation;
+end
+$$;
+comment on function pgps_internal.find_conversation(text) is
+'The conversation of that id; 42704 when there is none. Not locked.';
+
+create or replace function pgps_internal.lock_conversations(numbers bigint[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgps_internal.conversation c where c.conversation_no = any (lock_conversations.numbers)
+    order by c.conversation_no for update;
+end
+$$;
+comment on function pgps_internal.lock_conversations(bigint[]) is
+'Locks conversations until the transaction ends, in the order of their numbers';

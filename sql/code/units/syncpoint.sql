@@ -1,0 +1,378 @@
+-- SYNCPOINT: what may be done to a unit of work by whom and when stands in pgps_internal.uow_transitions(); here is
+-- how.
+-- Locks, in this order: the turn of the session, the units in the order of their numbers, their conversations likewise.
+-- last and query lock nothing.
+-- Writes: nothing.
+
+create or replace function pgps_internal.relation_to(
+    speaker pgps_internal.speaker, standing pgps_internal.unit_standing, option text
+) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_me bigint := (relation_to.speaker).participant_id;
+    v_is_sender boolean := relation_to.standing.sender_id = v_me;
+    v_is_receiver boolean;
+begin
+    v_is_receiver := relation_to.standing.status in ('DELIVERED', 'TIMEOUT', 'DISCARDED')
+            and relation_to.standing.receiver_session = (relation_to.speaker).session_id
+        or v_me = case when relation_to.standing.to_server
+            then (pgps_internal.state_of(relation_to.standing.conversation_no)).server_id
+            else (select c.client_id from pgps_internal.conversation c
+                where c.conversation_no = relation_to.standing.conversation_no) end;
+    return case
+        -- A participant may be both: then it is what may do that now.
+        when v_is_sender and v_is_receiver then case when exists (select from pgps_internal.uow_transitions() t
+            where t.option = relation_to.option and t.caller = 'sender' and t.status = relation_to.standing.status)
+            then 'sender' else 'receiver' end
+        when v_is_sender then 'sender' when v_is_receiver then 'receiver' end;
+end
+$$;
+comment on function pgps_internal.relation_to(pgps_internal.speaker, pgps_internal.unit_standing, text) is
+'Whether the speaker is the sender or the receiver of a unit; null: neither. A server is the receiver of what it holds,
+and of everything in a conversation that is bound to it.';
+
+create or replace function pgps_internal.refuse_transition(option text, caller text,
+    standing pgps_internal.unit_standing) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_statuses text := (select string_agg(t.status, ', ') from pgps_internal.uow_transitions() t
+        where t.option = refuse_transition.option and t.caller = refuse_transition.caller);
+begin
+    raise exception 'option "%" is not allowed for the % of unit of work "U%" in status %', refuse_transition.option,
+        refuse_transition.caller, upper(to_hex(refuse_transition.standing.unit_no)), refuse_transition.standing.status
+    using errcode = '55000', hint = case when v_statuses is null
+        then format('Only its %s may do that.', case refuse_transition.caller when 'sender' then 'receiver'
+            else 'sender' end)
+        else format('The %s may do that in status %s.', refuse_transition.caller, v_statuses) end;
+end
+$$;
+comment on function pgps_internal.refuse_transition(text, text, pgps_internal.unit_standing) is
+'Raises 55000: names the option, the state that a unit is in, and those that allow it';
+
+create or replace function pgps_internal.open_units(
+    speaker pgps_internal.speaker, conversation_no bigint, out sent bigint[], out held bigint[]
+) returns record
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_hand pgps_internal.session_hand := pgps_internal.hand_of((open_units.speaker).session_id);
+begin
+    select coalesce(array_agg(s.unit_no) filter (where s.status = 'RECEIVED'), '{}'),
+        coalesce(array_agg(s.unit_no) filter (where s.status = 'DELIVERED'
+            and s.receiver_session = (open_units.speaker).session_id), '{}')
+    into sent, held
+    from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit_standing s on s.unit_no = n
+    where s.conversation_no = coalesce(open_units.conversation_no, s.conversation_no);
+    -- With none under way, one that has timed out says so.
+    if sent = '{}' and held = '{}' then
+        select coalesce(array_agg(s.unit_no) filter (where s.unit_no = any (v_hand.sent)), '{}'),
+            coalesce(array_agg(s.unit_no) filter (where s.unit_no = any (v_hand.held)), '{}')
+        into sent, held
+        from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit_standing s on s.unit_no = n
+        where s.conversation_no = coalesce(open_units.conversation_no, s.conversation_no) and s.status = 'TIMEOUT';
+    end if;
+end
+$$;
+comment on function pgps_internal.open_units(pgps_internal.speaker, bigint) is
+'The units that a session is sending, and those that it holds, in one conversation or (null) in all';
+
+create or replace function pgps_internal.unit_to_sync(
+    speaker pgps_internal.speaker, option text, uow_id text, conversation_no bigint
+) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_open record;
+    v_unit bigint;
+begin
+    if unit_to_sync.uow_id is not null then
+        select u.unit_no into v_unit from pgps_internal.unit u
+        where u.unit_no = pgps_internal.number_in(unit_to_sync.uow_id, 'U') and u.is_uow
+            and u.conversation_no = coalesce(unit_to_sync.conversation_no, u.conversation_no);
+        return v_unit;
+    end if;
+    v_open := pgps_internal.open_units(unit_to_sync.speaker, unit_to_sync.conversation_no);
+    if cardinality(v_open.sent) + cardinality(v_open.held) > 1 then
+        raise exception 'several units of work are open: %', (select string_agg('U' || upper(to_hex(n)), ', ')
+            from unnest(v_open.sent || v_open.held) n)
+        using errcode = '55000', hint = 'Name one of them with uow_id, or its conversation; uow_id => ''both'' '
+            'commits the one received and the one sent.';
+    elsif cardinality(v_open.sent) + cardinality(v_open.held) = 0 and unit_to_sync.option <> 'query' then
+        raise exception 'no unit of work is open%', case when unit_to_sync.conversation_no is not null
+            then ' in that conversation' end
+        using errcode = '55000', hint = 'Open is one that is being sent (RECEIVED) or that has been received '
+            '(DELIVERED) by this session; name another one with uow_id.';
+    end if;
+    return (v_open.sent || v_open.held)[1];
+end
+$$;
+comment on function pgps_internal.unit_to_sync(pgps_internal.speaker, text, text, bigint) is
+'The unit of that id, or the only one that the session has open; null when there is none. Errors: 55000.';
+
+create or replace function pgps_internal.last_unit(speaker pgps_internal.speaker, conversation_no bigint)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unit bigint;
+begin
+    for v_unit in select u.unit_no from pgps_internal.unit u
+        where u.sender_id = (last_unit.speaker).participant_id and u.is_uow
+            and u.conversation_no = coalesce(last_unit.conversation_no, u.conversation_no)
+        order by u.unit_no desc
+    loop
+        if (select s.is_known from pgps_internal.unit_standing s where s.unit_no = v_unit) then
+            return v_unit;
+        end if;
+    end loop;
+    return null;
+end
+$$;
+comment on function pgps_internal.last_unit(pgps_internal.speaker, bigint) is
+'The unit that a participant began last, of those whose status is known; null when there is none';
+
+create or replace function pgps_internal.not_found_row() returns pgps.received_message
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select (null, null, null, null, null, null, null, null, null, null, null, null, '00780305', null, null, null,
+        null)::pgps.received_message
+$$;
+comment on function pgps_internal.not_found_row() is 'What last and query return when they find nothing';
+
+create or replace function pgps_internal.look_up_unit(speaker pgps_internal.speaker, option text, args jsonb,
+    conversation_no bigint) returns pgps.received_message
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unit bigint := case look_up_unit.option
+        when 'last' then pgps_internal.last_unit(look_up_unit.speaker, look_up_unit.conversation_no)
+        else pgps_internal.unit_to_sync(look_up_unit.speaker, 'query', args ->> 'uow_id',
+            look_up_unit.conversation_no) end;
+    v_standing pgps_internal.unit_standing;
+    v_relation text;
+begin
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit and s.is_known;
+    v_relation := case when found then pgps_internal.relation_to(look_up_unit.speaker, v_standing, 'query') end;
+    if v_relation is null then
+        return pgps_internal.not_found_row();
+    elsif v_relation = 'receiver' and (v_standing.status <> 'DELIVERED'
+        or v_standing.receiver_session <> (look_up_unit.speaker).session_id) then
+        perform pgps_internal.refuse_transition('query', 'receiver', v_standing);
+    end if;
+    return pgps_internal.row_of(v_unit);
+end
+$$;
+comment on function pgps_internal.look_up_unit(pgps_internal.speaker, text, jsonb, bigint) is
+'SYNCPOINT with option last or query: locks nothing';
+
+create or replace function pgps_internal.apply_transition(
+    speaker pgps_internal.speaker, option text, unit_no bigint, user_status text
+) returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+    v_relation text;
+    v_becomes text;
+    v_state pgps_internal.conversation_state;
+begin
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = apply_transition.unit_no;
+    v_relation := pgps_internal.relation_to(apply_transition.speaker, v_standing, apply_transition.option);
+    select t.becomes into v_becomes from pgps_internal.uow_transitions() t
+    where t.option = apply_transition.option and t.caller = v_relation and t.status = v_standing.status;
+    if not found or v_relation = 'receiver' and v_standing.status = 'DELIVERED'
+        and v_standing.receiver_session <> (apply_transition.speaker).session_id then
+        perform pgps_internal.refuse_transition(apply_transition.option, v_relation, v_standing);
+    end if;
+    perform pgps_internal.note_user_status(v_standing.unit_no, apply_transition.user_status);
+    if apply_transition.option = 'setustatus' then
+        return pgps_internal.row_of(v_standing.unit_no);
+    elsif apply_transition.option = 'delete' then
+        perform pgps_internal.note_unit(v_standing.unit_no, 'DELETED', v_standing.receiver_id, null,
+            v_standing.attempts, 0);
+        return pgps_internal.row_of(v_standing.unit_no, v_standing.status);
+    elsif v_becomes = 'ACCEPTED' and v_relation = 'sender' then
+        perform pgps_internal.lock_and_require_open(v_standing.conversation_no);
+        perform pgps_internal.commit_unit(v_standing.unit_no);
+        if apply_transition.option in ('eoc', 'eoccancel') then
+            v_state := pgps_internal.state_of(v_standing.conversation_no);
+            v_state.ended := apply_transition.option;
+            perform pgps_internal.note_conversation(v_state);
+        end if;
+    elsif v_becomes = 'ACCEPTED' then
+        perform pgps_internal.note_unit(v_standing.unit_no, 'ACCEPTED', null, null, v_standing.attempts + 1, 0);
+        perform pgps_internal.wake_unit(v_standing);
+    else
+        perform pgps_internal.note_unit(v_standing.unit_no, v_becomes, v_standing.receiver_id, null,
+            v_standing.attempts, v_standing.messages_given);
+        if v_relation = 'receiver' then
+            -- Cancelling binds a conversation to nobody.
+            perform pgps_internal.complete_unit(v_standing,
+                case v_becomes when 'PROCESSED' then (apply_transition.speaker).participant_id end);
+        end if;
+    end if;
+    perform pgps_internal.put_in_hand((apply_transition.speaker).session_id, gone => array[v_standing.unit_no]);
+    return pgps_internal.row_of(v_standing.unit_no, v_becomes);
+end
+$$;
+comment on function pgps_internal.apply_transition(pgps_internal.speaker, text, bigint, text) is
+'Does to a unit what an option says, if the table of transitions allows it; the caller has locked the unit and its
+conversation. Errors: 55000.';
+
+create or replace function pgps_internal.wake_unit(standing pgps_internal.unit_standing) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_server bigint := (pgps_internal.state_of(wake_unit.standing.conversation_no)).server_id;
+begin
+    perform pgps_internal.wake_queue(case
+        when not wake_unit.standing.to_server then (select pgps_internal.queue_of(c.client_id)
+            from pgps_internal.conversation c where c.conversation_no = wake_unit.standing.conversation_no)
+        else coalesce(pgps_internal.queue_of(v_server), pgps_internal.queue_of(wake_unit.standing.service_id)) end);
+end
+$$;
+comment on function pgps_internal.wake_unit(pgps_internal.unit_standing) is
+'Wakes who may receive a unit that was backed out';
+
+create or replace function pgps_internal.units_to_sync(
+    speaker pgps_internal.speaker, option text, args jsonb, conversation_no bigint
+) returns bigint[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_open record;
+    v_unit bigint;
+begin
+    if lower(args ->> 'uow_id') = 'both' then
+        if units_to_sync.option <> 'commit' then
+            raise exception 'uow_id "both" is not allowed with option "%"', units_to_sync.option
+            using errcode = '22023', hint = 'Only commit takes both: the one received and the one sent.';
+        end if;
+        v_open := pgps_internal.open_units(units_to_sync.speaker, units_to_sync.conversation_no);
+        if cardinality(v_open.sent) <> 1 or cardinality(v_open.held) <> 1 then
+            raise exception 'there are % units of work received and % being sent, not one each',
+                cardinality(v_open.held), cardinality(v_open.sent)
+            using errcode = '55000', hint = 'Name the conversation, or commit them one by one with uow_id.';
+        end if;
+        return v_open.held || v_open.sent;
+    end if;
+    v_unit := pgps_internal.unit_to_sync(units_to_sync.speaker, units_to_sync.option, args ->> 'uow_id',
+        units_to_sync.conversation_no);
+    return array[v_unit];
+end
+$$;
+comment on function pgps_internal.units_to_sync(pgps_internal.speaker, text, jsonb, bigint) is
+'The units that a SYNCPOINT is about: with uow_id both, the one received and the one sent; null where there is none';
+
+create or replace function pgps_internal.require_relation(speaker pgps_internal.speaker, option text, uow_id text,
+    unit_no bigint) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+    v_hand pgps_internal.session_hand := pgps_internal.hand_of((require_relation.speaker).session_id);
+begin
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = require_relation.unit_no;
+    -- One that this session has in hand is known to it, also when its status is not kept.
+    if v_standing.unit_no is null or v_standing.status = 'GONE'
+        or not v_standing.is_known and v_standing.unit_no <> all (v_hand.sent || v_hand.held) then
+        raise exception 'unit of work "%" does not exist', require_relation.uow_id using errcode = '42704',
+            hint = 'See pgps.units_of_work; of those that are over, only a persistent status is kept.';
+    elsif pgps_internal.relation_to(require_relation.speaker, v_standing, require_relation.option) is null then
+        raise exception 'unit of work "%" is somebody else''s', require_relation.uow_id using errcode = '42501',
+            hint = 'Its sender may do that, and who has received it and not backed it out.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_relation(pgps_internal.speaker, text, text, bigint) is
+'Raises 42704 when there is no such unit, 42501 when it is neither sent nor received by the speaker';
+
+create or replace function pgps_internal.sync_units(caller name, args jsonb) returns pgps.received_message[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_option text := lower(args ->> 'option');
+    v_speaker pgps_internal.speaker;
+    v_conversation bigint;
+    v_units bigint[];
+    v_rows pgps.received_message[] := '{}';
+    v_unit bigint;
+begin
+    if v_option is null or not exists (select from pgps_internal.uow_transitions() t where t.option = v_option) then
+        raise exception 'unknown option "%" of syncpoint', args ->> 'option' using errcode = '22023',
+            hint = format('Give one of: %s.', (select string_agg(distinct t.option, ', ')
+                from pgps_internal.uow_transitions() t));
+    end if;
+    perform pgps_internal.check_user_status(args ->> 'user_status');
+    v_speaker := case when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
+        else pgps_internal.speak(caller, args) end;
+    if args ->> 'conversation' is not null then
+        v_conversation := (pgps_internal.find_conversation(args ->> 'conversation')).conversation_no;
+    end if;
+    if v_option in ('last', 'query') then
+        return array[pgps_internal.look_up_unit(v_speaker, v_option, args, v_conversation)];
+    elsif v_option = 'setustatus' and args ->> 'user_status' is null then
+        raise exception 'no user status is given' using errcode = '22023',
+            hint = 'Give user_status => text of at most 32 bytes.';
+    end if;
+    v_units := pgps_internal.units_to_sync(v_speaker, v_option, args, v_conversation);
+    perform pgps_internal.require_relation(v_speaker, v_option, coalesce(args ->> 'uow_id', 'U' || upper(to_hex(n))),
+        n) from unnest(v_units) n;
+    if v_option <> 'setustatus' then
+        perform from pgps_internal.unit u where u.unit_no = any (v_units) order by u.unit_no for update;
+    end if;
+    perform pgps_internal.lock_conversations(array(select distinct u.conversation_no from pgps_internal.unit u
+        where u.unit_no = any (v_units)));
+    foreach v_unit in array v_units loop
+        v_rows := v_rows || pgps_internal.apply_transition(v_speaker, v_option, v_unit, args ->> 'user_status');
+    end loop;
+    return v_rows;
+end
+$$;
+comment on function pgps_internal.sync_units(name, jsonb) is 'See pgps.syncpoint';
+
+create or replace function pgps_internal.end_conversation(caller name, args jsonb) returns pgps.received_message
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_speaker pgps_internal.speaker := pgps_internal.speak(caller, args);
+    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation');
+    v_state pgps_internal.conversation_state;
+    v_open record;
+    v_row pgps.received_message;
+begin
+    perform pgps_internal.direction_of(v_speaker, v_conversation, 'end');
+    v_open := pgps_internal.open_units(v_speaker, v_conversation.conversation_no);
+    perform from pgps_internal.unit u where u.unit_no = any (v_open.sent) order by u.unit_no for update;
+    perform pgps_internal.lock_conversations(array[v_conversation.conversation_no]);
+    -- What was not committed is not sent any more.
+    perform pgps_internal.apply_transition(v_speaker, 'backout', n, null) from unnest(v_open.sent) n
+    where (select s.status from pgps_internal.unit_standing s where s.unit_no = n) = 'RECEIVED';
+    v_state := pgps_internal.state_of(v_conversation.conversation_no);
+    if v_state.ended is null then
+        v_state.ended := 'eoc';
+        perform pgps_internal.note_conversation(v_state);
+    end if;
+    select null, upper(args ->> 'conversation'), null, null, s.class, s.server, s.service,
+        pgps_internal.first_commit_at(v_conversation.conversation_no), null, null, null, v_state.ended, null, null,
+        null, null, null
+    into v_row from pgps_internal.service s where s.service_id = v_conversation.service_id;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.end_conversation(name, jsonb) is 'See pgps.end_conversation';

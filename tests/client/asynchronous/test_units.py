@@ -1,0 +1,136 @@
+"""Units of work with the client library."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgps.client import AsyncClient
+from pgps.client._async import runtime
+from pgps.errors import ConnectionLost, WrongState
+from tests.fix_broker import rows, value
+from tests.fix_units import make_service
+
+SERVICE = "bank/ledger/book"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Any) -> psycopg.Connection:
+    connection: psycopg.Connection = connect(dsn=own_database)
+    make_service(connection, SERVICE, deferred=True)
+    return connection
+
+
+async def test_a_request_its_answer_and_the_servers_writes_are_one_transaction(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    rows(broker, "create table public.booked (what text)")
+    async with AsyncClient(own_database) as client:
+        async with client.logon("teller") as teller, client.logon("bank") as bank:
+            await bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            async with request:
+                await request.send("pay", status_lifetime=2)
+                await request.send(b"100")
+            async for conversation in bank.conversations(timeout=60):
+                async with bank.transaction() as connection, conversation:
+                    said = [message.data async for message in conversation]
+                    await connection.execute("insert into public.booked values (%s)", [b" ".join(said).decode()])
+                    await conversation.send("paid", status_lifetime=2)
+                break
+            answer = await request.receive(timeout=60)
+            assert answer is not None
+            assert (answer.data, answer.status, answer.sender_token) == (b"paid", "RECV_ONLY", "bank")
+            await request.commit()
+            last = await bank.last()
+            assert last is not None
+            assert (last.status, last.service_class) == ("PROCESSED", "bank")
+    assert value(broker, "select what from public.booked") == "pay 100"
+
+
+async def test_a_block_that_fails_backs_out(own_database: str, broker: psycopg.Connection) -> None:
+    async with AsyncClient(own_database) as client:
+        async with client.logon("teller") as teller, client.logon("bank") as bank:
+            await bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            await request.send("pay", commit=True)
+            with pytest.raises(ZeroDivisionError):
+                async for conversation in bank.conversations(timeout=60):
+                    async with conversation:
+                        await conversation.send("half")
+                        raise ZeroDivisionError
+            again = await bank.receive("new")
+            assert again is not None
+            assert again.attempts == 1
+            assert await teller.receive() is None
+            await bank.syncpoint("cancel")
+            assert await bank.last() is None
+
+
+async def test_who_waits_is_woken_without_polling(own_database: str, broker: psycopg.Connection) -> None:
+    """The client would look again after an hour: only what the broker says wakes it."""
+    async with AsyncClient(own_database, poll=3600.0) as client:
+        async with client.logon("teller") as teller, client.logon("bank") as bank:
+            await bank.register(SERVICE)
+            heard: list[bytes] = []
+
+            async def serve() -> None:
+                async for conversation in bank.conversations():
+                    async with conversation:
+                        async for message in conversation:
+                            heard.append(message.data)
+                            await conversation.send(message.data + b"!")
+                    if len(heard) == 3:
+                        return
+
+            task = runtime.Task(serve, "server")
+            request = teller.begin(SERVICE)
+            for number in range(3):
+                await request.send(str(number), commit=True)
+                answer = await request.receive(timeout=60)
+                assert answer is not None
+                assert answer.data == f"{number}!".encode()
+                await request.commit()
+            await task.join()
+    assert heard == [b"0", b"1", b"2"]
+
+
+async def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: psycopg.Connection) -> None:
+    async with AsyncClient(own_database) as client, client.logon("bank") as bank, client.logon("teller") as teller:
+        await bank.register(SERVICE)
+        sent = await teller.send("pay", service=SERVICE, option="commit")
+        assert await bank.receive("new") is not None
+        await teller.send("half", service=SERVICE)
+        for party in (bank, teller):
+            rows(broker, "select pg_terminate_backend(%s)", [(await party.connection()).info.backend_pid])
+        found = None
+        for _ in range(3):
+            # The first call may find the connection lost; the next one logs on and registers again.
+            with contextlib.suppress(ConnectionLost):
+                found = found or await bank.receive("any", timeout=60)
+        assert found is not None
+        assert (found.data, found.attempts) == (b"pay", 1)
+        assert sent.uow_id is not None
+        assert sent.status == "ACCEPTED"
+
+
+async def test_a_token_in_use_and_a_conversation_that_has_not_begun(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    async with AsyncClient(own_database) as client, client.logon("bank") as bank:
+        assert await bank.query("U1") is None
+        with pytest.raises(WrongState) as refused:
+            await client.logon("bank").connection()
+        assert refused.value.sqlstate == "55006"
+        with pytest.raises(WrongState):
+            await bank.begin(SERVICE).receive()
+        request = bank.begin(SERVICE)
+        await request.send("x", commit=True, lifetime="1 hour")
+        await request.end()
+        with pytest.raises(WrongState):
+            await request.send("y")

@@ -1,0 +1,135 @@
+# Made by tools/unasync_client.py from tests/client/asynchronous/test_units.py: change that, then `make generate`.
+"""Units of work with the client library."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgps.client import Client
+from pgps.client._sync import runtime
+from pgps.errors import ConnectionLost, WrongState
+from tests.fix_broker import rows, value
+from tests.fix_units import make_service
+
+SERVICE = "bank/ledger/book"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def broker(own_database: str, connect: Any) -> psycopg.Connection:
+    connection: psycopg.Connection = connect(dsn=own_database)
+    make_service(connection, SERVICE, deferred=True)
+    return connection
+
+
+def test_a_request_its_answer_and_the_servers_writes_are_one_transaction(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    rows(broker, "create table public.booked (what text)")
+    with Client(own_database) as client:
+        with client.logon("teller") as teller, client.logon("bank") as bank:
+            bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            with request:
+                request.send("pay", status_lifetime=2)
+                request.send(b"100")
+            for conversation in bank.conversations(timeout=60):
+                with bank.transaction() as connection, conversation:
+                    said = [message.data for message in conversation]
+                    connection.execute("insert into public.booked values (%s)", [b" ".join(said).decode()])
+                    conversation.send("paid", status_lifetime=2)
+                break
+            answer = request.receive(timeout=60)
+            assert answer is not None
+            assert (answer.data, answer.status, answer.sender_token) == (b"paid", "RECV_ONLY", "bank")
+            request.commit()
+            last = bank.last()
+            assert last is not None
+            assert (last.status, last.service_class) == ("PROCESSED", "bank")
+    assert value(broker, "select what from public.booked") == "pay 100"
+
+
+def test_a_block_that_fails_backs_out(own_database: str, broker: psycopg.Connection) -> None:
+    with Client(own_database) as client:
+        with client.logon("teller") as teller, client.logon("bank") as bank:
+            bank.register(SERVICE)
+            request = teller.begin(SERVICE)
+            request.send("pay", commit=True)
+            with pytest.raises(ZeroDivisionError):
+                for conversation in bank.conversations(timeout=60):
+                    with conversation:
+                        conversation.send("half")
+                        raise ZeroDivisionError
+            again = bank.receive("new")
+            assert again is not None
+            assert again.attempts == 1
+            assert teller.receive() is None
+            bank.syncpoint("cancel")
+            assert bank.last() is None
+
+
+def test_who_waits_is_woken_without_polling(own_database: str, broker: psycopg.Connection) -> None:
+    """The client would look again after an hour: only what the broker says wakes it."""
+    with Client(own_database, poll=3600.0) as client:
+        with client.logon("teller") as teller, client.logon("bank") as bank:
+            bank.register(SERVICE)
+            heard: list[bytes] = []
+
+            def serve() -> None:
+                for conversation in bank.conversations():
+                    with conversation:
+                        for message in conversation:
+                            heard.append(message.data)
+                            conversation.send(message.data + b"!")
+                    if len(heard) == 3:
+                        return
+
+            task = runtime.Task(serve, "server")
+            request = teller.begin(SERVICE)
+            for number in range(3):
+                request.send(str(number), commit=True)
+                answer = request.receive(timeout=60)
+                assert answer is not None
+                assert answer.data == f"{number}!".encode()
+                request.commit()
+            task.join()
+    assert heard == [b"0", b"1", b"2"]
+
+
+def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: psycopg.Connection) -> None:
+    with Client(own_database) as client, client.logon("bank") as bank, client.logon("teller") as teller:
+        bank.register(SERVICE)
+        sent = teller.send("pay", service=SERVICE, option="commit")
+        assert bank.receive("new") is not None
+        teller.send("half", service=SERVICE)
+        for party in (bank, teller):
+            rows(broker, "select pg_terminate_backend(%s)", [(party.connection()).info.backend_pid])
+        found = None
+        for _ in range(3):
+            # The first call may find the connection lost; the next one logs on and registers again.
+            with contextlib.suppress(ConnectionLost):
+                found = found or bank.receive("any", timeout=60)
+        assert found is not None
+        assert (found.data, found.attempts) == (b"pay", 1)
+        assert sent.uow_id is not None
+        assert sent.status == "ACCEPTED"
+
+
+def test_a_token_in_use_and_a_conversation_that_has_not_begun(own_database: str, broker: psycopg.Connection) -> None:
+    with Client(own_database) as client, client.logon("bank") as bank:
+        assert bank.query("U1") is None
+        with pytest.raises(WrongState) as refused:
+            client.logon("bank").connection()
+        assert refused.value.sqlstate == "55006"
+        with pytest.raises(WrongState):
+            bank.begin(SERVICE).receive()
+        request = bank.begin(SERVICE)
+        request.send("x", commit=True, lifetime="1 hour")
+        request.end()
+        with pytest.raises(WrongState):
+            request.send("y")

@@ -1,0 +1,311 @@
+"""Services, their attributes and rights; logging on, registering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.fix_broker import call, rows, value
+from tests.fix_db import Connect, wait_until
+from tests.fix_units import Party, make_service
+from tests.sql.units.conftest import SERVICE
+
+PARTS = SERVICE.split("/")
+
+
+def service(broker: psycopg.Connection, columns: str) -> tuple[Any, ...]:
+    (row,) = rows(broker, f"select {columns} from pgps.services where class || '/' || server || '/' || service = %s",
+                  [SERVICE])  # fmt: skip
+    return row
+
+
+def test_a_service_takes_what_it_does_not_say_from_the_broker(broker: psycopg.Connection) -> None:
+    columns = "store, lifetime, status_lifetime, max_uows, max_messages_in_uow, max_message_bytes, deferred"
+    assert service(broker, columns) == ("off", timedelta(days=1), 0, 1000000, 16, 31647, True)
+    call(broker, "alter_service", *PARTS, store="broker", lifetime="1 hour", max_uows=7, reset=["deferred"])
+    assert service(broker, columns) == ("broker", timedelta(hours=1), 0, 7, 16, 31647, False)
+    for name, setting in {
+        "uow_status_lifetime": "9", "uow_max_messages": "3", "uow_max_message_bytes": "99", "uow_deferred": "yes",
+    }.items():  # fmt: skip
+        call(broker, "configure", name, setting)
+    assert service(broker, columns) == ("broker", timedelta(hours=1), 9, 7, 3, 99, True)
+    call(broker, "alter_service", *PARTS, reset=["store", "lifetime", "max_uows"])
+    assert service(broker, columns) == ("off", timedelta(days=1), 9, 1000000, 3, 99, True)
+    call(broker, "drop_service", *PARTS)
+    assert value(broker, "select count(*) from pgps.services") == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad"),
+    [
+        ("uow_store", "no"), ("uow_status_lifetime", "255"), ("uow_status_lifetime", "-1"), ("uow_max_active", "-1"),
+        ("uow_max_messages", "0"), ("uow_lifetime", "0"), ("uow_lifetime", "-1 hour"), ("uow_deferred", "perhaps"),
+        ("uow_persistent_store", "lukewarm"), ("uow_persistent_store", None), ("uow_store", None),
+    ],
+)  # fmt: skip
+def test_a_setting_has_its_range(broker: psycopg.Connection, setting: str, bad: str | None) -> None:
+    with pytest.raises(errors.InvalidParameterValue):
+        call(broker, "configure", setting, bad)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error"),
+    [
+        ({"store": "no"}, errors.InvalidParameterValue),
+        ({"lifetime": "0"}, errors.InvalidParameterValue),
+        ({"lifetime": "1000 years"}, errors.InvalidParameterValue),
+        ({"status_lifetime": 255}, errors.InvalidParameterValue),
+        ({"max_uows": -1}, errors.InvalidParameterValue),
+        ({"max_messages_in_uow": 0}, errors.InvalidParameterValue),
+        ({"max_message_bytes": 0}, errors.InvalidParameterValue),
+    ],
+)
+def test_an_attribute_has_its_range(
+    broker: psycopg.Connection, attributes: dict[str, Any], error: type[psycopg.Error]
+) -> None:
+    with pytest.raises(error):
+        make_service(broker, "a/b/c", **attributes)
+    with pytest.raises(error):
+        call(broker, "alter_service", *PARTS, **attributes)
+
+
+def test_names_of_services(broker: psycopg.Connection) -> None:
+    for bad in (["", "b", "c"], ["a/b", "b", "c"], ["a", "x" * 33, "c"], ["a", "b", "c\n"]):
+        with pytest.raises(errors.InvalidName):
+            call(broker, "create_service", *bad)
+    with pytest.raises(errors.InvalidParameterValue):
+        call(broker, "create_service", "a", "b", None)
+    with pytest.raises(errors.DuplicateObject):
+        call(broker, "create_service", *PARTS)
+    for function in ("alter_service", "drop_service"):
+        with pytest.raises(errors.UndefinedObject):
+            call(broker, function, "a", "b", "c")
+    with pytest.raises(errors.InvalidParameterValue):
+        call(broker, "alter_service", *PARTS, reset=["colour"])
+
+
+def test_only_administrators_make_services_and_give_rights(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    nobody = role("nobody")
+    connection = party(role=nobody).connection
+    for function, *args in (
+        ("create_service", "a", "b", "c"), ("alter_service", *PARTS), ("drop_service", *PARTS),
+        ("grant_service", *PARTS, "send", nobody), ("revoke_service", *PARTS, "send", nobody),
+    ):  # fmt: skip
+        with pytest.raises(errors.InsufficientPrivilege):
+            call(connection, function, *args)
+
+
+def test_rights_to_send_and_to_serve(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    sender, server = role("sender"), role("server")
+    client, other = party("c", role=sender), party("s", role=server)
+    with pytest.raises(errors.InsufficientPrivilege):
+        client.request(SERVICE, "x")
+    with pytest.raises(errors.InsufficientPrivilege):
+        other.serve(SERVICE)
+    assert rows(client.connection, "select * from pgps.services") == []
+    call(broker, "grant_service", *PARTS, "send", sender)
+    call(broker, "grant_service", *PARTS, "SERVE", server)
+    assert rows(client.connection, "select can_send, can_serve from pgps.services") == [(True, False)]
+    conversation = client.request(SERVICE, "x")["conversation"]
+    with pytest.raises(errors.InsufficientPrivilege):
+        client.serve(SERVICE)
+    assert other.serve(SERVICE).text("new") == "x"
+    other.send("answer", conversation)
+    assert [row["status"] for row in other.both()] == ["PROCESSED", "ACCEPTED"]
+    assert client.receive(conversation)["sender"] == server  # type: ignore[index]
+    call(broker, "revoke_service", *PARTS, "send", sender)
+    with pytest.raises(errors.InsufficientPrivilege):
+        client.send("more", conversation)
+    call(broker, "revoke_service", *PARTS, "serve", server)
+    rows(broker, "select pgps.grant_service('shop', 'orders', 'book', 'send', 'public')")
+    client.request(SERVICE, "y")
+    assert other.receive("new") is None
+    for privilege, whom, error in (
+        ("look", sender, errors.InvalidParameterValue),
+        ("send", "nobody_of_that_name", errors.UndefinedObject),
+        ("send", None, errors.InvalidParameterValue),
+    ):
+        with pytest.raises(error):
+            call(broker, "grant_service", *PARTS, privilege, whom)
+
+
+def test_everybody_sees_their_own(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    one, two = role("one"), role("two")
+    for who in (one, two):
+        call(broker, "grant_service", *PARTS, "send", who)
+    first, second = party("t", role=one), party("t", role=two)
+    mine = first.request(SERVICE, "x")["uow_id"]
+    second.request(SERVICE, "y")
+    assert rows(first.connection, "select uow_id, status, sender, messages from pgps.units_of_work") == [
+        (mine, "ACCEPTED", one, 1)
+    ]
+    assert value(first.connection, "select count(*) from pgps.conversations") == 1
+    assert value(broker, "select count(*) from pgps.units_of_work") == 2
+    assert rows(broker, "select depth, attempts, oldest is not null from pgps.services") == [(2, 0, True)]
+
+
+def test_a_token_is_used_by_one_session_at_a_time(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    first, second = party("white"), party("black")
+    with pytest.raises(errors.ObjectInUse, match="white"):
+        second.call("logon", "white")
+    # The logon that it had is still there.
+    second.request(SERVICE, "x")
+    first.call("logoff")
+    second.call("logon", "white")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not logged on"):
+        first.request(SERVICE, "x")
+    with pytest.raises(errors.ObjectInUse):
+        first.call("logon", "white")
+    second.connection.close()
+
+    def is_free() -> bool:
+        try:
+            first.call("logon", "white")
+        except errors.ObjectInUse:
+            return False
+        return True
+
+    wait_until(is_free)
+
+
+def test_a_logon_counts_at_once_whatever_becomes_of_the_transaction(
+    broker: psycopg.Connection, connect: Connect, own_database: str
+) -> None:
+    connection = connect(dsn=own_database, autocommit=False)
+    party = Party(connection, "white")
+    with pytest.raises(errors.ObjectInUse):
+        Party(broker, "white")
+    party.request(SERVICE, "x")
+    connection.rollback()
+    assert party.sync("last")["code"] == "00780305"
+    party.call("logoff")
+    connection.rollback()
+    with pytest.raises(errors.ObjectNotInPrerequisiteState):
+        party.sync("last")
+    connection.rollback()
+    Party(broker, "white")
+
+
+def test_a_second_logon_in_a_transaction_that_has_sent(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    one = party("one", autocommit=False)
+    uow_id = one.send("x", to_service=SERVICE)["uow_id"]
+    one.call("logon", "two")
+    assert one.sync("last")["code"] == "00780305"
+    one.connection.commit()
+    one.call("logon", "one")
+    # What the first logon was sending was backed out with it, and no status of it is kept.
+    assert one.status(uow_id) is None
+
+
+def test_who_sets_another_role_logs_on_again(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    other = role("other")
+    one = party("t")
+    rows(one.connection, f"set role {other}")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="logged on as role"):
+        one.sync("last")
+    one.call("logon", "t")
+    assert one.sync("last")["code"] == "00780305"
+    rows(one.connection, "reset role")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="logged on as role"):
+        one.sync("last")
+
+
+def test_sessions_by_number_for_poolers(
+    broker: psycopg.Connection, party: Callable[..., Party], role: Callable[..., str]
+) -> None:
+    one, two = party(), party()
+    session = value(one.connection, "select pgps.logon_session('worker')")
+    for connection in (one, two):
+        connection.call("register_service", *PARTS, session=session)
+    uow_id = two.send("x", to_service=SERVICE, session=session)["uow_id"]
+    assert one.sync("commit", uow_id, session=session)["status"] == "ACCEPTED"
+    assert two.text("new", session=session) == "x"
+    assert one.receive("any", session=session) is None
+    stranger = party(role=role("stranger"))
+    with pytest.raises(errors.InsufficientPrivilege):
+        stranger.sync("last", session=session)
+    # Nobody can tell whether its program lives: the next one with the token takes over, and it is fenced.
+    newer = value(two.connection, "select pgps.logon_session('worker')")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState):
+        one.sync("commit", session=session)
+    two.call("register_service", *PARTS, session=newer)
+    row = two.receive("new", session=newer)
+    assert row is not None
+    assert row["attempts"] == 1
+    rows(one.connection, "select pgps.logoff(%s)", [newer])
+    with pytest.raises(errors.ObjectNotInPrerequisiteState):
+        two.sync("commit", session=newer)
+
+
+@pytest.mark.parametrize("token", ["", "x" * 256, "a\nb"])
+def test_bad_tokens(broker: psycopg.Connection, token: str) -> None:
+    with pytest.raises(errors.InvalidParameterValue):
+        Party(broker, token)
+
+
+def test_registering(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    make_service(broker, "a/b/live")
+    client, server = party(), party()
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not registered, and not deferred"):
+        client.request("a/b/live", "x")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not registered"):
+        server.receive("new")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not registered"):
+        server.call("deregister_service", "a", "b", "live")
+    server.serve("a/b/live")
+    assert value(broker, "select servers from pgps.services where service = 'live'") == 1
+    client.request("a/b/live", "x")
+    server.call("deregister_service", "a", "b", "live")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="not registered, and not deferred"):
+        client.request("a/b/live", "x")
+    server.serve("a/b/live")
+    assert server.text("new") == "x"
+    for function in ("register_service", "deregister_service"):
+        with pytest.raises(errors.UndefinedObject):
+            server.call(function, "no", "such", "thing")
+    with pytest.raises(errors.UndefinedObject):
+        client.request("no/such/thing", "x")
+    with pytest.raises(errors.UndefinedObject):
+        server.receive("new", service="nothing")
+
+
+def test_who_listens_is_woken(broker: psycopg.Connection, party: Callable[..., Party]) -> None:
+    client, server = party(), party().serve(SERVICE)
+    channel = value(broker, "select channel from pgps.services")
+    rows(server.connection, f"listen {channel}")
+    client.request(SERVICE, "x")
+    (woken,) = server.connection.notifies(timeout=60, stop_after=1)
+    assert woken.channel == channel
+    assert server.text("new") == "x"
+
+
+def test_rights_in_the_statement_language(broker: psycopg.Connection, role: Callable[..., str]) -> None:
+    one, two = role("One"), role("two")
+    rights = "select privilege, role::text from pgps_internal.service_right order by 1, 2"
+    for statement, tag in (
+        (f'GRANT SEND ON SERVICE shop/orders/book TO "{one}", {two}', "GRANT"),
+        (f"grant serve on service 'shop/orders/book' to {two};", "GRANT"),
+        (f'revoke send on service "shop"/"orders"/"book" from {two}', "REVOKE"),
+    ):
+        assert value(broker, "select pgps.execute(%s)", [statement]) == tag
+    assert rows(broker, rights) == [("send", f'"{one}"'), ("serve", two)]
+    for statement, error in (
+        ("grant send on service shop/orders to public", errors.SyntaxError),
+        ("grant send on service shop/orders/book from public", errors.SyntaxError),
+        ("grant send on service a/b/c to public", errors.UndefinedObject),
+    ):
+        with pytest.raises(error):
+            rows(broker, "select pgps.execute(%s)", [statement])
