@@ -203,7 +203,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- A child that was told that the filter is in force takes silence for completeness. It is told nothing more of the
-    -- origin until the filter is in force again from where it stands on, as if it had just attached.
+    -- origin until the filter is in force again from where it stands on, as if it had just attached. Unless no way
+    -- brings the type any more, because somebody has revoked it: the other types are not held up for it.
     update pgps_internal.attached a
     set is_live = false, missing = '{}',
         horizon = greatest(a.horizon, pgps_internal.sent(a.neighbour_id, a.origin_id, a.attachment)),
@@ -213,7 +214,9 @@ begin
     where a.origin_id = answer_again.origin_id and a.is_live and exists (
         select from pgps_internal.wanted w
         where w.neighbour_id = a.neighbour_id and w.key = answer_again.key and w.gone_batch is null
-            and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as));
+            and pgps_internal.is_told_active(a.neighbour_id, a.origin_id, w.known_as))
+        and exists (select from pgps_internal.link_filter f join pgps_internal.carried c using (type_id)
+            where f.key = answer_again.key and c.origin_id = answer_again.origin_id);
 end
 $$;
 comment on function pgps_internal.answer_again(integer, text) is
