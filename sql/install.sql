@@ -201,6 +201,17 @@
 \ir code/units/reclaim.sql
 \ir code/units/views.sql
 
+-- composite: Composite events: their definitions, the detector's steps over the log, what it keeps.
+\ir code/composite/definitions.sql
+\ir code/composite/sources.sql
+\ir code/composite/create.sql
+\ir code/composite/state.sql
+\ir code/composite/detect.sql
+\ir code/composite/publish.sql
+\ir code/composite/trial.sql
+\ir code/composite/reclaim.sql
+\ir code/composite/views.sql
+
 -- views: What people look at: catalogue, health, explanations, traces.
 \ir code/views/catalogue.sql
 \ir code/views/health.sql

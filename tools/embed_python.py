@@ -33,6 +33,10 @@ class Function:
     module: str
     arguments: dict[str, str]
     comment: str
+    # It runs statements: not public, volatile, and the Python function takes plpy and the session's memory first.
+    is_internal: bool = False
+    # Everybody may call it, under this name in schema pgps; what it runs, it runs with the caller's rights.
+    public_name: str = ""
 
 
 FUNCTIONS = [
@@ -70,6 +74,8 @@ create_event_type   name, attributes (source text)          drop_event_type  nam
 alter_queue         queue, auditable                        advertise, unadvertise  name
 publish             event_type, visibility, reliability, columns (array), values (source text), count
 create_rule         name, table (SQL), operations (array), condition, event_type, values (array)
+create_composite_event  name, scope, expression, context, partition_by, within, filter, attributes (source text)
+create_event_rule   name, event_type, scope, filter, execute (SQL), args, coupling, priority
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password
 grant, revoke       privilege, event_type, roles (array)    drop_rule, drop_subscription  name
@@ -111,6 +117,55 @@ Nulls: NULL when the argument is.
 Errors: 42601 not a name, or a name and one pair of parentheses behind it.
 Needs: no privilege; reads and locks nothing.""",
     ),
+    Function(
+        "describe_composite",
+        "composite.described",
+        {"given": "text"},
+        """\
+Take the definition of a composite event apart, without a look at the catalogue. given: JSON, the arguments of
+pgps.create_composite_event, durations as text, zone, and types: {event type: {attribute: type}}, with which partition
+keys are checked. The result has:
+expression  its normal form
+leaves      [{type, moment, source, predicate, columns}], in the order of the expression
+aliases     [{name, leaf, type, many, bound}]: what each name in filter and attributes stands for
+conditions  [{text, names}] of the filter, each tested for itself
+attributes  [{name, type, text, names}]
+timed, ticking, transactional
+            whether it has timers, ticks by the clock alone, has the beginning or end of transactions
+
+Nulls: NULL when the argument is.
+Errors: 42601 syntax, 42703 unknown attribute, 42704 unknown alias, 42702 a name that could be two leaves, 42710
+given twice, 42804 partition keys of several types, 22023 what makes no sense, 54000 too long.
+Needs: no privilege; reads and locks nothing.""",
+    ),
+    Function(
+        "detect_step",
+        "composite.server",
+        {"job": "text"},
+        """\
+Takes a step of each of several composite events: reads their events and what is open in the keys concerned, runs the
+detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect.""",
+        is_internal=True,
+    ),
+    Function(
+        "try_step",
+        "composite.trial",
+        {"job": "text"},
+        """\
+Detects a composite event in a history that is given, and keeps nothing; explain: the id of an event, of which it tells
+what became. Runs the queries in job (tests) with the rights of whoever calls it.""",
+        is_internal=True,
+        public_name="_try_step",
+    ),
+    Function(
+        "take_over",
+        "composite.takeover",
+        {"job": "text"},
+        """\
+Writes what is open of a composite event again, under the names that its altered definition gives to the nodes of its
+graph. job: before, after (definitions), from, to (states), intervals. Returns how many rows.""",
+        is_internal=True,
+    ),
 ]
 
 
@@ -140,6 +195,8 @@ def write_function(function: Function) -> str:
     """
     body = write_body(function)
     tag = free_tag(body)
+    if function.is_internal:
+        return write_internal(function, body, tag)
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
     passed = ", ".join(f"{function.name}.{name}" for name in function.arguments)
     # Asked before: a statement for each array took longer than all else that is done here.
@@ -195,11 +252,48 @@ grant execute on function pgps.{function.name}({types}) to public;
 """
 
 
+def write_internal(function: Function, body: str, tag: str) -> str:
+    """Return the statements that create a function which only pgps calls."""
+    arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
+    types = ", ".join(function.arguments.values())
+    comment = function.comment.replace("'", "''")
+    name = f"pgps.{function.public_name}" if function.public_name else f"pgps_internal.{function.name}"
+    granted = f"\ngrant execute on function {name}({types}) to public;" if function.public_name else ""
+    return f"""
+create or replace function {name}({arguments})
+returns jsonb
+language plpython3u volatile strict
+as {tag}
+{body}{tag};
+
+comment on function {name}({types}) is
+'{comment}';
+
+revoke all on function {name}({types}) from public;{granted}
+"""
+
+
 def write_body(function: Function) -> str:
     """Return the Python source of a function: the modules once for each session, then the call."""
     arguments = ", ".join(function.arguments)
     sources = [strip_module(name) for name in load_order(function.module)]
     refuse_clashes(sources, set(function.arguments) | {"call", "json", "plpy", "SD", "GD"})
+    if function.is_internal:
+        return f"""\
+if "call" in SD:
+    return SD["call"]({arguments})
+
+import json
+
+{"".join(sources)}
+
+def call(*arguments):
+    return json.dumps({function.name}(plpy, SD, *arguments))
+
+
+SD["call"] = call
+return call({arguments})
+"""
     return f"""\
 if "call" in SD:
     return SD["call"]({arguments})

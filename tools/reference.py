@@ -66,6 +66,8 @@ GROUPS = {
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],
     "Confirming events": ["clients/confirm"],
     "Services and units of work": ["units/calls"],
+    "Composite events": ["composite/create", "composite/sources", "composite/definitions"],
+    "Detecting": ["composite/detect"],
     "Streams: one subscription read by many tasks": ["deliver/streams", "deliver/stream_acks"],
     "Loads: many tasks, one publication": ["log/loads"],
     "The statement language": ["log/statements"],
@@ -96,6 +98,7 @@ CHANNELS = {
     "pgps_dispatch": ("pgps_dispatch", "something was committed while the dispatcher slept; for workers", ""),
     "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes have something to do; for workers", ""),
     "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
+    "pgps_composite": ("pgps_composite", "composite events have something to take; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
     "pgps_spool_": ("pgps_spool_<spool id>", "members of a group may have something (`pgps.spools.channel`)", ""),
     "pgps_uow_": (

@@ -30,6 +30,8 @@ as $$
     union all
     select null, pgps_internal.write_confirm(k, t) from pgps_internal.confirm_link k
         join pgps_internal.event_type t on t.type_id = k.confirming
+    union all
+    select c.type_id, p from pgps_internal.composite c, pgps_internal.pieces_of_composite(c) p
 $$;
 comment on function pgps_internal.all_pieces() is
 'All generated code that belongs in this database, as this release writes it';

@@ -17,6 +17,7 @@ as $roster$
     ('after_match', 'confirm', 'pg_notify(''pgps_confirm'', '''')'),
     ('after_match', 'lane', 'pg_notify(''pgps_lanes'', '''')'),
     ('after_match', 'spool', 'pgps_internal.number_spooled(batch_id, ids)'),
+    ('after_match', 'composite', 'pg_notify(''pgps_composite'', '''')'),
 
     -- Whether something still needs a feature of an event type (needs_feature.type_id). name: the feature.
     ('needs_feature', 'share', 'exists (select from pgps_internal.member m
@@ -28,6 +29,8 @@ as $roster$
     ('needs_feature', 'lane', 'exists (select from pgps_internal.signature g
         where g.type_id = needs_feature.type_id and g.in_lane)'),
     ('needs_feature', 'spool', 'needs_feature.type_id = pgps_internal.spool_type()'),
+    ('needs_feature', 'composite', 'exists (select from pgps_internal.composite_leaf l
+        where l.type_id = needs_feature.type_id)'),
 
     -- What a reader of a subscription of a kind receives in place of the messages. Arguments: subscription, messages.
     -- name: the kind.
@@ -83,6 +86,9 @@ as $roster$
     ('carry_over', 'arrival', 'pgps_internal.carry_over_links(ledger, segment)'),
     ('carry_over', 'client_mark', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'client_checkpoint', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
+    ('carry_over', 'composite_step', 'pgps_internal.carry_over_steps(segment)'),
+    ('carry_over', 'composite_key', 'pgps_internal.carry_over_keys(segment)'),
+    ('carry_over', 'composite_open', 'pgps_internal.carry_over_open(segment)'),
     ('carry_over', 'reply_mark', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'request', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'reply', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
@@ -97,6 +103,7 @@ as $roster$
     ('reclaim_rooms', 'clients', 'pgps_internal.reclaim_clients(low, newest)'),
     ('reclaim_rooms', 'spools', 'pgps_internal.reclaim_spools(newest)'),
     ('reclaim_rooms', 'units', 'pgps_internal.reclaim_units()'),
+    ('reclaim_rooms', 'composite', 'pgps_internal.reclaim_composites()'),
 
     -- Deletes what is over in a room's tables; called by reclaim.
     ('sweep', 'log', 'pgps_internal.reclaim_rows()'),
@@ -105,7 +112,8 @@ as $roster$
     ('sweep', 'consumers', 'pgps_internal.sweep_consumers()'),
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
-    ('sweep', 'units', 'pgps_internal.sweep_participants()')
+    ('sweep', 'units', 'pgps_internal.sweep_participants()'),
+    ('sweep', 'composite', 'pgps_internal.sweep_composites()')
 $roster$;
 comment on function pgps_internal.roster_of_reclaiming() is
 'The lines of the roster about what is kept, carried over and truncated; see pgps_internal.roster';
@@ -122,6 +130,7 @@ as $roster$
 
     -- Why an event type should not be dropped, null: no reason. The second hook drops what depends on it, in this
     -- order. Argument: event_type.
+    ('what_needs', 'composite', 'pgps_internal.composite_of(event_type)'),
     ('what_needs', 'deliver', 'pgps_internal.subscription_of(event_type)'),
     ('what_needs', 'rules', 'pgps_internal.rule_of(event_type)'),
     ('what_needs', 'clients', 'pgps_internal.registration_of(event_type)'),
@@ -129,6 +138,7 @@ as $roster$
     ('what_needs', 'log', 'case when pgps_internal.has_undelivered((event_type).type_id)
         then ''events of it are not delivered yet'' end'),
     ('drop_from_rooms', 'spools', 'pgps_internal.drop_spools_of(event_type)'),
+    ('drop_from_rooms', 'composite', 'pgps_internal.drop_composites_of(event_type)'),
     ('drop_from_rooms', 'rules', 'pgps_internal.drop_rules_of(event_type)'),
     ('drop_from_rooms', 'confirm', 'pgps_internal.drop_confirms_of(event_type)'),
     ('drop_from_rooms', 'clients', 'pgps_internal.drop_registrations_of(event_type)'),

@@ -2477,6 +2477,98 @@ class StatementReader:
             before = self.text[: token.position - 1].rstrip()
             raise self.refuse(token, "Give one statement at a time." if before.endswith(";") else None)
 
+# statement_composite
+
+from typing import Any, Optional
+
+
+CONTEXT_WORDS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
+COUPLINGS = ("detached", "deferred", "immediate")
+
+
+def create_composite_event(reader: StatementReader) -> dict[str, Any]:
+    """Return name, expression, scope; context, partition_by, within, filter, attributes, each None if left out."""
+    reader.expect("create")
+    scope = "global" if reader.accept("global") else "local"
+    reader.expect("composite", "event")
+    name = reader.name()
+    reader.expect("on")
+    found: dict[str, Optional[str]] = dict.fromkeys(("context", "partition_by", "within", "filter", "attributes"))
+    expression = pattern(reader)
+    if reader.accept("context"):
+        found["context"] = reader.one_of(*CONTEXT_WORDS)
+    if reader.accept("partition", "by"):
+        found["partition_by"] = reader.source(until_clause(reader, ("within", "where", "as")))
+    if reader.accept("within"):
+        reader.accept("interval")
+        token = reader.next()
+        if token.kind != "string":
+            raise reader.refuse(token)
+        found["within"] = token.value
+    if reader.accept("where"):
+        found["filter"] = reader.source(reader.expression("as"))
+    if reader.accept("as"):
+        found["attributes"] = reader.source(reader.parenthesised())
+    return {"name": name, "scope": scope, "expression": expression, **found}
+
+
+def pattern(reader: StatementReader) -> str:
+    """Read an expression over events; `;` is an operator in it, but not at its end."""
+    tokens = until_clause(reader, ("context", "partition", "within", "where", "as"))
+    while tokens and tokens[-1].symbol(";"):
+        tokens.pop()
+    if not tokens:
+        raise reader.refuse(reader.peek())
+    return reader.source(tokens)
+
+
+def until_clause(reader: StatementReader, words: tuple[str, ...]) -> list[Token]:
+    """Read tokens up to a word that begins the next clause."""
+    tokens: list[Token] = []
+    depth = 0
+    while reader.peek().text:
+        token = reader.peek()
+        if depth == 0 and tokens and token.word(*words) and begins_clause(token, reader.peek(1)):
+            break
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        tokens.append(reader.next())
+    return tokens
+
+
+def begins_clause(token: Token, after: Token) -> bool:
+    """Tell whether a word begins a clause, and is no alias: by what comes behind it."""
+    if token.value == "context":
+        return after.word(*CONTEXT_WORDS)
+    if token.value == "partition":
+        return after.word("by")
+    if token.value == "within":
+        return after.kind == "string" or after.word("interval")
+    return token.value == "where" or after.symbol("(")
+
+
+def create_event_rule(reader: StatementReader) -> dict[str, Any]:
+    """Return name, event_type, execute as SQL, args; filter, coupling, priority, each None if left out."""
+    reader.expect("create", "rule")
+    name = reader.name()
+    reader.expect("on")
+    event_type = reader.pattern()
+    condition = coupling = priority = None
+    if reader.accept("where"):
+        condition = reader.source(reader.expression("execute"))
+    reader.expect("execute")
+    execute = reader.qualified()
+    args = reader.source(reader.parenthesised()) or None
+    if reader.accept("coupling"):
+        coupling = reader.one_of(*COUPLINGS)
+    if reader.accept("with"):
+        if not reader.peek(1).symbol("("):
+            reader.accept("priority")
+        priority = reader.integer()
+    return {
+        "name": name, "event_type": event_type, "scope": "local", "filter": condition, "execute": execute,
+        "args": args, "coupling": coupling, "priority": priority,
+    }  # fmt: skip
+
 # statement_text
 
 from collections.abc import Callable
@@ -2491,6 +2583,9 @@ SYNTAX = {
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
     "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
+    "create_composite_event": "CREATE [GLOBAL] COMPOSITE EVENT t ON expression [CONTEXT c] [PARTITION BY ..]"
+    " [WITHIN 'interval'] [WHERE filter] [AS (attribute type = expression, ..)]",
+    "create_event_rule": "CREATE RULE r ON t [WHERE filter] EXECUTE f(args) [COUPLING c] [WITH priority]",
     "drop_rule": "DROP RULE r",
     "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
     " [EXECUTE f(args)] [WITH priority]",
@@ -2509,6 +2604,8 @@ HEADS = {
     ("unadvertise",): "unadvertise",
     ("publish",): "publish",
     ("create", "rule"): "create_rule",
+    ("create", "composite", "event"): "create_composite_event",
+    ("create", "global", "composite", "event"): "create_composite_event",
     ("drop", "rule"): "drop_rule",
     ("create", "subscription"): "create_subscription",
     ("create", "local", "subscription"): "create_subscription",
@@ -2553,7 +2650,8 @@ def find_verb(text: str) -> Optional[str]:
         for head, verb in HEADS.items():
             reader.at = 0
             if reader.accept(*head):
-                return None if is_ordinary(verb, reader) else verb
+                found = "create_event_rule" if verb == "create_rule" and reader.peek(1).word("on") else verb
+                return None if is_ordinary(found, reader) else found
     except SqlTextError:
         pass  # PostgreSQL cannot read it either
     return None
@@ -2733,6 +2831,8 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "unadvertise": advertise,
     "publish": publish,
     "create_rule": create_rule,
+    "create_composite_event": create_composite_event,
+    "create_event_rule": create_event_rule,
     "drop_rule": drop_named,
     "create_subscription": create_subscription,
     "drop_subscription": drop_named,
@@ -2794,6 +2894,8 @@ create_event_type   name, attributes (source text)          drop_event_type  nam
 alter_queue         queue, auditable                        advertise, unadvertise  name
 publish             event_type, visibility, reliability, columns (array), values (source text), count
 create_rule         name, table (SQL), operations (array), condition, event_type, values (array)
+create_composite_event  name, scope, expression, context, partition_by, within, filter, attributes (source text)
+create_event_rule   name, event_type, scope, filter, execute (SQL), args, coupling, priority
 create_subscription name, event_type, scope, filter, execute (SQL), args, priority
 create_link         name, address, port, user, password
 grant, revoke       privilege, event_type, roles (array)    drop_rule, drop_subscription  name
@@ -4750,3 +4852,15448 @@ Needs: no privilege; reads and locks nothing.';
 revoke all on function pgps_internal.parse_callback(text) from public;
 revoke all on function pgps.parse_callback(text) from public;
 grant execute on function pgps.parse_callback(text) to public;
+
+create or replace function pgps_internal.describe_composite(given text)
+returns jsonb
+language plpython3u immutable strict parallel safe
+as $python$
+if "call" in SD:
+    return SD["call"](given)
+
+import json
+
+
+# composite.times
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import NamedTuple, Optional
+from zoneinfo import ZoneInfo
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 366 * 1000 * DAY
+UNITS = {
+    "us": 1, "usec": 1, "usecs": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1000, "msec": 1000, "msecs": 1000, "millisecond": 1000, "milliseconds": 1000,
+    "s": SECOND, "sec": SECOND, "secs": SECOND, "second": SECOND, "seconds": SECOND,
+    "m": 60 * SECOND, "min": 60 * SECOND, "mins": 60 * SECOND, "minute": 60 * SECOND, "minutes": 60 * SECOND,
+    "h": 3600 * SECOND, "hr": 3600 * SECOND, "hrs": 3600 * SECOND, "hour": 3600 * SECOND, "hours": 3600 * SECOND,
+    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "week": 7 * DAY, "weeks": 7 * DAY,
+}  # fmt: skip
+PART_RE = re.compile(
+    r"\s*(?:(\d{1,9}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6})\d*)?)?|(\d{1,15})(?:\.(\d{1,9})\d*)?\s*([a-z]+))"
+)
+CALENDAR_WORDS = frozenset("mon mons month months y yr yrs year years decade decades century centuries".split())
+WRITTEN = (("d", DAY), ("h", 3600 * SECOND), ("min", 60 * SECOND), ("s", SECOND), ("ms", 1000), ("us", 1))
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+WEEKDAYS = "sun mon tue wed thu fri sat".split()
+# From, to, and the names of the values.
+FIELDS: list[tuple[str, int, int, list[str]]] = [
+    ("minute", 0, 59, []), ("hour", 0, 23, []), ("day of the month", 1, 31, []),
+    ("month", 1, 12, MONTHS), ("day of the week", 0, 7, WEEKDAYS),
+]  # fmt: skip
+SEARCHED_DAYS = 366 * 9  # a 29th of February may be eight years away
+
+
+def read_duration(text: str) -> int:
+    """Return the microseconds of an interval as PostgreSQL writes it; ValueError says what is wrong with it.
+
+    A day has 24 hours and a week seven days. Months and years are refused: they have no fixed length.
+    """
+    at, total, source = 0, 0, text.strip().lower()
+    while at < len(source):
+        match = PART_RE.match(source, at)
+        if match is None:
+            raise ValueError(f'"{text}" is no interval')
+        hours, minutes, seconds, fraction, count, decimals, unit = match.groups()
+        if unit in CALENDAR_WORDS:
+            raise ValueError(f'"{text}" has no fixed length')
+        if unit is not None and unit not in UNITS:
+            raise ValueError(f'"{text}" is no interval')
+        if unit is None:
+            total += (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * SECOND
+            total += int((fraction or "").ljust(6, "0"))
+        else:
+            total += int(count) * UNITS[unit] + int((decimals or "").ljust(9, "0")) * UNITS[unit] // 10**9
+        at = match.end()
+    if not source or total > LONGEST:
+        raise ValueError(f'"{text}" is no interval' if not source else f'"{text}" is longer than a thousand years')
+    return total
+
+
+def write_duration(amount: int) -> str:
+    """Return a duration in its one normal form: 90 seconds are `1 min 30 s`."""
+    parts = []
+    for unit, size in WRITTEN:
+        if amount >= size:
+            parts.append(f"{amount // size} {unit}")
+            amount %= size
+    return " ".join(parts) or "0 s"
+
+
+def read_time(text: str, zone: str) -> int:
+    """Return a moment as PostgreSQL writes it; without an offset it is one of the zone. ValueError when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'"{text}" is no time') from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone_of(zone))
+    return microseconds(moment)
+
+
+def write_time(moment: int) -> str:
+    """Return a moment as text, in UTC."""
+    written = EPOCH + moment * MICROSECOND
+    return (
+        written.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+        + (f".{moment % SECOND:06}" if moment % SECOND else "")
+        + "+00"
+    )
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by its name; ValueError when there is none."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f'"{name}" is no time zone') from None
+
+
+class Cron(NamedTuple):
+    """Hold the values that each field of a calendar allows."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool  # both days are restricted: one of them is enough, as in cron
+
+
+@lru_cache(maxsize=256)
+def read_cron(text: str) -> Cron:
+    """Return the calendar of five fields; ValueError says which field is wrong."""
+    words = text.lower().split()
+    if len(words) != 5:
+        raise ValueError(f'"{text}" has {len(words)} fields and not five')
+    values = [cron_field(word, *field) for word, field in zip(words, FIELDS)]
+    weekdays = frozenset(day % 7 for day in values[4])
+    either = not words[2].startswith("*") and not words[4].startswith("*")
+    return Cron(tuple(values[0]), tuple(values[1]), frozenset(values[2]), frozenset(values[3]), weekdays, either)
+
+
+def cron_field(word: str, what: str, low: int, high: int, names: list[str]) -> list[int]:
+    """Return the values of one field: `*`, `5`, `1-5`, `*/10`, `mon,wed`."""
+    found: set[int] = set()
+    for item in word.split(","):
+        match = re.fullmatch(r"(?:\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,3}))?", item)
+        bounds = [cron_value(part, low, names) for part in match.group(1, 2)] if match else []
+        first, last = bounds or (None, None)
+        step = int(match.group(3) or 1) if match else 0
+        if match and match.group(1) is None:
+            first, last = low, high
+        elif last is None and match and match.group(2) is None:
+            last = high if match.group(3) and first is not None else first
+        if first is None or last is None or not low <= first <= last <= high or step < 1:
+            raise ValueError(f'"{item}" is no {what}')
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def cron_value(word: Optional[str], low: int, names: list[str]) -> Optional[int]:
+    """Return a number or the number of a name."""
+    if word is None:
+        return None
+    return int(word) if word.isascii() and word.isdigit() else names.index(word) + low if word in names else None
+
+
+def next_cron(cron: Cron, zone: str, after: int) -> Optional[int]:
+    """Return the first moment of a calendar behind another; None when nothing comes in eight years.
+
+    A local time that a change of the clocks leaves out is left out; one that comes twice counts once.
+    """
+    where = zone_of(zone)
+    day = (EPOCH + after * MICROSECOND).astimezone(where).date()
+    for _ in range(SEARCHED_DAYS):
+        if cron_day(cron, day):
+            for moment in cron_moments(cron, day, where):
+                if moment > after:
+                    return moment
+        try:
+            day += timedelta(days=1)
+        except OverflowError:
+            return None
+    return None
+
+
+def cron_day(cron: Cron, day: date) -> bool:
+    """Tell whether a calendar has moments on a day."""
+    weekday = (day.weekday() + 1) % 7 in cron.weekdays
+    if day.month not in cron.months:
+        return False
+    return (day.day in cron.days or weekday) if cron.either else (day.day in cron.days and weekday)
+
+
+def cron_moments(cron: Cron, day: date, where: ZoneInfo) -> Iterator[int]:
+    """Return the moments of a day, in order."""
+    for hour in cron.hours:
+        for minute in cron.minutes:
+            local = datetime(day.year, day.month, day.day, hour, minute, tzinfo=where)
+            moment = local.astimezone(timezone.utc)
+            if moment.astimezone(where).replace(tzinfo=None) == local.replace(tzinfo=None):
+                yield microseconds(moment)
+
+
+def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optional[int]:
+    """Return the first tick of at, every or cron behind a moment; None when there is none."""
+    if op == "at":
+        return amount if amount > after else None
+    if op == "every":
+        return (after // amount + 1) * amount
+    return next_cron(read_cron(text), zone, after)
+
+# keywords
+
+# No name of any kind, except a label after AS.
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
+    create current_catalog current_date current_role current_time current_timestamp current_user default
+    deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
+    intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
+    primary references returning select session_user some symmetric system_user table then to trailing true
+    union unique user using variadic when where window with
+""".split()
+)
+
+# A function or a type, but no column or table.
+FUNCTION_ONLY = frozenset(
+    """
+    authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
+    left like natural notnull outer overlaps right similar tablesample verbose
+""".split()
+)
+
+# A column or a table, but no function or type.
+COLUMN_ONLY = frozenset(
+    """
+    between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
+    inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
+    json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
+    normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
+    treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
+    xmlpi xmlroot xmlserialize xmltable
+""".split()
+)
+
+UNRESERVED = frozenset(
+    """
+    abort absent absolute access action add admin after aggregate also alter always asensitive assertion
+    assignment at atomic attach attribute backward before begin breadth by cache call called cascade
+    cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
+    committed compression conditional configuration conflict connection constraints content continue
+    conversion copy cost csv cube current cursor cycle data database day deallocate declare defaults
+    deferred definer delete delimiter delimiters depends depth detach dictionary disable discard document
+    domain double drop each empty enable encoding encrypted enforced enum error escape event exclude
+    excluding exclusive execute explain expression extension external family filter finalize first following
+    force format forward function functions generated global granted groups handler header hold hour
+    identity if immediate immutable implicit import include including increment indent index indexes inherit
+    inherits inline input insensitive insert instead invoker isolation keep key keys label language large
+    last leakproof level listen load local location lock locked logged mapping match matched materialized
+    maxvalue merge method minute minvalue mode month move name names nested new next nfc nfd nfkc nfkd no
+    normalized nothing notify nowait nulls object objects of off oids old omit operator option options
+    ordinality others over overriding owned owner parallel parameter parser partial partition passing
+    password path period plan plans policy preceding prepare prepared preserve prior privileges procedural
+    procedure procedures program publication quote quotes range read reassign recheck recursive ref
+    referencing refresh reindex relative release rename repeatable replace replica reset restart restrict
+    return returns revoke role rollback rollup routine routines rows rule savepoint scalar schema schemas
+    scroll search second security sequence sequences serializable server session set sets share show simple
+    skip snapshot source sql stable standalone start statement statistics stdin stdout storage stored strict
+    string strip subscription support sysid system tables tablespace target temp template temporary text
+    ties transaction transform trigger truncate trusted type types uescape unbounded uncommitted
+    unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
+    varying version view views virtual volatile whitespace within without work wrapper write xml year yes
+    zone
+""".split()
+)
+
+KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
+NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
+
+# lexer
+
+import re
+from typing import NamedTuple
+
+NAME_BYTES = 63
+NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more than 4300 digits
+
+
+class SqlTextError(ValueError):
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
+
+    def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+        self.sqlstate = sqlstate
+
+
+class Token(NamedTuple):
+    """Hold one token.
+
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
+    text: the source, character by character.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
+    position: of the first character, from 1. slot: a literal that stands for a parameter.
+    """
+
+    kind: str
+    text: str
+    value: str
+    position: int = 0
+    slot: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the offset, from 0, of the character behind the token."""
+        return self.position - 1 + len(self.text)
+
+    def word(self, *words: str) -> bool:
+        """Tell whether the token is one of the given key words, not quoted."""
+        return self.kind == "ident" and self.value in words
+
+    def symbol(self, *symbols: str) -> bool:
+        """Tell whether the token is one of the given symbols."""
+        return self.kind == "symbol" and self.value in symbols
+
+
+NAME_START = "A-Za-z_\x80-\U0010ffff"
+SPACE = " \t\n\r\f"
+SPACE_RE = re.compile(f"[{SPACE}]+|--[^\n\r]*")
+# What may stand between the parts of one string constant: at least one end of line, no /* comment */.
+CONTINUATION_RE = re.compile(r"(?:[ \t\f]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f]|--[^\n\r]*[\n\r])*'")
+NAME_RE = re.compile(f"[{NAME_START}][{NAME_START}0-9$]*")
+DOLLAR_RE = re.compile(f"\\$(?:[{NAME_START}][{NAME_START}0-9]*)?\\$")
+PARAMETER_RE = re.compile(r"\$[0-9]+")
+RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01])+)")
+DIGITS = r"[0-9](?:_?[0-9])*"
+DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
+OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
+STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
+UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
+NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
+BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
+SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return all tokens of a text; SqlTextError 42601 when PostgreSQL could not cut it either."""
+    check_characters(text)
+    tokens: list[Token] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        tokens.append(token_at(text, at))
+        at = skip_space(text, tokens[-1].end)
+    return tokens
+
+
+def check_characters(text: str) -> None:
+    """Raise SqlTextError for what is no character to PostgreSQL."""
+    bad = re.search("[\x00\ud800-\udfff]", text)
+    if bad:
+        raise SqlTextError(
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
+            "Leave out the zero character and halves of surrogate pairs.",
+        )
+
+
+def skip_space(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
+    while True:
+        match = SPACE_RE.match(text, at)
+        if match:
+            at = match.end()
+        elif text.startswith("/*", at):
+            at = skip_block_comment(text, at)
+        else:
+            return at
+
+
+def skip_block_comment(text: str, start: int) -> int:
+    """Return the offset behind a /* comment */, which may hold others."""
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return start + mark.end()
+    raise SqlTextError("unterminated /* comment", start + 1, "Close the comment with */.")
+
+
+def token_at(text: str, at: int) -> Token:
+    """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
+    if STRING_RE.match(text, at):
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
+
+
+def fold(name: str) -> str:
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
+    return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
+
+
+def clip_name(name: str) -> str:
+    """Return a name cut to the 63 bytes that PostgreSQL keeps."""
+    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def number_token(text: str, at: int) -> Token:
+    """Return the number at an offset; its value has no `_` and is decimal."""
+    match = RADIX_RE.match(text, at) or DECIMAL_RE.match(text, at)
+    assert match is not None
+    digits = match.group()
+    if NAME_RE.match(text, match.end()):
+        raise SqlTextError(
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
+        )
+    value = digits.replace("_", "").lower()
+    if value[1:2] in ("x", "o", "b"):
+        if len(value) > NUMBER_CHARACTERS:
+            raise SqlTextError("number too long", at + 1, "Write a shorter number.", sqlstate="54000")
+        value = str(int(value, 0))
+    return Token("integer" if value.isdigit() else "decimal", digits, value, at + 1)
+
+
+def dollar_token(text: str, at: int) -> Token:
+    """Return the dollar-quoted string or the parameter at an offset."""
+    match = DOLLAR_RE.match(text, at)
+    if match:
+        close = text.find(match.group(), match.end())
+        if close < 0:
+            raise SqlTextError(
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
+                f"Close the string with {match.group()}.",
+            )
+        return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
+    match = PARAMETER_RE.match(text, at)
+    if not match or NAME_RE.match(text, match.end()):
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+    return Token("parameter", match.group(), match.group(), at + 1)
+
+
+def operator_token(text: str, at: int) -> Token:
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
+    match = OPERATOR_RE.match(text, at)
+    assert match is not None
+    name = re.split(r"/\*|--", match.group())[0]
+    if not re.search(r"[~!@#^&|`?%]", name):
+        name = name[0] + name[1:].rstrip("+-")
+    if len(name) > NAME_BYTES:
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+    if name == "=>":
+        return Token("symbol", name, name, at + 1)
+    return Token("operator", name, "<>" if name == "!=" else name, at + 1)
+
+
+def quoted_token(text: str, at: int) -> Token:
+    """Return the quoted name or string at an offset, with its continuation lines and its UESCAPE clause."""
+    match = STRING_RE.match(text, at)
+    assert match is not None
+    quote, prefix = match.group()[-1], match.group()[:-1].lower()
+    parts, end = quoted_parts(text, match.end(), quote, NO_BACKSLASH[quote] if prefix != "e" else BACKSLASH)
+    if prefix == "e":
+        value = "".join(decode_backslashes(part, at + 1) for part in parts)
+    else:
+        value = "".join(parts).replace(quote * 2, quote)
+    if prefix == "u&":
+        escape, end = uescape(text, end)
+        value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
+    if quote == "'":
+        return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
+    if not value:
+        raise SqlTextError('zero-length name at """"', at + 1, "Write a name between the double quotes.")
+    return Token("quoted", text[at:end], clip_name(value), at + 1)
+
+
+def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
+    parts: list[str] = []
+    while True:
+        match = inside.match(text, at)
+        assert match is not None
+        if not text.startswith(quote, match.end()):
+            what = "quoted string" if quote == "'" else "quoted name"
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
+        parts.append(match.group())
+        again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
+        if again is None:
+            return parts, match.end() + 1
+        at = again.end()
+
+
+def decode_backslashes(source: str, position: int) -> str:
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
+    value = bytearray()
+    at = 0
+    high = 0  # the first half of a surrogate pair; the second has to follow at once
+    while at < len(source):
+        match = E_ESCAPE_RE.match(source, at)
+        code = int(match.group(3) or match.group(4) or "0", 16) if match else 0
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None:
+            value += source[at].encode()
+            at += 2 if source[at] == "'" else 1
+            continue
+        at = match.end()
+        if match.group(3) or match.group(4):
+            high, character = join_surrogates(high, code, position)
+            value += character.encode()
+        elif match.group(1) or match.group(2):
+            value.append(int(match.group(1), 8) & 255 if match.group(1) else int(match.group(2), 16))
+        elif match.group(5) in "uU":
+            raise SqlTextError("invalid Unicode escape", position, "Write \\uXXXX or \\UXXXXXXXX.")
+        else:
+            value += SIMPLE_ESCAPES.get(match.group(5), match.group(5)).encode()
+    try:
+        decoded = value.decode()
+    except UnicodeDecodeError:
+        decoded = "\0"
+    if high or "\0" in decoded:
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+    return decoded
+
+
+def decode_unicode(source: str, escape: str, position: int) -> str:
+    """Return the value of the inside of a U&'' string or U&"" name."""
+    mark = re.escape(escape)
+    pattern = re.compile(f"{mark}(?:({mark})|([0-9A-Fa-f]{{4}})|\\+([0-9A-Fa-f]{{6}})|)")
+    value: list[str] = []
+    at = high = 0
+    while at < len(source):
+        match = pattern.match(source, at)
+        code = int(match.group(2) or match.group(3) or "0", 16) if match else 0
+        if match and match.end() == at + 1:
+            raise SqlTextError("invalid Unicode escape", position, "Write \\XXXX or \\+XXXXXX.")
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None or match.group(1):
+            value.append(source[at])
+        else:
+            high, character = join_surrogates(high, code, position)
+            value.append(character)
+        at = match.end() if match else at + 1
+    if high:
+        raise bad_surrogates(position)
+    return "".join(value)
+
+
+def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
+    if 0xD800 <= code <= 0xDBFF and not high:
+        return code, ""
+    if 0xDC00 <= code <= 0xDFFF:
+        if not high:
+            raise bad_surrogates(position)
+        return 0, chr(0x10000 + ((high & 0x3FF) << 10) + (code & 0x3FF))
+    if not 0 < code <= 0x10FFFF:
+        raise SqlTextError("invalid Unicode escape value", position, "Values go from 1 to 10FFFF.")
+    return 0, chr(code)
+
+
+def bad_surrogates(position: int) -> SqlTextError:
+    """Return the error for half a pair."""
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
+
+
+def uescape(text: str, at: int) -> tuple[str, int]:
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
+    word = UESCAPE_RE.match(text, skip_space(text, at))
+    if word is None:
+        return "\\", at
+    start = skip_space(text, word.end())
+    token = token_at(text, start) if start < len(text) else None
+    if token is None or token.kind != "string" or token.text[0] in "uU":
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+    if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
+        raise SqlTextError(
+            f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
+        )
+    return token.value, token.end
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text, fit to be quoted in a message."""
+    return text if len(text) <= 40 else text[:40] + "..."
+
+# token_lists
+
+import re
+
+
+NESTING = 100  # of brackets and CASE together; the readers below are recursive
+CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
+PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
+# Reserved words that are a value, or end one.
+VALUE_WORDS = frozenset(
+    "null true false end isnull notnull current_catalog current_date current_role current_schema current_time"
+    " current_timestamp current_user localtime localtimestamp session_user system_user user".split()
+)
+# Reserved words that belong to a query and never to an expression outside parentheses.
+QUERY_WORDS = (
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
+)
+INT8_MAX = 2**63 - 1
+
+
+def check_brackets(tokens: list[Token], what: str) -> None:
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
+
+    42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
+    """
+    opened: list[Token] = []
+    cases = 0
+    for token in tokens:
+        if token.symbol("(", "["):
+            opened.append(token)
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
+        cases = max(cases + token.word("case") - token.word("end"), 0)
+        if len(opened) + cases > NESTING:
+            raise SqlTextError(
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
+                sqlstate="54000",
+            )
+    if opened:
+        raise SqlTextError(
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
+            "Close every parenthesis and square bracket.",
+        )
+
+
+def partners(tokens: list[Token]) -> dict[int, int]:
+    """Return for the index of each bracket the index of its partner; the brackets must have been checked."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "["):
+            opened.append(i)
+        elif token.symbol(")", "]"):
+            found[i] = opened.pop()
+            found[found[i]] = i
+    return found
+
+
+def top_level(tokens: list[Token]) -> list[int]:
+    """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
+
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
+    """
+    found = []
+    opened: list[str] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "[") or token.word("case"):
+            opened.append(token.value)
+        elif token.symbol(")", "]"):
+            while opened and opened.pop() == "case":
+                pass
+        elif token.word("end") and opened and opened[-1] == "case":
+            opened.pop()
+        elif not opened:
+            found.append(i)
+    return found
+
+
+def starts_query(tokens: list[Token]) -> bool:
+    """Tell whether tokens begin as a query does that does not begin with a word of QUERY_WORDS."""
+    if not tokens:
+        return False
+    return tokens[0].word("with") or (tokens[0].word("values") and len(tokens) > 1 and tokens[1].symbol("("))
+
+
+def operands_end(tokens: list[Token]) -> list[bool]:
+    """Return for each token whether a value is complete behind it, so that an operator may follow.
+
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    """
+    ends: list[bool] = []
+    for i, token in enumerate(tokens):
+        if token.kind == "symbol":
+            ends.append(token.value in (")", "]"))
+        elif token.kind == "ident":
+            if token.value in NOT_A_COLUMN:
+                ends.append(token.value in VALUE_WORDS)
+            else:
+                ends.append(not (token.value in ("between", "escape") and infix_position(tokens, ends, i)))
+        else:
+            ends.append(token.kind != "operator" or (i > 0 and tokens[i - 1].symbol(".")))
+    return ends
+
+
+def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
+    if i > 1 and tokens[i - 1].word("not"):
+        return ends[i - 2]
+    return i > 0 and ends[i - 1]
+
+
+def fold_signs(tokens: list[Token]) -> list[Token]:
+    """Return the tokens with each minus sign made part of the number it belongs to.
+
+    Not before `::`, which binds more tightly than a sign: `-32768::int2` overflows.
+    """
+    ends = operands_end(tokens)
+    folded: list[Token] = []
+    for i, token in enumerate(tokens):
+        signed = (
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
+        )
+        if signed:
+            folded[-1] = token._replace(value="-" + token.value, position=tokens[i - 1].position)
+        else:
+            folded.append(token)
+    return folded
+
+
+def literal_kind(token: Token) -> str:
+    """Return string, integer (fits in int8 before its sign, as PostgreSQL reads it) or decimal."""
+    if token.kind == "integer" and (len(token.value) > 20 or int(token.value.lstrip("-")) > INT8_MAX):
+        return "decimal"
+    return token.kind
+
+
+def quote_name(name: str) -> str:
+    """Return a name between double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_string(value: str) -> str:
+    """Return a string constant that reads the same whatever standard_conforming_strings is."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+
+
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
+def write_token(token: Token) -> str:
+    """Return a token in its one normal form."""
+    if token.kind == "string":
+        return hide_dollars(quote_string(token.value))
+    if token.kind == "bits":
+        return token.text[0].lower() + "'" + token.value + "'"
+    if token.kind == "attribute":
+        return token.text
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
+    return token.value
+
+
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
+    names = ("ident", "quoted")
+    if token.symbol(":"):
+        return False
+    if token.symbol("(", "[", "::") or after.symbol(")", "]", ",", "::"):
+        return True
+    if token.symbol("."):
+        return after.kind in names or after.value == "*"
+    if after.symbol("."):
+        return token.kind in names or token.symbol(")", "]")
+    if after.symbol("("):
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
+    return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
+
+
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
+
+
+def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
+    """Return tokens as text, single spaces where needed; slots are written as $n, from `first_slot` on."""
+    parts: list[str] = []
+    slot = first_slot
+    for i, token in enumerate(tokens):
+        if i and not glued(tokens[i - 1], token):
+            parts.append(" ")
+        if token.slot:
+            parts.append(f"${slot}")
+            slot += 1
+        else:
+            parts.append(write_token(token))
+    return "".join(parts)
+
+# composite.syntax
+
+from typing import NamedTuple
+
+
+# Each needs its quotes as the name of a type or as an alias.
+CONNECTIVES = frozenset("or and not begin end begin_transaction commit".split())
+OPERATOR_WORDS = CONNECTIVES | frozenset("seq any plus repeat at every cron".split())
+BINDING = {"or": 1, "and": 2, "seq": 3}  # from loosest to tightest
+INFIX = {"or": "or", "and": "and", "seq": ";"}
+TEMPORAL = ("at", "every", "cron")
+TRANSACTION = ("begin_transaction", "commit")
+
+
+class Expression(NamedTuple):
+    """Hold one node of an expression.
+
+    op: leaf; or, and, seq; any (amount of them); not (E2, E1, E3); absence (E2, E1, no E2 for amount);
+        a, a* (E1, E2, E3); p, p* (E1, E3, every amount); plus (E1, amount); repeat (E1, amount to upper);
+        at (amount), every (amount), cron (text, zone); begin_transaction, commit.
+    amount and upper: counts, microseconds, or for `at` microseconds since 1970.
+    A leaf has type, moment (begin, end or nothing), source, predicate and alias, empty when not given.
+    """
+
+    op: str
+    parts: "tuple[Expression, ...]" = ()
+    amount: int = 0
+    upper: int = 0
+    text: str = ""
+    zone: str = ""
+    type: str = ""
+    moment: str = ""
+    source: str = ""
+    predicate: str = ""
+    alias: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return what a filter may call a leaf: its alias, else its type."""
+        return self.alias or self.type
+
+
+def leaves(expression: Expression) -> list[Expression]:
+    """Return the leaves that name an event type, in the order of the text."""
+    if expression.op == "leaf":
+        return [expression]
+    return [leaf for part in expression.parts for leaf in leaves(part)]
+
+
+def print_expression(expression: Expression, binding: int = 0) -> str:
+    """Return the normal form: what parses to the same expression and is printed as itself again."""
+    op, parts = expression.op, expression.parts
+    own = BINDING.get(op, 4)
+    if op in INFIX:
+        left, right = print_expression(parts[0], own - 1), print_expression(parts[1], own)
+        written = f"{left} {INFIX[op]} {right}"
+    elif op == "leaf":
+        written = print_leaf(expression)
+    elif op in ("not", "absence"):
+        end = print_expression(parts[2]) if op == "not" else "+ " + quote_string(write_duration(expression.amount))
+        written = f"not({print_expression(parts[0])})[{print_expression(parts[1])}, {end}]"
+    elif op in TRANSACTION:
+        written = op
+    else:
+        written = f"{op.upper() if op in ('a', 'a*', 'p', 'p*') else op}({', '.join(arguments_of(expression))})"
+    return f"({written})" if own <= binding else written
+
+
+def arguments_of(expression: Expression) -> list[str]:
+    """Return the printed arguments of an operator that is written like a function."""
+    op, parts = expression.op, [print_expression(part) for part in expression.parts]
+    if op == "any":
+        return [str(expression.amount), *parts]
+    if op == "repeat":
+        return [*parts, str(expression.amount), *([str(expression.upper)] if expression.upper else [])]
+    if op in ("p", "p*"):
+        return [parts[0], quote_string(write_duration(expression.amount)), parts[1]]
+    if op == "plus":
+        return [*parts, quote_string(write_duration(expression.amount))]
+    if op == "at":
+        return [quote_string(write_time(expression.amount))]
+    if op == "every":
+        return [quote_string(write_duration(expression.amount))]
+    return [quote_string(expression.text)] if op == "cron" else parts
+
+
+def print_leaf(leaf: Expression) -> str:
+    """Return a leaf as text."""
+    written = f"{leaf.moment} " if leaf.moment else ""
+    written += print_name(leaf.type)
+    if leaf.source:
+        written += "@" + print_name(leaf.source)
+    if leaf.predicate:
+        written += f" ({leaf.predicate})"
+    return f"{written} {print_name(leaf.alias)}" if leaf.alias else written
+
+
+def print_name(name: str) -> str:
+    """Return a name as text, quoted where it would be read as something else."""
+    plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
+    return name if plain else quote_name(name)
+
+# composite.parser
+
+from typing import Optional
+
+
+CHARACTERS = 100_000
+LEVELS = 100
+LEAVES = 1000
+# How many arguments at top level make a word before ( an operator.
+ARGUMENTS = {
+    "seq": (2, 2), "any": (2, LEAVES), "not": (1, 1), "a": (3, 3), "p": (3, 3), "plus": (2, 2), "repeat": (2, 3),
+    "at": (1, 1), "every": (1, 1), "cron": (1, 1),
+}  # fmt: skip
+SPELLINGS = {"|": "or", "^": "and", "<<": "seq"}
+NOT_SYNTAX = "Write not(E2)[E1, E3], or not(E2)[E1, + '5 min']."
+SYNTAX = "Operators: or, and, ;, any, not(E2)[E1, E3], A, A*, P, P*, plus, repeat, at, every, cron."
+
+
+def parse_expression(text: str, zone: str = "UTC") -> Expression:
+    """Return the expression that a text stands for; `zone` is that of its calendars and of times without one.
+
+    Raises SqlTextError: 42601 for what is not the language, 22023 for a number, duration or time that makes no
+    sense, 42710 for an alias given twice, 54000 for what is too long or too deep.
+    """
+    if len(text) > CHARACTERS:
+        hint = f"Use at most {CHARACTERS:,} characters."
+        raise SqlTextError("the expression is too long", 1, hint, sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, "expression")
+    return Parser(tokens, len(text) + 1, zone).whole()
+
+
+class Parser:
+    """Read tokens by recursive descent; brackets have been checked."""
+
+    def __init__(self, tokens: list[Token], end: int, zone: str) -> None:
+        self.tokens = tokens
+        self.nothing = Token("nothing", "", "", end)
+        self.partners = partners(tokens)
+        self.zone = zone
+        self.at = 0
+        self.aliases: set[str] = set()
+        self.count = 0
+        self.deep: dict[int, tuple[int, Expression]] = {}
+
+    def whole(self) -> Expression:
+        """Read the whole text."""
+        found = self.binary(1)
+        if self.at < len(self.tokens):
+            raise self.refuse(self.peek())
+        return found
+
+    def peek(self, ahead: int = 0) -> Token:
+        """Return a token further on."""
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else self.nothing
+
+    def next(self) -> Token:
+        """Step over a token."""
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def refuse(self, token: Token, hint: str = SYNTAX, message: str = "", sqlstate: str = "42601") -> SqlTextError:
+        """Return the error for a token that cannot be there."""
+        what = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the expression"
+        return SqlTextError(message or what, token.position, hint, sqlstate=sqlstate)
+
+    def expect(self, symbol: str, hint: str = SYNTAX) -> None:
+        """Step over a symbol, which has to be there."""
+        if not self.peek().symbol(symbol):
+            raise self.refuse(self.peek(), hint)
+        self.next()
+
+    def make(self, token: Token, expression: Expression) -> Expression:
+        """Return an expression whose depth and size have been counted."""
+        depth = 1 + max((self.deep[id(part)][0] for part in expression.parts), default=0)
+        self.count += not expression.parts
+        if depth > LEVELS or self.count > LEAVES:
+            what = f"is nested deeper than {LEVELS} levels" if depth > LEVELS else f"has more than {LEAVES} leaves"
+            hint = "Make a part of it a composite event of its own."
+            raise self.refuse(token, hint, f"the expression {what}", "54000")
+        self.deep[id(expression)] = (depth, expression)
+        return expression
+
+    def binary(self, level: int) -> Expression:
+        """Read operands of `or`, `and`, or `;`; each binds to the left."""
+        if level > 3:
+            return self.shifted()
+        found = self.binary(level + 1)
+        while True:
+            token = self.peek()
+            op = "seq" if token.symbol(";") else SPELLINGS.get(token.value) if token.kind == "operator" else None
+            op = token.value if token.word("or", "and") else op
+            if op is None or BINDING[op] != level:
+                return found
+            self.next()
+            found = self.make(token, Expression(op, (found, self.binary(level + 1))))
+
+    def shifted(self) -> Expression:
+        """Read an operand, and durations added to it."""
+        found = self.primary()
+        while self.peek().kind == "operator" and self.peek().value == "+":
+            token = self.next()
+            found = self.make(token, Expression("plus", (found,), amount=self.duration()))
+        return found
+
+    def primary(self) -> Expression:
+        """Read an expression in parentheses, an operator with its arguments, or a leaf."""
+        token = self.peek()
+        if token.symbol("("):
+            self.next()
+            found = self.binary(1)
+            self.expect(")")
+            return found
+        if token.word(*TRANSACTION):
+            return self.make(self.next(), Expression(token.value))
+        if token.word("begin", "end") and self.peek(1).kind in ("ident", "quoted"):
+            self.next()
+            return self.leaf(token.value)
+        op = self.operator()
+        if op:
+            self.at += 3 if op.endswith("*") else 2
+            return self.make(token, self.call(token, op))
+        return self.leaf("")
+
+    def operator(self) -> Optional[str]:
+        """Return the operator that stands here, by its name and the number of its arguments, or None."""
+        token = self.peek()
+        star = token.word("a", "p") and self.peek(1).kind == "operator" and self.peek(1).value == "*"
+        opening = self.at + 1 + star
+        if not token.word(*ARGUMENTS) or not self.peek(1 + star).symbol("("):
+            return None
+        closing = self.partners[opening]
+        inside = self.tokens[opening + 1 : closing]
+        low, high = ARGUMENTS[token.value]
+        if not star and not low <= count_arguments(inside) <= high:
+            return None
+        if token.word("at", "every", "cron") and [inner.kind for inner in inside] != ["string"]:
+            return None
+        return token.value + ("*" if star else "")
+
+    def call(self, token: Token, op: str) -> Expression:
+        """Read the arguments of an operator and the parenthesis behind them."""
+        if op == "not":
+            return self.negation()
+        if op in ("at", "every", "cron"):
+            found = self.temporal(op)
+        elif op == "any":
+            found = self.any_of(token)
+        elif op == "repeat":
+            found = self.repetition(token)
+        else:
+            found = self.operands(op)
+        self.expect(")")
+        return found
+
+    def operands(self, op: str) -> Expression:
+        """Read the arguments of seq, plus, A, A*, P and P*."""
+        first = self.argument()
+        if op == "plus":
+            return Expression(op, (first,), amount=self.duration())
+        if op == "seq":
+            return Expression(op, (first, self.binary(1)))
+        if op.startswith("p"):
+            amount = self.duration()
+            self.expect(",")
+            return Expression(op, (first, self.binary(1)), amount=amount)
+        second = self.argument()
+        return Expression(op, (first, second, self.binary(1)))
+
+    def argument(self) -> Expression:
+        """Read an argument and the comma behind it."""
+        found = self.binary(1)
+        self.expect(",")
+        return found
+
+    def negation(self) -> Expression:
+        """Read not(E2)[E1, E3] from E2 on."""
+        second = self.binary(1)
+        self.expect(")")
+        self.expect("[", NOT_SYNTAX)
+        first = self.binary(1)
+        self.expect(",", NOT_SYNTAX)
+        if self.peek().kind == "operator" and self.peek().value == "+":
+            self.next()
+            found = Expression("absence", (second, first), amount=self.duration())
+        else:
+            found = Expression("not", (second, first, self.binary(1)))
+        self.expect("]", NOT_SYNTAX)
+        return found
+
+    def any_of(self, token: Token) -> Expression:
+        """Read the arguments of any."""
+        amount = self.number("any takes how many, and of which: any(2, E1, E2, E3).")
+        parts = []
+        while self.peek().symbol(","):
+            self.next()
+            parts.append(self.binary(1))
+        if not 1 <= amount <= len(parts):
+            message = f"any asks for {amount} of {len(parts)} events"
+            raise self.refuse(token, f"Ask for 1 to {len(parts)} of them.", message, "22023")
+        return Expression("any", tuple(parts), amount=amount)
+
+    def repetition(self, token: Token) -> Expression:
+        """Read the arguments of repeat."""
+        part = self.argument()
+        amount = upper = self.number("repeat takes an event and how often: repeat(E1, 3).")
+        if self.peek().symbol(","):
+            self.next()
+            upper = self.number("repeat takes an event, the least and the most: repeat(E1, 3, 5).")
+        if not 1 <= amount <= upper:
+            message = f"repeat from {amount} to {upper} times makes no sense"
+            raise self.refuse(token, "Give the least, which is 1 or more, and then the most.", message, "22023")
+        return Expression("repeat", (part,), amount=amount, upper=0 if upper == amount else upper)
+
+    def number(self, hint: str) -> int:
+        """Read a number of events."""
+        token = self.next()
+        if token.kind != "integer" or len(token.value) > 9:
+            raise self.refuse(token, hint)
+        return int(token.value)
+
+    def duration(self) -> int:
+        """Read a duration in quotes."""
+        token = self.next() if not self.peek().symbol(",") else self.peek()
+        if token.kind != "string":
+            raise self.refuse(token, "Write a duration in quotes, as '10 s' or '5 min'.")
+        try:
+            amount = read_duration(token.value)
+        except ValueError as error:
+            hint = "Write days, hours, minutes and seconds, as '1 day', '90 s' or '00:05:00'."
+            raise self.refuse(token, hint, str(error), "22023") from None
+        if amount == 0:
+            raise self.refuse(token, "Write a duration above zero.", f'"{token.value}" is no time at all', "22023")
+        return amount
+
+    def temporal(self, op: str) -> Expression:
+        """Read the argument of at, every or cron."""
+        if op == "every":
+            return Expression(op, amount=self.duration())
+        token = self.next()
+        hint = (
+            "Write a time with its offset, as '2026-12-24 18:00+01'."
+            if op == "at"
+            else "Write minute, hour, day of the month, month and day of the week, as '0 8 * * 1-5'."
+        )
+        try:
+            zone_of(self.zone)
+            if op == "at":
+                return Expression(op, amount=read_time(token.value, self.zone))
+            if next_cron(read_cron(token.value), self.zone, 0) is None:
+                raise ValueError(f'"{token.value}" never comes')
+        except (ValueError, OverflowError) as error:
+            raise self.refuse(token, hint, str(error), "22023") from None
+        return Expression(op, text=" ".join(token.value.lower().split()), zone=self.zone)
+
+    def leaf(self, moment: str) -> Expression:
+        """Read an event type with its source, predicate and alias."""
+        token = self.next()
+        if token.kind not in ("ident", "quoted") or token.word(*CONNECTIVES):
+            hint = SYNTAX
+            if token.word(*CONNECTIVES):
+                hint = f'"{token.value}" is a word of the language; as a name put it in double quotes.'
+            raise self.refuse(token, hint)
+        source = self.source()
+        predicate = self.predicate() if self.peek().symbol("(") else ""
+        alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
+        return self.make(
+            token,
+            Expression("leaf", type=token.value, moment=moment, source=source, predicate=predicate, alias=alias),
+        )
+
+    def source(self) -> str:
+        """Read `@source` or `::source` where it stands."""
+        mark = self.peek()
+        if not (mark.symbol("::") or (mark.kind == "operator" and mark.value == "@")):
+            return ""
+        self.next()
+        token = self.next()
+        if token.kind not in ("ident", "quoted"):
+            raise self.refuse(token, "Name the source behind @, as in rain@hilltop.")
+        return token.value
+
+    def predicate(self) -> str:
+        """Read a predicate in parentheses; its one normal form. Only PostgreSQL can tell whether it is one."""
+        opening = self.peek()
+        closing = self.partners[self.at]
+        inside = self.tokens[self.at + 1 : closing]
+        if count_arguments(inside) != 1:
+            hint = "Put one condition between the parentheses, or quote the name of the type before them."
+            raise self.refuse(opening if not inside else inside[0], hint)
+        for token in inside:
+            if token.kind == "parameter" or token.symbol(";", "{", "}"):
+                raise self.refuse(token, "A predicate is one SQL expression over the attributes of its event.")
+        self.at = closing + 1
+        return write_tokens(plain_names(inside))
+
+    def alias(self) -> str:
+        """Read an alias, unless a word of the language stands here."""
+        token = self.peek()
+        if token.word("or", "and"):
+            return ""
+        if token.word(*OPERATOR_WORDS):
+            hint = f'"{token.value}" is a word of the language; as an alias put it in double quotes.'
+            raise self.refuse(token, hint)
+        if token.value in self.aliases:
+            message = f"alias {print_name(token.value)} is given twice"
+            raise self.refuse(token, "Give each leaf an alias of its own.", message, "42710")
+        self.aliases.add(token.value)
+        return self.next().value
+
+
+def count_arguments(tokens: list[Token]) -> int:
+    """Return how many arguments stand between two parentheses."""
+    depth = 0
+    count = 1 if tokens else 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        count += depth == 0 and token.symbol(",")
+    return count
+
+
+def plain_names(tokens: list[Token]) -> list[Token]:
+    """Return tokens in which no word behind a dot is a key word."""
+    return [
+        token._replace(kind="quoted") if i and tokens[i - 1].symbol(".") and token.kind == "ident" else token
+        for i, token in enumerate(tokens)
+    ]
+
+# composite.texts
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Optional
+
+
+CHARACTERS_BESIDE = 100_000
+RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
+
+
+class Condition(NamedTuple):
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+class Attribute(NamedTuple):
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+
+    name: str
+    type: str
+    text: str
+    names: tuple[str, ...]
+
+
+def read_tokens(text: str, what: str) -> list[Token]:
+    """Return the tokens of a text that is SQL but for its frame."""
+    if len(text) > CHARACTERS_BESIDE:
+        raise SqlTextError(f"the {what} is too long", 1, "Write a shorter one.", sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, what)
+    for token in tokens:
+        if token.kind == "parameter" or token.symbol(";", "{", "}"):
+            raise SqlTextError(f'syntax error at "{clip(token.text)}"', token.position, f"Give SQL as the {what}.")
+    if not tokens:
+        raise SqlTextError(f"the {what} is empty", 1, "Leave the argument out.")
+    return plain_names(tokens)
+
+
+def read_partition(text: str, leaf_count: int) -> tuple[tuple[str, ...], ...]:
+    """Return the key attributes of each leaf: `symbol`, `symbol, ticker` or `(symbol, day), (ticker, d)`."""
+    tokens = read_tokens(text, "partition key")
+    groups = [column_names(part) for part in split_at_commas(tokens)]
+    if len(groups) == 1:
+        groups *= leaf_count
+    if len(groups) != leaf_count:
+        message = f"{len(groups)} partition keys for {leaf_count} leaves"
+        hint = "Name one attribute that all leaves have, or one for each leaf; several columns go in parentheses."
+        raise SqlTextError(message, 1, hint, sqlstate="22023")
+    if len({len(group) for group in groups}) > 1:
+        hint = "Give each leaf as many key attributes as the others."
+        raise SqlTextError("partition keys of several lengths", 1, hint, sqlstate="22023")
+    return tuple(groups)
+
+
+def column_names(tokens: list[Token]) -> tuple[str, ...]:
+    """Return the one name, or those between parentheses."""
+    if tokens[0].symbol("(") and tokens[-1].symbol(")"):
+        return tuple(name for part in split_at_commas(tokens[1:-1], tokens[0]) for name in column_names(part))
+    if len(tokens) != 1 or tokens[0].kind not in ("ident", "quoted"):
+        bad = tokens[1] if len(tokens) > 1 and tokens[0].kind in ("ident", "quoted") else tokens[0]
+        message = f'syntax error at "{clip(bad.text)}"'
+        raise SqlTextError(message, bad.position, "Name attributes, as symbol or (symbol, day).")
+    return (tokens[0].value,)
+
+
+def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list[list[Token]]:
+    """Return the parts between commas at top level; none may be empty."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        if depth == 0 and token.symbol(","):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not all(parts):
+        position = tokens[0].position if tokens else before.position if before else 1
+        raise SqlTextError("nothing between two commas", position, "Leave out the comma that is too many.")
+    return parts
+
+
+def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
+    tokens = read_tokens(text, "filter")
+    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+
+
+def split_conditions(tokens: list[Token]) -> list[list[Token]]:
+    """Return the operands of AND at top level; one part when there is an OR beside it."""
+    top = top_level(tokens)
+    if any(tokens[i].word("or") for i in top):
+        return [tokens]
+    parts: list[list[Token]] = [[]]
+    between = 0
+    inside = set(top)
+    for i, token in enumerate(tokens):
+        between += i in inside and token.word("between")
+        if i in inside and token.word("and"):
+            if not between:
+                parts.append([])
+                continue
+            between -= 1
+        parts[-1].append(token)
+    return parts if all(parts) else [tokens]
+
+
+def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Return the names of leaves in an SQL expression; SqlTextError for one that can never stand for an event."""
+    found: set[str] = set()
+    query = any(token.word("select") for token in tokens)
+    for i, token in enumerate(tokens):
+        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+            continue
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        if after is not None and after.symbol("("):
+            continue
+        bound = names.get(token.value)
+        qualifies = after is not None and after.symbol(".") and not calls(tokens, i + 2)
+        if bound in ("always", "maybe"):
+            found.add(token.value)
+        elif qualifies and (bound == "never" or not query):
+            raise unbound_name(token, bound, what, names)
+    return tuple(sorted(found))
+
+
+def calls(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name behind a dot is that of a function, or of a schema's table."""
+    return at + 1 < len(tokens) and tokens[at + 1].symbol("(", ".")
+
+
+def unbound_name(token: Token, bound: Optional[str], what: str, names: Mapping[str, str]) -> SqlTextError:
+    """Return the error for a name that stands for no event."""
+    name = print_name(token.value)
+    if bound == "ambiguous":
+        hint = "Give each of these leaves an alias."
+        return SqlTextError(f"{name} could be several leaves", token.position, hint, sqlstate="42702")
+    if bound == "never":
+        message = f"alias {name} in the {what} is never bound"
+        hint = "What must not come, and what only closes a window, is no part of what is detected."
+        return SqlTextError(message, token.position, hint, sqlstate="42704")
+    known = ", ".join(print_name(name) for name, bound in names.items() if bound in ("always", "maybe"))
+    message = f"alias {name} in the {what} does not exist"
+    return SqlTextError(message, token.position, f"The expression has: {known or 'none'}.", sqlstate="42704")
+
+
+def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...]:
+    """Return the attributes of `name type = expression, ...`."""
+    found: list[Attribute] = []
+    for part in split_at_commas(read_tokens(text, "list of attributes")):
+        equals = next((i for i, token in enumerate(part) if token.kind == "operator" and token.value == "="), 0)
+        hint = "Write each as: name type = expression."
+        if part[0].kind not in ("ident", "quoted") or equals < 2 or equals + 1 == len(part):
+            raise SqlTextError(f'syntax error at "{clip(part[0].text)}"', part[0].position, hint)
+        name = part[0].value
+        if name in RESERVED_ATTRIBUTES or name in [attribute.name for attribute in found]:
+            message = f"attribute {print_name(name)} is there already"
+            raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
+        value = part[equals + 1 :]
+        used = names_in(value, names, "list of attributes")
+        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+    return tuple(found)
+
+
+def rename(condition: Condition, new: Callable[[str], str]) -> str:
+    """Return the text of a condition with other names for its leaves."""
+    tokens = plain_names(tokenize(condition.text))
+    return write_tokens(
+        [
+            token._replace(kind="quoted", value=new(token.value), text="")
+            if token.kind in ("ident", "quoted")
+            and token.value in condition.names
+            and not (i and tokens[i - 1].symbol("."))
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
+            else token
+            for i, token in enumerate(tokens)
+        ]
+    )
+
+# composite.definition
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+
+CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
+TIME_BASES = ("arrival", "event")
+MAX_OPEN = 10_000
+# Their third event ends what they hold, or time does.
+CLOSING = frozenset("a a* p p* absence plus repeat or leaf at every cron begin_transaction commit".split())
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Say what a name in a filter stands for.
+
+    leaf: which leaf, counted from 0 in the order of the text. many: it stands for a set of events.
+    bound: always, maybe (a branch of `or` or `any`), or never (what must not come, or only closes).
+    """
+
+    name: str
+    leaf: int
+    type: str
+    many: bool
+    bound: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Hold a composite event; make one with `define`. Durations are microseconds."""
+
+    name: str
+    expression: Expression
+    context: str
+    partition: tuple[tuple[str, ...], ...]
+    within: Optional[int]
+    aliases: tuple[Alias, ...]
+    conditions: tuple[Condition, ...]
+    attributes: tuple[Attribute, ...]
+    time_basis: str
+    lateness: int
+    max_open: int
+
+    @property
+    def text(self) -> str:
+        """Return the normal form of the expression."""
+        return print_expression(self.expression)
+
+
+def define(  # noqa: PLR0913 -- what a user may say of a composite event
+    name: str,
+    expression: str,
+    *,
+    context: str = "recent",
+    partition_by: Optional[str] = None,
+    within: Optional[str] = None,
+    filter: Optional[str] = None,  # noqa: A002
+    attributes: Optional[str] = None,
+    time_basis: str = "arrival",
+    lateness: str = "0 s",
+    max_open: Optional[int] = None,
+    zone: str = "UTC",
+    types: Optional[Mapping[str, Mapping[str, str]]] = None,
+) -> Definition:
+    """Return a composite event whose parts fit together.
+
+    `types` maps event types to their attributes and these to SQL types; with it, partition keys are checked, too.
+    Raises SqlTextError, its position that in the argument at fault: 42601 syntax, 42703 unknown attribute, 42704
+    unknown alias, 42702 a name that could be two leaves, 42710 given twice, 42804 keys of several types,
+    22023 what makes no sense, 54000 too long.
+    """
+    check_word(context, CONTEXTS, "context")
+    check_word(time_basis, TIME_BASES, "time basis")
+    if max_open is not None and max_open < 1:
+        raise refuse(f"max_open {max_open} leaves nothing open", "Give a number above zero, or leave it out.")
+    parsed = parse_expression(expression, zone)
+    span = None if within is None else duration_of("within", within, least=1)
+    late = duration_of("lateness", lateness, least=0)
+    aliases = find_aliases(parsed, context)
+    definition = Definition(
+        name,
+        parsed,
+        context,
+        read_partition(partition_by, len(leaves(parsed))) if partition_by is not None else (),
+        span,
+        aliases,
+        read_conditions(filter, usable(aliases)) if filter is not None else (),
+        read_attributes(attributes, usable(aliases)) if attributes is not None else (),
+        time_basis,
+        late,
+        max_open or MAX_OPEN,
+    )
+    check_bounds(definition, explicit=max_open is not None)
+    check_basis(definition)
+    if types is not None:
+        check_partition(definition, types)
+    return definition
+
+
+def refuse(message: str, hint: str, sqlstate: str = "22023") -> SqlTextError:
+    """Return an error about an argument as a whole."""
+    return SqlTextError(message, 1, hint, sqlstate=sqlstate)
+
+
+def check_word(word: str, words: tuple[str, ...], what: str) -> None:
+    """Raise SqlTextError unless a word is one of those allowed."""
+    if word not in words:
+        raise refuse(f'"{word}" is no {what}', f"Use one of: {', '.join(words)}.")
+
+
+def duration_of(what: str, text: str, least: int) -> int:
+    """Return the microseconds of an argument."""
+    try:
+        amount = read_duration("0 s" if text.strip() == "0" else text)
+    except ValueError as error:
+        raise refuse(f"{what}: {error}", "Write days, hours, minutes and seconds, as '1 day' or '90 s'.") from None
+    if amount < least:
+        raise refuse(f'{what} "{text}" is no time at all', "Give a duration above zero, or leave it out.")
+    return amount
+
+
+def find_aliases(expression: Expression, context: str) -> tuple[Alias, ...]:
+    """Return what each leaf is called, and what the name stands for; a type named twice has no name."""
+    found = list(walk_aliases(expression, "always", context, many=context == "cumulative"))
+    given = {leaf.alias for leaf, _, _ in found if leaf.alias}
+    plain = [leaf.type for leaf, _, _ in found if not leaf.alias]
+    return tuple(
+        Alias(leaf.name if leaf.alias or plain.count(leaf.type) == 1 else "", number, leaf.type, many, bound)
+        for number, (leaf, many, bound) in enumerate(found)
+        if leaf.alias or leaf.type not in given
+    )
+
+
+def walk_aliases(
+    expression: Expression, bound: str, context: str, *, many: bool
+) -> Iterable[tuple[Expression, bool, str]]:
+    """Return each leaf, whether its name stands for a set, and when it is bound."""
+    op = expression.op
+    if op == "leaf":
+        yield expression, many, bound
+    for role, part in enumerate(expression.parts):
+        inner = "never" if role in unbound_roles(op, context) else bound
+        if inner == "always" and op in ("or", "any"):
+            inner = "maybe"
+        yield from walk_aliases(part, inner, context, many=many or (op, role) in (("a*", 1), ("repeat", 0)))
+
+
+def unbound_roles(op: str, context: str) -> tuple[int, ...]:
+    """Return the operands of an operator that are no part of what it detects."""
+    if op in ("not", "absence"):
+        return (0,)
+    if context == "cumulative":
+        return ()
+    return {"a": (2,), "p": (1,)}.get(op, ())
+
+
+def usable(aliases: Iterable[Alias]) -> dict[str, str]:
+    """Return for each name when it is bound."""
+    return {alias.name: alias.bound for alias in aliases if alias.name} | {
+        alias.type: "ambiguous" for alias in aliases if not alias.name
+    }
+
+
+def check_bounds(definition: Definition, *, explicit: bool) -> None:
+    """Raise SqlTextError when something would be kept for ever, or would expire before it is detected."""
+    for part in nodes(definition.expression):
+        if definition.within is not None and part.op in ("plus", "absence", "p", "p*"):
+            if part.amount > definition.within:
+                raise refuse(
+                    f"{print_expression(part)} takes longer than within, which is {write_duration(definition.within)}",
+                    "Make within longer: what is open beyond it expires.",
+                )
+        kept = part.op not in CLOSING and not (part.op == "not" and definition.context != "unrestricted")
+        if kept and definition.context != "recent" and definition.within is None and not explicit:
+            raise refuse(
+                f"{print_expression(part)} would keep events for ever in {definition.context} context",
+                "Give within or max_open, or use the context recent.",
+            )
+
+
+def check_basis(definition: Definition) -> None:
+    """Raise SqlTextError for what needs the order of arrival."""
+    if definition.time_basis == "event":
+        for part in nodes(definition.expression):
+            if part.op in TRANSACTION:
+                raise refuse(f"{part.op} has no place in event time", "Use the time basis arrival.")
+    elif definition.lateness:
+        raise refuse("lateness is of no use with the time basis arrival", "Use the time basis event, or leave it out.")
+
+
+def nodes(expression: Expression) -> Iterable[Expression]:
+    """Return an expression and all in it."""
+    yield expression
+    for part in expression.parts:
+        yield from nodes(part)
+
+
+def check_partition(definition: Definition, types: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise SqlTextError unless every leaf has its key attributes, of the same SQL types."""
+    first: tuple[str, ...] = ()
+    for leaf, columns in zip(leaves(definition.expression), definition.partition):
+        known = types.get(leaf.type)
+        if known is None:
+            message = f"event type {print_name(leaf.type)} does not exist"
+            raise refuse(message, "Create it with pgps.create_event_type.", "42704")
+        missing = [column for column in columns if column not in known]
+        if missing:
+            message = f"event type {print_name(leaf.type)} has no attribute {print_name(missing[0])}"
+            raise refuse(message, f"It has {', '.join(known)}; name one key for each leaf.", "42703")
+        found = tuple(known[column] for column in columns)
+        if first and found != first:
+            message = f"partition keys of several types: {', '.join(first)} and {', '.join(found)}"
+            raise refuse(message, f"Make {print_name(leaf.type)} have the same type as the others.", "42804")
+        first = found
+
+
+def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expression]) -> Optional[list[str]]:
+    """Return the composite events through which one would be made of itself, or None."""
+    stack = [(name, [name], expression)]
+    seen: set[str] = set()
+    while stack:
+        _, path, current = stack.pop()
+        for leaf in leaves(current):
+            if leaf.type == name:
+                return [*path, name]
+            if leaf.type in definitions and leaf.type not in seen:
+                seen.add(leaf.type)
+                stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
+    return None
+
+# composite.graph
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+
+SLOTS = {"seq": 1, "not": 2, "absence": 1, "a": 2, "a*": 2, "p": 1, "p*": 1, "plus": 1, "repeat": 1}
+
+
+class Test(NamedTuple):
+    """Hold a condition where it is tested: paths lead from the node to the leaves it is about."""
+
+    text: str
+    paths: tuple[tuple[str, tuple[int, ...]], ...]
+    many: tuple[bool, ...]
+
+
+class Node:
+    """Hold a sub-expression, what is made of it and what it is made of.
+
+    name: the same for the same sub-expression in any graph, since stored state refers to it.
+    parents: (node, role). roots: the definitions whose whole expression this is.
+    mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    """
+
+    __slots__ = (
+        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
+        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+    )  # fmt: skip
+
+    def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
+        self.expression = expression
+        self.op = expression.op
+        self.amount = expression.amount
+        self.upper = expression.upper or expression.amount
+        self.children = children
+        self.index = index
+        self.name = name
+        self.base = base
+        self.slots = SLOTS.get(self.op, len(children) if self.op in ("and", "any") else 0)
+        self.parents: list[tuple[Node, int]] = []
+        self.roots: list[Definition] = []
+        self.tests: tuple[Test, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.text = print_expression(expression)
+        self.bare = print_expression(bare(expression))
+        types = [child.sources for child in children]
+        self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
+        self.mixed = sum(map(len, types)) > len(self.sources)
+        self.point: bool = all(child.point for child in children) and self.op in (
+            "leaf",
+            "or",
+            "plus",
+            *TEMPORAL,
+            *TRANSACTION,
+        )
+
+
+class Frame(NamedTuple):
+    """Hold what definitions must have in common to be detected in one graph."""
+
+    context: str
+    within: Optional[int]
+    time_basis: str
+    lateness: int
+    max_open: int
+    partitioned: bool
+
+
+class Graph:
+    """Hold the nodes, each behind those it is made of."""
+
+    def __init__(self, frame: Frame, intervals: frozenset[str]) -> None:
+        self.frame = frame
+        self.intervals = intervals
+        self.nodes: list[Node] = []
+        self.names: dict[str, Node] = {}
+        self.slot_nodes: list[tuple[Node, int]] = []
+
+    @property
+    def leaves(self) -> list[Node]:
+        """Return the nodes at which events come in."""
+        return [node for node in self.nodes if node.op == "leaf"]
+
+    @property
+    def ticking(self) -> list[Node]:
+        """Return the nodes that tick by the clock alone."""
+        return [node for node in self.nodes if node.op in TEMPORAL]
+
+    @property
+    def transactional(self) -> list[Node]:
+        """Return the nodes for the beginning and the end of transactions."""
+        return [node for node in self.nodes if node.op in TRANSACTION]
+
+    def add(self, definition: Definition) -> None:
+        """Add a definition, which must have the frame of the graph."""
+        if frame_of(definition) != self.frame:
+            raise ValueError(f"{definition.name} has another frame than the graph")
+        named = {alias.name: alias for alias in definition.aliases if alias.name}
+        keys = {name: alias.leaf for name, alias in named.items()}
+        waiting = [
+            (condition, frozenset(keys[name] for name in condition.names)) for condition in definition.conditions
+        ]
+        builder = Builder(self, definition, waiting, {name: alias.many for name, alias in named.items()}, keys)
+        builder.place(definition.expression, 0, folded=None)[0].roots.append(definition)
+
+
+class Builder:
+    """Place the expression of one definition in a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        definition: Definition,
+        waiting: list[tuple[Condition, frozenset[int]]],
+        many: dict[str, bool],
+        keys: dict[str, int],
+    ) -> None:
+        self.graph = graph
+        self.definition = definition
+        self.waiting = waiting
+        self.many = many
+        self.keys = keys
+
+    def place(
+        self, expression: Expression, first: int, *, folded: Optional[bool]
+    ) -> tuple[Node, dict[int, tuple[int, ...]]]:
+        """Return the node of an expression whose leaves are numbered from `first`, and the paths to these.
+
+        folded: None for the whole expression, True where an operator above makes sets of what is found here.
+        """
+        children: list[Node] = []
+        paths: dict[int, tuple[int, ...]] = {first: ()} if expression.op == "leaf" else {}
+        number = first
+        cumulative = self.definition.context == "cumulative"
+        for role, part in enumerate(expression.parts):
+            gathers = cumulative or (expression.op, role) in (("a*", 1), ("repeat", 0))
+            child, below = self.place(part, number, folded=bool(folded) or gathers)
+            children.append(child)
+            number += len(leaves(part))
+            paths.update({leaf: (role, *path) for leaf, path in below.items()})
+        tests = self.tests_at(paths, folded=folded)
+        columns = self.definition.partition[first] if expression.op == "leaf" and self.definition.partition else ()
+        others: tuple[str, ...] = ()
+        if expression.op in TRANSACTION:
+            others = tuple(sorted({print_expression(bare(leaf)) for leaf in leaves(self.definition.expression)}))
+        return self.node(expression, children, tests, columns, others), paths
+
+    def tests_at(self, paths: dict[int, tuple[int, ...]], *, folded: Optional[bool]) -> list[tuple[str, Test]]:
+        """Return the conditions to test here: where their leaves come together, sets of them being complete."""
+        ready = [
+            (condition, about)
+            for condition, about in self.waiting
+            if folded is None
+            or (about and about <= paths.keys() and not (folded and any(self.many[name] for name in condition.names)))
+        ]
+        self.waiting = [item for item in self.waiting if item not in ready]
+        found = []
+        for condition, _ in ready:
+            where = tuple((name, paths[self.keys[name]]) for name in condition.names)
+            places = dict(where)
+            text = rename(condition, lambda name, places=places: ".".join(map(str, places[name])))  # type: ignore[misc]
+            found.append((text, Test(condition.text, where, tuple(self.many[name] for name in condition.names))))
+        return found
+
+    def node(
+        self,
+        expression: Expression,
+        children: list[Node],
+        tests: list[tuple[str, Test]],
+        columns: tuple[str, ...],
+        others: tuple[str, ...],
+    ) -> Node:
+        """Return the node for a sub-expression, made when it is not there yet."""
+        graph = self.graph
+        own = bare(expression)._replace(parts=())
+        key = repr((graph.frame, own, [child.name for child in children], [text for text, _ in tests], columns, others))
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        node = graph.names.get(name)
+        if node is None:
+            node = Node(expression, children, len(graph.nodes), name, len(graph.slot_nodes))
+            node.tests = tuple(test for _, test in tests)
+            node.columns, node.others = columns, others
+            node.point = node.point and expression.type not in graph.intervals
+            graph.slot_nodes += [(node, slot) for slot in range(node.slots)]
+            graph.nodes.append(node)
+            graph.names[name] = node
+            for role, child in enumerate(children):
+                child.parents.append((node, role))
+        return node
+
+
+def build(definitions: Iterable[Definition], intervals: Iterable[str] = ()) -> list[Graph]:
+    """Return the graphs of definitions: one for each frame, in order of first appearance.
+
+    `intervals` names the event types whose events have a beginning of their own: composite events.
+    """
+    graphs: dict[Frame, Graph] = {}
+    for definition in definitions:
+        frame = frame_of(definition)
+        if frame not in graphs:
+            graphs[frame] = Graph(frame, frozenset(intervals))
+        graphs[frame].add(definition)
+    return list(graphs.values())
+
+
+def frame_of(definition: Definition) -> Frame:
+    """Return what a definition must have in common with others."""
+    d = definition
+    return Frame(d.context, d.within, d.time_basis, d.lateness, d.max_open, bool(d.partition))
+
+
+def bare(expression: Expression) -> Expression:
+    """Return an expression without what only names it."""
+    return expression._replace(alias="")
+
+
+def own_source(expression: Expression) -> frozenset[str]:
+    """Return the event type of a leaf; a tick is an event of its own."""
+    return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
+
+# composite.points
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+BEFORE, EVENT, BEHIND = 0, 1, 2  # ranks: the beginning of a transaction, an event, a commit
+TIME_BITS = 100
+TICK = 1 << 99
+POSITION = (1 << 97) - 1
+
+Occurrence = tuple[Any, ...]
+Groups = tuple[tuple[Occurrence, ...], ...]
+SERIAL, START, END, NODE, GROUPS, ORIGIN, PAYLOAD = range(7)
+
+
+class Event(NamedTuple):
+    """Hold an event as the detector takes it.
+
+    position: its place in the order of delivery, below 2^96. time: microseconds since 1970.
+    matches: (name of the leaf, key) for each leaf that it matches; None has the detector ask its matcher.
+    payload: what conditions and attributes are given; the detector never looks into it.
+    start: (time, position) of the beginning of a composite event.
+    span: its beginning and its end as points, where the end is not the moment at which it came.
+    """
+
+    position: int
+    time: Optional[int]
+    type: str
+    payload: Any = None
+    id: Optional[int] = None
+    origin: Optional[str] = None
+    transaction: Optional[int] = None
+    start: Optional[tuple[int, int]] = None
+    matches: Optional[list[tuple[str, Any]]] = None
+    span: Optional[tuple[int, int]] = None
+
+
+class Idle(NamedTuple):
+    """Say in the stream that a source had been silent for too long at a time: it holds up nothing now."""
+
+    origin: Optional[str]
+    type: str
+    time: int
+
+
+def point_of(time: int, position: int, rank: int = EVENT) -> int:
+    """Return the point of an event."""
+    return time << TIME_BITS | position << 2 | rank
+
+
+def tick_point(time: int) -> int:
+    """Return the point of the ticks of a time."""
+    return time << TIME_BITS | TICK
+
+
+def undone(point: int) -> int:
+    """Return the first time whose ticks are still to come at a point."""
+    return (point >> TIME_BITS) + (1 if point & TICK else 0)
+
+
+def time_of(point: int) -> int:
+    """Return the microseconds of a point."""
+    return point >> TIME_BITS
+
+
+def position_of(point: int) -> int:
+    """Return the position of the event at a point."""
+    return point >> 2 & POSITION
+
+
+def events_of(occurrence: Occurrence) -> Iterator[Occurrence]:
+    """Return the events and ticks that an occurrence is made of, not in order of time."""
+    stack = [occurrence]
+    while stack:
+        found = stack.pop()
+        if found[NODE] is None or len(found) == 7:
+            yield found
+        else:
+            for group in found[GROUPS]:
+                stack.extend(group)
+
+
+def identities(occurrence: Occurrence) -> set[Any]:
+    """Return what tells the events of an occurrence from others; ticks of a window belong to it alone."""
+    return {identity(event) for event in events_of(occurrence) if event[NODE] is not None}
+
+
+def identity(event: Occurrence) -> Any:
+    """Return what tells one event or tick from others: composite events may end at the same point."""
+    if event[NODE].op == "leaf":
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+    return event[END], event[NODE].name
+
+
+def shares(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether two occurrences have an event in common."""
+    if len(one) == 7 and len(other) == 7:
+        return identities(one) == identities(other)
+    return not identities(one).isdisjoint(identities(other))
+
+
+def span(groups: Iterable[Iterable[Occurrence]]) -> tuple[int, int]:
+    """Return the least beginning and the last end in groups of occurrences."""
+    members = [member for group in groups for member in group]
+    return min(member[START] for member in members), max(member[END] for member in members)
+
+
+def tick_times(ticks: Occurrence) -> range:
+    """Return the times of a run of ticks."""
+    first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
+    return range(first, last + 1, period or 1)
+
+# composite.keystate
+
+from heapq import heapify, heappush
+from typing import Any, Optional
+
+
+Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+
+
+class KeyState:
+    """Hold the open occurrences, events held back and timers of a key.
+
+    slots: by number of the slot, in order of serial. serial: the last one given. clock: the last point done.
+    stored: serials up to this one are known to whoever keeps the state. closed: of those, what is open no more.
+    tick: the next tick of the clock; ticked: the last one. held: events that wait for the watermark, a heap.
+    due: when something happens without an event; queued and noted: the same as it stands in the agenda,
+    and as whoever keeps the state knows it.
+    """
+
+    __slots__ = (
+        "clock",
+        "closed",
+        "due",
+        "held",
+        "key",
+        "noted",
+        "queued",
+        "released",
+        "serial",
+        "slots",
+        "stored",
+        "tick",
+        "ticked",
+        "timers",
+    )
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.slots: dict[int, list[Occurrence]] = {}
+        self.timers: list[Timer] = []
+        self.held: list[tuple[int, str, Occurrence]] = []
+        self.closed: list[tuple[str, int, int]] = []
+        self.released: list[tuple[str, int]] = []
+        self.serial = self.stored = 0
+        self.clock = -1 << 200
+        self.tick: Optional[int] = None
+        self.ticked: Optional[int] = None
+        self.due: Optional[int] = None
+        self.queued: Optional[int] = None
+        self.noted: Optional[int] = None
+
+    def number(self) -> int:
+        """Return the next serial."""
+        self.serial += 1
+        return self.serial
+
+    def open(self, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence; the caller keeps to the limit."""
+        opened = self.slots.get(node.base + slot)
+        if opened is None:
+            self.slots[node.base + slot] = [occurrence]
+        else:
+            opened.append(occurrence)
+
+    def opened(self, node: Node, slot: int = 0) -> list[Occurrence]:
+        """Return what is open in a slot, which is not for keeping."""
+        return self.slots.get(node.base + slot) or []
+
+    def close(self, node: Node, slot: int, gone: list[Occurrence]) -> None:
+        """Close some of what is open in a slot."""
+        if not gone:
+            return
+        opened = self.slots[node.base + slot]
+        stored = self.stored
+        self.closed.extend((node.name, slot, one[SERIAL]) for one in gone if one[SERIAL] <= stored)
+        if len(gone) == len(opened):
+            opened.clear()
+        elif gone[0] is opened[0] and gone[-1] is opened[len(gone) - 1]:
+            del opened[: len(gone)]
+        else:
+            serials = {one[SERIAL] for one in gone}
+            opened[:] = [one for one in opened if one[SERIAL] not in serials]
+
+    def expire(self, node: Node, slot: int, floor: int) -> None:
+        """Close what began before a point, from the oldest on."""
+        opened = self.slots.get(node.base + slot)
+        if opened and opened[0][START] < floor:
+            count = next((i for i, one in enumerate(opened) if one[START] >= floor), len(opened))
+            self.close(node, slot, opened[:count])
+
+    def find(self, node: Node, serial: int) -> Optional[Occurrence]:
+        """Return an open window by its serial."""
+        opened = self.slots.get(node.base)
+        low, high = 0, len(opened) if opened else 0
+        while opened and low < high:
+            middle = (low + high) // 2
+            if opened[middle][SERIAL] < serial:
+                low = middle + 1
+            else:
+                high = middle
+        return opened[low] if opened and low < len(opened) and opened[low][SERIAL] == serial else None
+
+    def schedule(self, node: Node, window: Occurrence) -> None:
+        """Set the next timer of a window."""
+        self.schedule_at(first_firing(node, window, self.clock), node, window[SERIAL])
+
+    def schedule_at(self, time: int, node: Node, serial: int) -> None:
+        """Set a timer of a window."""
+        heappush(self.timers, (time, node.index, serial))
+
+    def sweep(self, nodes: list[Node]) -> None:
+        """Drop the timers of windows that are closed, when they have become the most."""
+        if len(self.timers) > 64:
+            live = sum(len(self.opened(nodes[index])) for index in {timer[1] for timer in self.timers})
+            if len(self.timers) > 2 * live + 64:
+                self.timers = [timer for timer in self.timers if self.find(nodes[timer[1]], timer[2])]
+                heapify(self.timers)
+
+    def restore_timers(self, nodes: list[Node]) -> None:
+        """Set the timers that open windows and the last point done call for."""
+        self.timers = [
+            (first_firing(node, window, self.clock), node.index, window[SERIAL])
+            for node in nodes
+            if node.op in ("plus", "absence", "p")
+            for window in self.opened(node)
+        ]
+        heapify(self.timers)
+
+    def empty(self) -> bool:
+        """Tell whether nothing would be lost with this state."""
+        return self.ticked is None and not self.held and not any(self.slots.values())
+
+
+def first_firing(node: Node, window: Occurrence, point: int) -> int:
+    """Return when the timer of a window fires next, seen from a point; what should have been before is now."""
+    end, now = time_of(window[END]), undone(point)
+    if node.op != "p":
+        return max(end + node.amount, now)
+    return end + max(1, -((end - now) // node.amount)) * node.amount
+
+# composite.matching
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+
+Matches = Callable[[Any], Optional[bool]]
+
+
+class Matcher:
+    """Find the leaves of a graph for events whose payload is a mapping.
+
+    predicates: for each predicate text what tells whether a payload satisfies it; unknown is no match.
+    equalities: for a predicate the attribute and the value that it asks for, by which it is found; give them
+    only where equal values are equal in Python, and see `equality_of`. What they cover entirely needs no predicate.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        predicates: Mapping[str, Matches],
+        equalities: Optional[Mapping[str, tuple[str, Any]]] = None,
+    ) -> None:
+        self.plain: dict[str, list[tuple[Node, Optional[Matches]]]] = {}
+        self.indexed: dict[str, dict[str, dict[Any, list[tuple[Node, Optional[Matches]]]]]] = {}
+        self.names: dict[str, Node] = {}
+        for node in graph.leaves:
+            text, kind = node.expression.predicate, node.expression.type
+            predicate = predicates.get(text)
+            equality = (equalities or {}).get(text)
+            if text and predicate is None and equality is None:
+                raise ValueError(f"no callback for the predicate {text}")
+            if equality is None:
+                self.plain.setdefault(kind, []).append((node, predicate))
+            else:
+                values = self.indexed.setdefault(kind, {}).setdefault(equality[0], {})
+                values.setdefault(equality[1], []).append((node, predicate))
+
+    def __call__(self, event: Event) -> list[tuple[str, Any]]:
+        """Return the names of the leaves that an event matches, each with its key."""
+        candidates = list(self.plain.get(event.type, ()))
+        for attribute, values in self.indexed.get(event.type, {}).items():
+            candidates += values.get(event.payload.get(attribute), ())
+        return [
+            (node.name, tuple(event.payload.get(column) for column in node.columns) if node.columns else ())
+            for node, predicate in candidates
+            if (not node.expression.source or node.expression.source == event.origin)
+            and (predicate is None or predicate(event.payload) is True)
+        ]
+
+
+def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
+    """Return attribute and value of the first condition `attribute = constant`, and whether it is the only one.
+
+    The value is text or a whole number as it is written: the caller knows whether the attribute's type agrees.
+    """
+    conditions = split_conditions(read_tokens(predicate, "predicate"))
+    for tokens in conditions:
+        if len(tokens) == 3 and tokens[1].kind == "operator" and tokens[1].value == "=":
+            sides = (tokens[0], tokens[2])
+            for name, value in (sides, sides[::-1]):
+                if name.kind in ("ident", "quoted") and value.kind in ("string", "integer"):
+                    found = int(value.value) if value.kind == "integer" else value.value
+                    return name.value, found, len(conditions) == 1
+    return None
+
+# composite.ordering
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional, Union
+
+
+Source = tuple[Optional[str], str]  # origin and event type
+
+
+class Late(NamedTuple):
+    """Hold an event that came too late, and why it could not be taken."""
+
+    event: Event
+    reason: str
+
+
+class Ordering:
+    """Say where each event of a stream belongs, and how far the history is complete.
+
+    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
+    """
+
+    def __init__(self, time_basis: str, lateness: int) -> None:
+        self.time_basis = time_basis
+        self.lateness = lateness
+        self.frontier: Optional[int] = None
+        self.sources: dict[Source, int] = {}
+        self.idle: dict[Source, int] = {}
+
+    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
+        """Return the events with their points, in the order in which they came, and those that are too late."""
+        if self.time_basis == "arrival":
+            return self.take_arrivals(batch), []
+        placed: list[tuple[int, Event]] = []
+        late: list[Late] = []
+        for item in batch:
+            if isinstance(item, Idle):
+                self.idle[item.origin, item.type] = item.time
+                self.sources.setdefault((item.origin, item.type), item.time)
+                self.advance()
+            elif item.time is None:
+                late.append(Late(item, "its time is null"))
+            elif self.frontier is not None and item.time < self.frontier:
+                late.append(Late(item, "the watermark had passed its time"))
+            else:
+                source = (item.origin, item.type)
+                self.idle.pop(source, None)
+                self.sources[source] = max(self.sources.get(source, item.time), item.time)
+                placed.append((point_of(item.time, item.position), item))
+                self.advance()
+        return placed, late
+
+    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
+        """Return events with points along which time never goes back."""
+        placed: list[tuple[int, Event]] = []
+        clock = self.frontier
+        for item in batch:
+            if isinstance(item, Idle):
+                continue
+            time = item.time
+            if time is None:
+                raise ValueError(f"event {item.position} has no time")
+            if clock is None or time > clock:
+                clock = time
+            placed.append((point_of(clock, item.position), item))
+        self.frontier = clock
+        return placed
+
+    def advance(self) -> None:
+        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
+        active = [time for source, time in self.sources.items() if source not in self.idle]
+        reached = min(active) if active else max(self.idle.values())
+        self.reach(reached - self.lateness)
+
+    def reach(self, frontier: int) -> None:
+        """Move the frontier on; it never goes back."""
+        if self.frontier is None or frontier > self.frontier:
+            self.frontier = frontier
+
+    def held_back(self, point: int) -> bool:
+        """Tell whether something may still come before a point.
+
+        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
+        """
+        if self.frontier is None:
+            return True
+        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "frontier": self.frontier,
+            "sources": [[*source, time] for source, time in self.sources.items()],
+            "idle": [[*source, time] for source, time in self.idle.items()],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.frontier = dumped["frontier"]
+        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
+        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
+
+# composite.rows
+
+from typing import Any, NamedTuple, Optional
+
+
+VERSION = 1
+HELD = -1  # the slot of events that wait for the watermark; their serial is their position
+
+
+class Row(NamedTuple):
+    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+    start: int
+    end: int
+    data: list[Any]
+
+
+class Gone(NamedTuple):
+    """Name a row that is removed."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+
+
+class KeyRow(NamedTuple):
+    """Hold what there is once for a key.
+
+    clock: the last point done. due: when something happens next without an event, in microseconds, None for never.
+    """
+
+    key: Any
+    version: int
+    serial: int
+    clock: int
+    ticked: Optional[int]
+    due: Optional[int]
+
+
+def dump_occurrence(occurrence: Occurrence) -> list[Any]:
+    """Return an occurrence as JSON."""
+    serial, start, end, node = occurrence[:4]
+    if node is None:
+        return [serial, start, end, None, occurrence[4]]
+    if len(occurrence) == 7:
+        return [serial, start, end, node.name, *occurrence[4:]]
+    return [serial, start, end, node.name, [[dump_occurrence(one) for one in group] for group in occurrence[4]]]
+
+
+def load_occurrence(graph: Graph, dumped: list[Any]) -> Occurrence:
+    """Return an occurrence from JSON; KeyError when its node is no part of the graph."""
+    serial, start, end, name = dumped[:4]
+    if start == end:
+        end = start  # one object: there may be a million of them
+    if name is None:
+        return (serial, start, end, None, dumped[4])
+    node = graph.names[name]
+    if len(dumped) == 7:
+        return (serial, start, end, node, dumped[4], dumped[5], dumped[6])
+    groups = tuple(tuple(load_occurrence(graph, one) for one in group) for group in dumped[4])
+    return (serial, start, end, node, groups)
+
+
+def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) -> Row:
+    """Return the row of an open occurrence."""
+    return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
+
+
+def key_row(state: KeyState) -> KeyRow:
+    """Return the row of a key."""
+    return KeyRow(state.key, VERSION, state.serial, state.clock, state.ticked, state.due)
+
+
+def frozen(key: Any) -> Any:
+    """Return a key that was read from JSON as the detector has it: lists as tuples."""
+    return tuple(frozen(part) for part in key) if isinstance(key, list) else key
+
+# composite.pairing
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+Inputs = list[tuple[int, Occurrence]]
+
+
+def run_or(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pass on each occurrence; what is an occurrence of both operands at once counts for the first."""
+    roles = {role for role, _ in inputs}
+    firsts = [identities(found) for role, found in inputs if role == 0] if len(roles) > 1 else []
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if role == 0 or identities(found) not in firsts:
+            groups: Groups = ((found,), ()) if role == 0 else ((), (found,))
+            step.offer(state, node, groups, found[START], found[END])
+
+
+def run_seq(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair what begins after another has ended."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        else:
+            pair(step, state, node, before(step, state, node, found), found)
+
+
+def before(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the open initiators that have ended when an occurrence begins, oldest first."""
+    start, floor = last[START], step.floor
+    for first in state.opened(node):
+        if first[END] < start and first[START] >= floor and not (node.mixed and shares(first, last)):
+            yield first
+
+
+def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence], last: Occurrence) -> None:
+    """Make what the context makes of initiators and one terminator, and close what it uses up."""
+    context = step.context
+    used: list[Occurrence] = []
+    if context == "cumulative":
+        used = list(ready)
+        if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
+            return
+    else:
+        for first in ready if context == "chronicle" else list(ready):
+            groups = joined(node, (first,), (last,))
+            if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
+                used.append(first)
+                if context == "chronicle":
+                    break
+    if context not in ("unrestricted", "recent"):
+        state.close(node, 0, used)
+
+
+def joined(node: Node, first: tuple[Occurrence, ...], last: tuple[Occurrence, ...]) -> Groups:
+    """Return initiators and terminators in the order of the operands."""
+    return (first, last) if node.op == "seq" else ((), first, last)
+
+
+def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    state.expire(node, 0, step.floor)
+    order = (1, 2, 0)
+    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+        if role == 1:
+            step.initiate(state, node, found)
+        elif role == 0:
+            forbid(step, state, node, found)
+        else:
+            pair(step, state, node, undisturbed(step, state, node, found), found)
+    if not state.opened(node):
+        state.close(node, 1, list(state.opened(node, 1)))
+
+
+def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
+    if node.children[2].point:
+        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+    elif state.opened(node):
+        step.keep(state, node, 1, found)
+
+
+def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
+    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
+    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
+
+
+def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+    between = [
+        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+    ]
+    for first in before(step, state, node, last):
+        if not any(disturbs(node, one, first) for one in between):
+            yield first
+
+
+def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences of as many different operands as are asked for; `and` asks for both of two."""
+    wanted = node.amount if node.op == "any" else 2
+    for slot in range(node.slots):
+        state.expire(node, slot, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if step.context == "recent":
+            state.close(node, role, list(state.opened(node, role)))
+            step.keep(state, node, role, found)
+        used = MEETINGS[step.context](step, state, node, role, found, wanted)
+        if step.context == "unrestricted" or (step.context != "recent" and not used):
+            step.keep(state, node, role, found)
+
+
+def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
+    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
+    floor, check = step.floor, node.op == "and"
+    return [
+        []
+        if slot == role
+        else [
+            one
+            for one in state.opened(node, slot)
+            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
+        ]
+        for slot in range(node.slots)
+    ]
+
+
+def inside(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether one interval lies in the other, so that none is first at both ends."""
+    return bool(
+        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
+    )
+
+
+def meet(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
+) -> bool:
+    """Offer an occurrence with one of each of several other operands."""
+    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
+    groups[role] = (found,)
+    start, end = found[START], found[END]
+    for i, (slot, one) in enumerate(others):
+        if node.mixed and any(shares(one, another) for _, another in others[:i]):
+            return False
+        groups[slot] = (one,)
+        start, end = min(start, one[START]), max(end, one[END])
+    return step.offer(state, node, tuple(groups), start, end)
+
+
+def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer every combination."""
+    open_in = fitting(step, state, node, role, found)
+    slots = [slot for slot, opened in enumerate(open_in) if opened]
+    for chosen in combinations(slots, wanted - 1):
+        for others in product(*(open_in[slot] for slot in chosen)):
+            meet(step, state, node, role, found, list(zip(chosen, others)))
+    return False
+
+
+def meet_in_order(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
+) -> list[tuple[int, Occurrence]]:
+    """Offer the first combination, by age or by youth, that is one; return the others in it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return []
+    if not (node.tests or node.mixed or step.within):
+        open_in = [opened[:1] for opened in open_in]
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: item[:2], reverse=newest,
+    )  # fmt: skip
+    for chosen in combinations(members, wanted - 1):
+        if len({slot for _, slot, _ in chosen}) == wanted - 1:
+            others = [(slot, one) for _, slot, one in chosen]
+            if meet(step, state, node, role, found, others):
+                return others or [(role, found)]
+    return []
+
+
+def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the latest of the others; they stay open."""
+    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
+
+
+def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the oldest of the others and close them."""
+    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
+    for slot, one in others:
+        if one is not found:
+            state.close(node, slot, [one])
+    return bool(others)
+
+
+def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer for each open initiator what has come since, and close the initiators that this completes."""
+    if wanted == 1:
+        return meet(step, state, node, role, found, [])
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
+    )
+    used: list[tuple[int, Occurrence]] = []
+    for i, (_, slot, first) in enumerate(members):
+        others = {slot: first}
+        for _, later, one in members[i + 1 :] if wanted > 2 else ():
+            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
+                others.setdefault(later, one)
+        if len(others) < wanted - 1:
+            if node.mixed:
+                continue
+            break  # a later one has no more behind it
+        if meet(step, state, node, role, found, list(others.items())):
+            used.append((slot, first))
+    for slot in range(node.slots):
+        state.close(node, slot, [one for where, one in used if where == slot])
+    return bool(used)
+
+
+def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer all that is open in one, and close it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
+    if node.mixed:
+        open_in = apart(open_in, found)
+        if sum(1 for opened in open_in if opened) < wanted:
+            return False
+    groups = [tuple(opened) for opened in open_in]
+    if not step.offer(state, node, tuple(groups), *span(groups)):
+        return False
+    for slot, group in enumerate(groups):
+        state.close(node, slot, [one for one in group if one is not found])
+    return True
+
+
+def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
+    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
+    kept: list[list[Occurrence]] = [[] for _ in open_in]
+    for one, slot in sorted(
+        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
+    ):
+        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
+            kept[slot].append(one)
+    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
+
+
+MEETINGS = {
+    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
+    "continuous": meet_each, "cumulative": meet_together,
+}  # fmt: skip
+
+# composite.windows
+
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run A and A*: E3 closes, then E2 counts, then E1 opens."""
+    state.expire(node, 0, step.floor)
+    gathers = node.op == "a*" or step.context == "cumulative"
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        elif role == 2:
+            close_windows(step, state, node, found)
+        elif gathers:
+            if any(True for _ in before(step, state, node, found)):
+                step.keep(state, node, 1, found)
+        else:
+            for window in list(before(step, state, node, found)):
+                step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
+    if gathers:
+        forget_unreachable(state, node)
+
+
+def forget_unreachable(state: KeyState, node: Node) -> None:
+    """Close the E2 that no open window can hold."""
+    gathered = state.opened(node, 1)
+    if not gathered:
+        return
+    windows = state.opened(node)
+    if not windows:
+        state.close(node, 1, list(gathered))
+    elif gathered[0][START] <= windows[0][END]:
+        # An early return for the common case: the oldest window reaches back to the oldest E2.
+        reach = windows[0][END] if node.children[0].point else min(window[END] for window in windows)
+        if node.children[1].point:
+            state.close(node, 1, gathered[: first_behind(gathered, reach)])
+        else:
+            state.close(node, 1, [one for one in gathered if one[START] <= reach])
+
+
+def close_windows(step: "Step", state: KeyState, node: Node, last: Occurrence) -> None:
+    """Let E3 close windows of A, A*, P or P*: the oldest in chronicle context, else all."""
+    closing = []
+    for window in before(step, state, node, last):
+        closing.append(window)
+        if step.context == "chronicle":
+            break
+    if closing and step.context == "cumulative":
+        offer_gathered(step, state, node, tuple(closing), last)
+    elif node.op in ("a*", "p*"):
+        for window in closing:
+            offer_gathered(step, state, node, (window,), last)
+    state.close(node, 0, closing)
+
+
+def offer_gathered(
+    step: "Step", state: KeyState, node: Node, windows: tuple[Occurrence, ...], last: Occurrence
+) -> None:
+    """Offer what lies in windows at once, unless nothing does."""
+    if node.op in ("a", "a*"):
+        found = gathered_between(node, state.opened(node, 1), windows, last)
+        groups: Groups = (windows, found, (last,))
+    else:
+        found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
+        groups = (windows, (last,), found)
+    if found:
+        in_order = node.op in ("a", "a*") and node.children[1].point
+        bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
+        step.offer(state, node, groups, *bounds)
+
+
+def gathered_between(
+    node: Node, gathered: list[Occurrence], windows: tuple[Occurrence, ...], last: Occurrence
+) -> tuple[Occurrence, ...]:
+    """Return the E2 that came behind one of the windows and lie before a terminator."""
+    if node.children[0].point and node.children[1].point and not node.mixed:
+        found = tuple(gathered[first_behind(gathered, windows[0][END]) :])
+        if not found or found[-1][END] < last[START]:
+            return found  # points lie in order
+    return tuple(
+        one
+        for one in gathered
+        if one[END] < last[START]
+        and any(window[END] < one[START] and window[SERIAL] < one[SERIAL] for window in windows)
+        and not (node.mixed and any(shares(one, other) for other in (*windows, last)))
+    )
+
+
+def first_behind(gathered: list[Occurrence], reach: int) -> int:
+    """Return the index of the first that begins behind a point."""
+    low, high = 0, len(gathered)
+    while low < high:
+        middle = (low + high) // 2
+        if gathered[middle][START] <= reach:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def ticks_of(node: Node, window: Occurrence, last: Occurrence) -> list[Occurrence]:
+    """Return the ticks of a window before a terminator, as one run."""
+    end = time_of(window[END])
+    count = (time_of(last[START]) - end) // node.amount
+    if count > 0 and tick_point(end + count * node.amount) >= last[START]:
+        count -= 1
+    if count < 1:
+        return []
+    return [(0, tick_point(end + node.amount), tick_point(end + count * node.amount), None, node.amount)]
+
+
+def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run P and P*: E3 closes, then E1 opens; ticks come by timers, those of P* are counted at the end."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 1:
+            close_windows(step, state, node, found)
+        else:
+            step.initiate(state, node, found)
+            if node.op == "p" and step.context != "cumulative":
+                state.schedule(node, found)
+
+
+def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    state.expire(node, 0, step.floor)
+    opener = 0 if node.op == "plus" else 1
+    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+        if role == opener:
+            step.initiate(state, node, found)
+            state.schedule(node, found)
+        else:
+            state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+
+
+def fire(step: "Step", state: KeyState, node: Node, serial: int) -> None:
+    """Let the timer of a window tick at the point of the step, if it is still open."""
+    window = state.find(node, serial)
+    if window is None:
+        return
+    tick: Occurrence = (0, step.point, step.point, None, 0)
+    if window[START] < step.floor:
+        state.close(node, 0, [window])
+    elif node.op == "p":
+        step.offer(state, node, ((window,), (), (tick,)), step.point, step.point)
+        state.schedule(node, window)
+    else:
+        windows: tuple[Occurrence, ...] = (window,)
+        if step.context == "cumulative":
+            windows = tuple(one for one in state.opened(node) if one[START] >= step.floor)
+        start = step.point if node.op == "plus" else min(one[START] for one in windows)
+        groups: Groups = (windows, (tick,)) if node.op == "plus" else ((), windows, (tick,))
+        if step.offer(state, node, groups, start, step.point):
+            state.close(node, 0, list(windows))
+        else:
+            state.close(node, 0, [window])
+
+
+def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences in a row; one that overlaps the one before it is in no row with it."""
+    state.expire(node, 0, step.floor)
+    tumbling = step.context in ("chronicle", "cumulative")
+    for _, found in inputs:
+        row = row_before(state.opened(node), found, node.upper - 1)
+        if tumbling and len(row) < len(state.opened(node)):
+            continue  # it overlaps the last of a row that is counted from its beginning
+        lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
+        for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            taken = (*row[len(row) + 1 - length :], found)
+            step.offer(state, node, (taken,), *span((taken,)))
+        if tumbling and len(row) + 1 == node.upper:
+            state.close(node, 0, list(state.opened(node)))
+        elif node.upper > 1:
+            if not tumbling and len(state.opened(node)) >= row_limit(node):
+                state.close(node, 0, state.opened(node)[:1])
+            step.keep(state, node, 0, found)
+
+
+def row_limit(node: Node) -> int:
+    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
+    return node.upper - 1 if node.children[0].point else 4 * node.upper
+
+
+def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
+    """Return the last occurrences that end before each other and before another, oldest first."""
+    row: list[Occurrence] = []
+    start = found[START]
+    for one in reversed(opened):
+        if len(row) == length:
+            break
+        if one[END] < start:
+            row.append(one)
+            start = one[START]
+    return row[::-1]
+
+# composite.stepping
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Optional
+
+
+Predicate = Callable[[dict[str, Any]], Optional[bool]]
+ALWAYS = -1 << 200
+RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
+    "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
+    "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
+    "repeat": run_repeat,
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """Hold what was detected: for each of the node's definitions, an occurrence, and the point of its detection."""
+
+    key: Any
+    node: Node
+    point: int
+    occurrence: Occurrence
+
+
+class Fault(NamedTuple):
+    """Hold what a condition raised; its combination was no candidate."""
+
+    key: Any
+    node: Node
+    point: int
+    text: str
+    error: Exception
+
+
+class GivenUp(NamedTuple):
+    """Hold an open occurrence that the limit had no room for."""
+
+    key: Any
+    node: Node
+    occurrence: Occurrence
+
+
+class Step:
+    """Run steps over a graph, and gather what they bring.
+
+    point: where the history is. floor: what began before it has expired.
+    """
+
+    def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
+        missing = {test.text for node in graph.nodes for test in node.tests} - conditions.keys()
+        if missing:
+            raise ValueError(f"no callback for the condition {min(missing)}")
+        self.graph = graph
+        self.conditions = conditions
+        self.context = graph.frame.context
+        self.within = graph.frame.within
+        self.max_open = graph.frame.max_open
+        self.ticking = graph.ticking
+        self.point = 0
+        self.floor = ALWAYS
+        self.found: list[Found] = []
+        self.faults: list[Fault] = []
+        self.given_up: list[GivenUp] = []
+        self.pending: dict[int, Inputs] = {}
+        self.firing: dict[int, list[int]] = {}
+        self.order: list[int] = []
+
+    def move(self, state: KeyState, point: int) -> None:
+        """Go on to a point of the history."""
+        self.point = state.clock = point
+        if self.within is not None:
+            self.floor = ((point >> TIME_BITS) - self.within) << TIME_BITS
+
+    def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
+        """Take the leaf occurrences of one event, whose serials are still to be given."""
+        self.move(state, point)
+        for event in events:
+            node = event[NODE]
+            numbered = (state.number(), *event[1:])
+            if not node.tests or self.holds(state, node, numbered):
+                self.deliver(state, node, numbered)
+        self.propagate(state)
+
+    def advance(self, state: KeyState, limit: int) -> None:
+        """Fire all timers of a key whose time is before a limit, each at its own time and in order."""
+        timers = state.timers
+        while True:
+            time = state.tick
+            if timers and (time is None or timers[0][0] < time):
+                time = timers[0][0]
+            if time is None or time >= limit:
+                return
+            self.move(state, tick_point(time))
+            while timers and timers[0][0] == time:
+                _, index, serial = heappop(timers)
+                if index not in self.firing:
+                    self.firing[index] = []
+                    if index not in self.pending:
+                        heappush(self.order, index)
+                self.firing[index].append(serial)
+            if state.tick == time:
+                self.tick(state, time)
+            self.propagate(state)
+
+    def tick(self, state: KeyState, time: int) -> None:
+        """Let the clock tick at a time."""
+        for node in self.ticking:
+            one = node.expression
+            if next_tick(one.op, one.amount, one.text, one.zone, time - 1) == time:
+                self.deliver(state, node, (state.number(), self.point, self.point, node, None, None, None))
+        self.set_tick(state, time)
+
+    def set_tick(self, state: KeyState, ticked: int) -> None:
+        """Note the last tick and find the next."""
+        if self.ticking:
+            state.ticked = ticked
+            found = [
+                next_tick(node.op, node.amount, node.expression.text, node.expression.zone, ticked)
+                for node in self.ticking
+            ]
+            state.tick = min((time for time in found if time is not None), default=None)
+
+    def deliver(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Hand an occurrence to what is made of it."""
+        if node.roots:
+            self.found.append(Found(state.key, node, self.point, occurrence))
+        for parent, role in node.parents:
+            inputs = self.pending.get(parent.index)
+            if inputs is None:
+                self.pending[parent.index] = [(role, occurrence)]
+                if parent.index not in self.firing:
+                    heappush(self.order, parent.index)
+            else:
+                inputs.append((role, occurrence))
+
+    def propagate(self, state: KeyState) -> None:
+        """Run the operators that got something or whose timers are due, each behind those it is made of."""
+        while self.order:
+            index = heappop(self.order)
+            node = self.graph.nodes[index]
+            inputs = self.pending.pop(index, None)
+            if inputs:
+                RUNNERS[node.op](self, state, node, inputs)
+            if self.firing:
+                for serial in self.firing.pop(index, ()):
+                    fire(self, state, node, serial)
+
+    def offer(self, state: KeyState, node: Node, groups: Groups, start: int, end: int) -> bool:
+        """Make an occurrence of an operator, unless it takes too long or a condition does not hold."""
+        if self.within is not None and (end >> TIME_BITS) - (start >> TIME_BITS) > self.within:
+            return False
+        candidate = (0, start, end, node, groups)
+        if node.tests and not self.holds(state, node, candidate):
+            return False
+        if node.parents or node.roots:
+            self.deliver(state, node, (state.number(), start, end, node, groups))
+        return True
+
+    def holds(self, state: KeyState, node: Node, occurrence: Occurrence) -> bool:
+        """Tell whether all conditions at a node are true of an occurrence; unknown is not true."""
+        for test in node.tests:
+            try:
+                if self.conditions[test.text](bindings(test, occurrence)) is not True:
+                    return False
+            except Exception as error:
+                self.faults.append(Fault(state.key, node, self.point, test.text, error))
+                return False
+        return True
+
+    def initiate(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Open an initiator; in recent context it takes the place of the one before."""
+        if self.context == "recent":
+            opened = state.opened(node)
+            if opened:
+                state.close(node, 0, list(opened))
+        self.keep(state, node, 0, occurrence)
+
+    def keep(self, state: KeyState, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence and give up the oldest of the operator where there are too many."""
+        state.open(node, slot, occurrence)
+        count = len(state.slots[node.base + slot])
+        if node.slots > 1:
+            count = sum(len(state.opened(node, other)) for other in range(node.slots))
+        if count > self.max_open:
+            oldest = min(
+                (other for other in range(node.slots) if state.opened(node, other)),
+                key=lambda other: state.opened(node, other)[0][0],
+            )
+            gone = state.opened(node, oldest)[0]
+            state.close(node, oldest, [gone])
+            self.given_up.append(GivenUp(state.key, node, gone))
+
+
+def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
+    """Return what each name of a condition stands for: a payload, None, or a list of payloads in order of time."""
+    found: dict[str, Any] = {}
+    for (name, path), many in zip(test.paths, test.many):
+        members = [occurrence]
+        for role in path:
+            members = [one for member in members for one in member[GROUPS][role]]
+        members.sort(key=lambda one: (one[START], one[END]))
+        payloads = [one[PAYLOAD] for one in members]
+        found[name] = payloads if many else payloads[0] if payloads else None
+    return found
+
+# composite.detector
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, Optional, Union
+
+
+Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
+
+
+class Changes(NamedTuple):
+    """Say what a batch has changed, as sets.
+
+    keys: one row for each key that was touched, in place of the one before. dropped: keys of which nothing is left.
+    timers: (key, time) added and removed; a key has one timer, its earliest.
+    ordering: how far the stream is, in place of the one before.
+    """
+
+    opened: list[Row]
+    closed: list[Gone]
+    keys: list[KeyRow]
+    dropped: list[Any]
+    timers_added: list[tuple[Any, int]]
+    timers_removed: list[tuple[Any, int]]
+    late: list[Late]
+    given_up: list[GivenUp]
+    faults: list[Fault]
+    ordering: dict[str, Any]
+
+
+class State:
+    """Hold what is known of a graph: the order of its stream, and its keys, or those that were loaded."""
+
+    def __init__(
+        self, graph: Graph, conditions: Optional[Mapping[str, Predicate]] = None, matcher: Optional[Matcher] = None
+    ) -> None:
+        frame = graph.frame
+        self.graph = graph
+        self.step = Step(graph, conditions or {})
+        self.matcher = matcher
+        self.ordering = Ordering(frame.time_basis, frame.lateness)
+        self.timed = [
+            node
+            for node in graph.nodes
+            if node.op in ("plus", "absence") or (node.op == "p" and frame.context != "cumulative")
+        ]
+        self.keys: dict[Any, KeyState] = {}
+        self.agenda: list[tuple[int, int, Any]] = []
+        self.entries = count()
+
+    def start(self, time: int) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+        if not self.graph.frame.partitioned:
+            self.key(()) if () in self.keys else self.born((), time)
+
+    def key(self, key: Any) -> KeyState:
+        """Return the state of a key that is there."""
+        return self.keys[key]
+
+    def born(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that begins at a time; ticks before it are not its."""
+        state = self.keys[key] = KeyState(key)
+        self.step.set_tick(state, time - 1)
+        self.remind(state)
+        return state
+
+    def remind(self, state: KeyState) -> None:
+        """Find when a key has something to do without an event, and note it."""
+        times = [state.timers[0][0]] if state.timers else []
+        times += [state.tick] if state.tick is not None else []
+        times += [time_of(state.held[0][0])] if state.held else []
+        due = min(times, default=None)
+        if due is not None and due != state.queued:
+            heappush(self.agenda, (due, next(self.entries), state.key))
+            state.queued = due
+        state.due = due
+
+    def load(self, ordering: dict[str, Any], keys: Iterable[KeyRow], rows: Iterable[Row]) -> None:
+        """Take over stored keys, in place of what is known of them; other keys stay as they are."""
+        self.ordering.load(ordering)
+        loaded = []
+        for row in keys:
+            if row.version != VERSION:
+                raise ValueError(f"the state of a key has version {row.version} and not {VERSION}")
+            state = self.keys[frozen(row.key)] = KeyState(frozen(row.key))
+            state.serial = state.stored = row.serial
+            state.clock, state.ticked, state.noted = row.clock, row.ticked, row.due
+            loaded.append(state)
+        for one in sorted(rows, key=lambda row: row.serial):
+            self.load_row(self.keys[frozen(one.key)], one)
+        for state in loaded:
+            state.restore_timers(self.timed)
+            if state.ticked is not None:
+                self.step.set_tick(state, state.ticked)
+            self.remind(state)
+
+    def load_row(self, state: KeyState, row: Row) -> None:
+        """Take over an open occurrence, or an event that waits."""
+        occurrence = load_occurrence(self.graph, row.data)
+        if row.slot == HELD:
+            heappush(state.held, (occurrence[2], row.node, occurrence))
+        else:
+            state.open(self.graph.names[row.node], row.slot, occurrence)
+
+    def forget(self, keys: Iterable[Any]) -> None:
+        """Let keys go from memory; they have to be loaded before they are touched again."""
+        for key in keys:
+            self.keys.pop(key, None)
+
+    def due(self, frontier: int) -> list[Any]:
+        """Return the keys that have something to do before a time."""
+        found: list[Any] = []
+        while self.agenda and self.agenda[0][0] <= frontier:
+            time, _, key = heappop(self.agenda)
+            state = self.keys.get(key)
+            if state is not None and state.queued == time:
+                state.queued = None
+                found.append(key)
+        return list(dict.fromkeys(found))
+
+
+def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int] = None) -> tuple[Changes, list[Found]]:
+    """Take a batch of the stream; return what it changes in the stored state, and what was detected, in order.
+
+    `now` says that all events before a time have come: by arrival the time up to which timers may fire, in event
+    time a watermark from elsewhere. It belongs to the history like an event: to repeat one, repeat both.
+    A batch holds whole transactions if the graph has `begin_transaction` or `commit`.
+    """
+    run = Run(state)
+    placed, late = state.ordering.take(batch)
+    if now is not None:
+        state.ordering.reach(now)
+    run.enter(run.arrivals(placed))
+    run.wake()
+    return run.changes(late), run.found()
+
+
+class Run:
+    """Take one batch."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.step = state.step
+        self.names = state.graph.names
+        self.touched: dict[Any, KeyState] = {}
+        self.entered: dict[Any, list[Arrival]] = {}
+        for gathered in (self.step.found, self.step.faults, self.step.given_up):
+            gathered.clear()
+
+    def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
+        """Return the leaf occurrences of events, by key."""
+        names, matcher = self.names, self.state.matcher
+        found: dict[Any, list[Arrival]] = {}
+        transactional = self.state.graph.transactional
+        transactions: dict[tuple[int, str, Any], tuple[int, int]] = {}
+        for point, event in placed:
+            matches = event.matches
+            if matches is None:
+                matches = matcher(event) if matcher else []
+            for name, key in matches:
+                node = names[name]
+                start, end = point, point
+                moment = node.expression.moment
+                if event.span is not None:
+                    start, end = event.span
+                    start, end = (end if moment == "end" else start), (start if moment == "begin" else end)
+                elif event.start is not None and moment != "end":
+                    start = point_of(*event.start)
+                    end = start if moment == "begin" else point
+                arrival = (point, name, (0, start, end, node, event.id, event.origin, event.payload))
+                arrivals = found.get(key)
+                if arrivals is None:
+                    found[key] = [arrival]
+                else:
+                    arrivals.append(arrival)
+                if transactional and event.transaction is not None:
+                    mark = (event.transaction, name, key)
+                    first, _ = transactions.setdefault(mark, (point, point))
+                    transactions[mark] = (first, point)
+        if transactional:
+            self.mark(found, transactions, transactional)
+        return found
+
+    def mark(
+        self, found: dict[Any, list[Arrival]], transactions: dict[tuple[int, str, Any], tuple[int, int]],
+        nodes: list[Node],
+    ) -> None:  # fmt: skip
+        """Add the beginning and the end of transactions to the arrivals of their keys."""
+        for node in nodes:
+            bounds: dict[tuple[int, Any], tuple[int, int]] = {}
+            for (transaction, name, key), (first, last) in transactions.items():
+                if self.names[name].bare in node.others:
+                    before = bounds.get((transaction, key), (first, last))
+                    bounds[transaction, key] = (min(before[0], first), max(before[1], last))
+            for (transaction, key), (first, last) in bounds.items():
+                rank = BEFORE if node.op == "begin_transaction" else BEHIND
+                edge = first if node.op == "begin_transaction" else last
+                point = point_of(time_of(edge), position_of(edge), rank)
+                found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
+        for arrivals in found.values():
+            arrivals.sort(key=lambda arrival: arrival[0])
+
+    def touch(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            known = self.state.keys.get(key)
+            state = known if known is not None else self.state.born(key, time)
+            self.touched[key] = state
+        return state
+
+    def enter(self, arrivals: dict[Any, list[Arrival]]) -> None:
+        """Take the events of a batch, or hold them back until the watermark has passed them."""
+        by_arrival = self.state.ordering.time_basis == "arrival"
+        for key, items in arrivals.items():
+            first = min(items, key=lambda item: item[0])
+            state = self.touch(key, time_of(first[0]))
+            if by_arrival:
+                self.take(state, items)
+            else:
+                for item in items:
+                    heappush(state.held, item)
+                self.entered[key] = items
+                self.release(state)
+
+    def take(self, state: KeyState, items: list[Arrival]) -> None:
+        """Let events happen, all leaves of one at once, and before each the timers of earlier times."""
+        step = self.step
+        at, end = 0, len(items)
+        while at < end:
+            point = items[at][0]
+            events = [items[at][2]]
+            at += 1
+            while at < end and items[at][0] == point:
+                events.append(items[at][2])
+                at += 1
+            if state.timers or state.tick is not None:
+                step.advance(state, time_of(point))
+            step.arrive(state, point, events)
+
+    def release(self, state: KeyState) -> None:
+        """Let the events happen that nothing can come before."""
+        ready: list[Arrival] = []
+        held_back = self.state.ordering.held_back
+        while state.held and not held_back(state.held[0][0]):
+            ready.append(heappop(state.held))
+        state.released.extend((item[1], position_of(item[0])) for item in ready)
+        self.take(state, ready)
+
+    def wake(self) -> None:
+        """Let time pass for all keys, up to where the history is complete."""
+        frontier = self.state.ordering.frontier
+        if frontier is None:
+            return
+        for key in self.state.due(frontier):
+            self.touch(key, frontier)
+        for state in self.touched.values():
+            self.release(state)
+            self.step.advance(state, frontier)
+
+    def found(self) -> list[Found]:
+        """Return what was detected, in order of time."""
+        found = list(self.step.found)
+        if self.state.graph.frame.partitioned:
+            found.sort(key=lambda one: (one.point, repr(one.key)))
+        return found
+
+    def changes(self, late: list[Late]) -> Changes:
+        """Return what is to be stored, and take it for stored."""
+        opened: list[Row] = []
+        closed: list[Gone] = []
+        keys: list[KeyRow] = []
+        dropped: list[Any] = []
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        for key, state in self.touched.items():
+            state.sweep(self.state.graph.nodes)
+            self.state.remind(state)
+            closed.extend(Gone(key, *one) for one in state.closed)
+            opened.extend(self.added(state))
+            self.held_changes(state, opened, closed)
+            state.stored = state.serial
+            state.closed, state.released = [], []
+            empty = state.empty()
+            due = None if empty else state.due
+            if state.noted != due:
+                if due is not None:
+                    timers[0].append((key, due))
+                if state.noted is not None:
+                    timers[1].append((key, state.noted))
+                state.noted = due
+            if empty:
+                dropped.append(key)
+                del self.state.keys[key]
+            else:
+                keys.append(key_row(state))
+        step = self.step
+        return Changes(
+            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
+            self.state.ordering.dump(),
+        )  # fmt: skip
+
+    def added(self, state: KeyState) -> list[Row]:
+        """Return the rows of what this batch opened and left open."""
+        rows: list[Row] = []
+        stored = state.stored
+        for number in sorted(state.slots):
+            opened = state.slots[number]
+            if not opened or opened[-1][SERIAL] <= stored:
+                continue
+            low = len(opened)
+            while low and opened[low - 1][SERIAL] > stored:
+                low -= 1
+            node, slot = self.state.graph.slot_nodes[number]
+            rows.extend(row_of(state.key, node.name, slot, one[SERIAL], one) for one in opened[low:])
+        return rows
+
+    def held_changes(self, state: KeyState, opened: list[Row], closed: list[Gone]) -> None:
+        """Add what was held back in this batch, and remove what was held before it."""
+        arrived = self.entered.get(state.key, [])
+        entered = {(name, position_of(point)) for point, name, _ in arrived}
+        released = set(state.released)
+        closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
+        opened.extend(
+            row_of(state.key, name, HELD, position_of(point), occurrence)
+            for point, name, occurrence in arrived
+            if (name, position_of(point)) not in released
+        )
+
+# composite.described
+
+import json
+from typing import Any
+
+
+GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
+
+
+def define_from(given: dict[str, Any]) -> Definition:
+    """Return the definition of arguments in JSON; those that are missing have their defaults."""
+    chosen = {name: given[name] for name in (*GIVEN, "types") if given.get(name) is not None}
+    return define(given.get("name") or "", given["expression"], **chosen)
+
+
+def describe_composite(given: str) -> dict[str, Any]:
+    """Return the parts of a composite event; raises SqlTextError as `define` does."""
+    definition = define_from(json.loads(given))
+    found = leaves(definition.expression)
+    (graph,) = build([definition])
+    return {
+        "expression": definition.text,
+        "leaves": [
+            {
+                "type": leaf.type,
+                "moment": leaf.moment,
+                "source": leaf.source,
+                "predicate": leaf.predicate,
+                "columns": list(definition.partition[number]) if definition.partition else [],
+            }
+            for number, leaf in enumerate(found)
+        ],
+        "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
+        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "attributes": [
+            {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            for one in definition.attributes
+        ],
+        "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
+        "ticking": bool(graph.ticking),
+        "transactional": bool(graph.transactional),
+    }
+
+
+def always(_: dict[str, Any]) -> bool:
+    """Stand for a condition that is not asked."""
+    return True
+
+
+def tests_of(graph: Graph) -> list[str]:
+    """Return the conditions of a graph."""
+    return [test.text for node in graph.nodes for test in node.tests]
+
+
+def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
+    """Return the node of each leaf, in the order of the expression."""
+    root = next(node for node in graph.nodes if definition in node.roots)
+    found: list[Node] = []
+
+    def walk(part: Expression, node: Node) -> None:
+        if part.op == "leaf":
+            found.append(node)
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child)
+
+    walk(definition.expression, root)
+    return found
+
+
+def call(*arguments):
+    # Subscribing asks twice, once with the rights of the caller and once with those of the owner.
+    if SD.get("asked") == arguments:
+        return SD["answer"]
+    try:
+        result = describe_composite(*arguments)
+    except SqlTextError as error:
+        fields = ("message", "position", "hint", "sqlstate")
+        result = {"error": {field: getattr(error, field) for field in fields}}
+    SD["answer"] = json.dumps(result)
+    SD["asked"] = arguments
+    return SD["answer"]
+
+
+SD["call"] = call
+return call(given)
+$python$;
+
+comment on function pgps_internal.describe_composite(text) is
+'Do the work of pgps.describe_composite; an error is {error: {message, position, hint, sqlstate}}.';
+
+create or replace function pgps.describe_composite(given text)
+returns jsonb
+language plpgsql immutable strict parallel safe
+security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_result jsonb;
+    v_error jsonb;
+begin
+    v_result := pgps_internal.describe_composite(describe_composite.given);
+    v_error := v_result -> 'error';
+    if v_error is not null then
+        raise exception using
+            errcode = v_error ->> 'sqlstate',
+            message = v_error ->> 'message',
+            detail = pg_catalog.format('At character %s of the text.', v_error ->> 'position'),
+            hint = v_error ->> 'hint';
+    end if;
+    return v_result;
+end;
+$$;
+
+comment on function pgps.describe_composite(text) is
+'Take the definition of a composite event apart, without a look at the catalogue. given: JSON, the arguments of
+pgps.create_composite_event, durations as text, zone, and types: {event type: {attribute: type}}, with which partition
+keys are checked. The result has:
+expression  its normal form
+leaves      [{type, moment, source, predicate, columns}], in the order of the expression
+aliases     [{name, leaf, type, many, bound}]: what each name in filter and attributes stands for
+conditions  [{text, names}] of the filter, each tested for itself
+attributes  [{name, type, text, names}]
+timed, ticking, transactional
+            whether it has timers, ticks by the clock alone, has the beginning or end of transactions
+
+Nulls: NULL when the argument is.
+Errors: 42601 syntax, 42703 unknown attribute, 42704 unknown alias, 42702 a name that could be two leaves, 42710
+given twice, 42804 partition keys of several types, 22023 what makes no sense, 54000 too long.
+Needs: no privilege; reads and locks nothing.';
+
+revoke all on function pgps_internal.describe_composite(text) from public;
+revoke all on function pgps.describe_composite(text) from public;
+grant execute on function pgps.describe_composite(text) to public;
+
+create or replace function pgps_internal.detect_step(job text)
+returns jsonb
+language plpython3u volatile strict
+as $python$
+if "call" in SD:
+    return SD["call"](job)
+
+import json
+
+
+# composite.times
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import NamedTuple, Optional
+from zoneinfo import ZoneInfo
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 366 * 1000 * DAY
+UNITS = {
+    "us": 1, "usec": 1, "usecs": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1000, "msec": 1000, "msecs": 1000, "millisecond": 1000, "milliseconds": 1000,
+    "s": SECOND, "sec": SECOND, "secs": SECOND, "second": SECOND, "seconds": SECOND,
+    "m": 60 * SECOND, "min": 60 * SECOND, "mins": 60 * SECOND, "minute": 60 * SECOND, "minutes": 60 * SECOND,
+    "h": 3600 * SECOND, "hr": 3600 * SECOND, "hrs": 3600 * SECOND, "hour": 3600 * SECOND, "hours": 3600 * SECOND,
+    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "week": 7 * DAY, "weeks": 7 * DAY,
+}  # fmt: skip
+PART_RE = re.compile(
+    r"\s*(?:(\d{1,9}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6})\d*)?)?|(\d{1,15})(?:\.(\d{1,9})\d*)?\s*([a-z]+))"
+)
+CALENDAR_WORDS = frozenset("mon mons month months y yr yrs year years decade decades century centuries".split())
+WRITTEN = (("d", DAY), ("h", 3600 * SECOND), ("min", 60 * SECOND), ("s", SECOND), ("ms", 1000), ("us", 1))
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+WEEKDAYS = "sun mon tue wed thu fri sat".split()
+# From, to, and the names of the values.
+FIELDS: list[tuple[str, int, int, list[str]]] = [
+    ("minute", 0, 59, []), ("hour", 0, 23, []), ("day of the month", 1, 31, []),
+    ("month", 1, 12, MONTHS), ("day of the week", 0, 7, WEEKDAYS),
+]  # fmt: skip
+SEARCHED_DAYS = 366 * 9  # a 29th of February may be eight years away
+
+
+def read_duration(text: str) -> int:
+    """Return the microseconds of an interval as PostgreSQL writes it; ValueError says what is wrong with it.
+
+    A day has 24 hours and a week seven days. Months and years are refused: they have no fixed length.
+    """
+    at, total, source = 0, 0, text.strip().lower()
+    while at < len(source):
+        match = PART_RE.match(source, at)
+        if match is None:
+            raise ValueError(f'"{text}" is no interval')
+        hours, minutes, seconds, fraction, count, decimals, unit = match.groups()
+        if unit in CALENDAR_WORDS:
+            raise ValueError(f'"{text}" has no fixed length')
+        if unit is not None and unit not in UNITS:
+            raise ValueError(f'"{text}" is no interval')
+        if unit is None:
+            total += (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * SECOND
+            total += int((fraction or "").ljust(6, "0"))
+        else:
+            total += int(count) * UNITS[unit] + int((decimals or "").ljust(9, "0")) * UNITS[unit] // 10**9
+        at = match.end()
+    if not source or total > LONGEST:
+        raise ValueError(f'"{text}" is no interval' if not source else f'"{text}" is longer than a thousand years')
+    return total
+
+
+def write_duration(amount: int) -> str:
+    """Return a duration in its one normal form: 90 seconds are `1 min 30 s`."""
+    parts = []
+    for unit, size in WRITTEN:
+        if amount >= size:
+            parts.append(f"{amount // size} {unit}")
+            amount %= size
+    return " ".join(parts) or "0 s"
+
+
+def read_time(text: str, zone: str) -> int:
+    """Return a moment as PostgreSQL writes it; without an offset it is one of the zone. ValueError when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'"{text}" is no time') from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone_of(zone))
+    return microseconds(moment)
+
+
+def write_time(moment: int) -> str:
+    """Return a moment as text, in UTC."""
+    written = EPOCH + moment * MICROSECOND
+    return (
+        written.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+        + (f".{moment % SECOND:06}" if moment % SECOND else "")
+        + "+00"
+    )
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by its name; ValueError when there is none."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f'"{name}" is no time zone') from None
+
+
+class Cron(NamedTuple):
+    """Hold the values that each field of a calendar allows."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool  # both days are restricted: one of them is enough, as in cron
+
+
+@lru_cache(maxsize=256)
+def read_cron(text: str) -> Cron:
+    """Return the calendar of five fields; ValueError says which field is wrong."""
+    words = text.lower().split()
+    if len(words) != 5:
+        raise ValueError(f'"{text}" has {len(words)} fields and not five')
+    values = [cron_field(word, *field) for word, field in zip(words, FIELDS)]
+    weekdays = frozenset(day % 7 for day in values[4])
+    either = not words[2].startswith("*") and not words[4].startswith("*")
+    return Cron(tuple(values[0]), tuple(values[1]), frozenset(values[2]), frozenset(values[3]), weekdays, either)
+
+
+def cron_field(word: str, what: str, low: int, high: int, names: list[str]) -> list[int]:
+    """Return the values of one field: `*`, `5`, `1-5`, `*/10`, `mon,wed`."""
+    found: set[int] = set()
+    for item in word.split(","):
+        match = re.fullmatch(r"(?:\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,3}))?", item)
+        bounds = [cron_value(part, low, names) for part in match.group(1, 2)] if match else []
+        first, last = bounds or (None, None)
+        step = int(match.group(3) or 1) if match else 0
+        if match and match.group(1) is None:
+            first, last = low, high
+        elif last is None and match and match.group(2) is None:
+            last = high if match.group(3) and first is not None else first
+        if first is None or last is None or not low <= first <= last <= high or step < 1:
+            raise ValueError(f'"{item}" is no {what}')
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def cron_value(word: Optional[str], low: int, names: list[str]) -> Optional[int]:
+    """Return a number or the number of a name."""
+    if word is None:
+        return None
+    return int(word) if word.isascii() and word.isdigit() else names.index(word) + low if word in names else None
+
+
+def next_cron(cron: Cron, zone: str, after: int) -> Optional[int]:
+    """Return the first moment of a calendar behind another; None when nothing comes in eight years.
+
+    A local time that a change of the clocks leaves out is left out; one that comes twice counts once.
+    """
+    where = zone_of(zone)
+    day = (EPOCH + after * MICROSECOND).astimezone(where).date()
+    for _ in range(SEARCHED_DAYS):
+        if cron_day(cron, day):
+            for moment in cron_moments(cron, day, where):
+                if moment > after:
+                    return moment
+        try:
+            day += timedelta(days=1)
+        except OverflowError:
+            return None
+    return None
+
+
+def cron_day(cron: Cron, day: date) -> bool:
+    """Tell whether a calendar has moments on a day."""
+    weekday = (day.weekday() + 1) % 7 in cron.weekdays
+    if day.month not in cron.months:
+        return False
+    return (day.day in cron.days or weekday) if cron.either else (day.day in cron.days and weekday)
+
+
+def cron_moments(cron: Cron, day: date, where: ZoneInfo) -> Iterator[int]:
+    """Return the moments of a day, in order."""
+    for hour in cron.hours:
+        for minute in cron.minutes:
+            local = datetime(day.year, day.month, day.day, hour, minute, tzinfo=where)
+            moment = local.astimezone(timezone.utc)
+            if moment.astimezone(where).replace(tzinfo=None) == local.replace(tzinfo=None):
+                yield microseconds(moment)
+
+
+def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optional[int]:
+    """Return the first tick of at, every or cron behind a moment; None when there is none."""
+    if op == "at":
+        return amount if amount > after else None
+    if op == "every":
+        return (after // amount + 1) * amount
+    return next_cron(read_cron(text), zone, after)
+
+# keywords
+
+# No name of any kind, except a label after AS.
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
+    create current_catalog current_date current_role current_time current_timestamp current_user default
+    deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
+    intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
+    primary references returning select session_user some symmetric system_user table then to trailing true
+    union unique user using variadic when where window with
+""".split()
+)
+
+# A function or a type, but no column or table.
+FUNCTION_ONLY = frozenset(
+    """
+    authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
+    left like natural notnull outer overlaps right similar tablesample verbose
+""".split()
+)
+
+# A column or a table, but no function or type.
+COLUMN_ONLY = frozenset(
+    """
+    between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
+    inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
+    json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
+    normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
+    treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
+    xmlpi xmlroot xmlserialize xmltable
+""".split()
+)
+
+UNRESERVED = frozenset(
+    """
+    abort absent absolute access action add admin after aggregate also alter always asensitive assertion
+    assignment at atomic attach attribute backward before begin breadth by cache call called cascade
+    cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
+    committed compression conditional configuration conflict connection constraints content continue
+    conversion copy cost csv cube current cursor cycle data database day deallocate declare defaults
+    deferred definer delete delimiter delimiters depends depth detach dictionary disable discard document
+    domain double drop each empty enable encoding encrypted enforced enum error escape event exclude
+    excluding exclusive execute explain expression extension external family filter finalize first following
+    force format forward function functions generated global granted groups handler header hold hour
+    identity if immediate immutable implicit import include including increment indent index indexes inherit
+    inherits inline input insensitive insert instead invoker isolation keep key keys label language large
+    last leakproof level listen load local location lock locked logged mapping match matched materialized
+    maxvalue merge method minute minvalue mode month move name names nested new next nfc nfd nfkc nfkd no
+    normalized nothing notify nowait nulls object objects of off oids old omit operator option options
+    ordinality others over overriding owned owner parallel parameter parser partial partition passing
+    password path period plan plans policy preceding prepare prepared preserve prior privileges procedural
+    procedure procedures program publication quote quotes range read reassign recheck recursive ref
+    referencing refresh reindex relative release rename repeatable replace replica reset restart restrict
+    return returns revoke role rollback rollup routine routines rows rule savepoint scalar schema schemas
+    scroll search second security sequence sequences serializable server session set sets share show simple
+    skip snapshot source sql stable standalone start statement statistics stdin stdout storage stored strict
+    string strip subscription support sysid system tables tablespace target temp template temporary text
+    ties transaction transform trigger truncate trusted type types uescape unbounded uncommitted
+    unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
+    varying version view views virtual volatile whitespace within without work wrapper write xml year yes
+    zone
+""".split()
+)
+
+KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
+NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
+
+# lexer
+
+import re
+from typing import NamedTuple
+
+NAME_BYTES = 63
+NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more than 4300 digits
+
+
+class SqlTextError(ValueError):
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
+
+    def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+        self.sqlstate = sqlstate
+
+
+class Token(NamedTuple):
+    """Hold one token.
+
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
+    text: the source, character by character.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
+    position: of the first character, from 1. slot: a literal that stands for a parameter.
+    """
+
+    kind: str
+    text: str
+    value: str
+    position: int = 0
+    slot: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the offset, from 0, of the character behind the token."""
+        return self.position - 1 + len(self.text)
+
+    def word(self, *words: str) -> bool:
+        """Tell whether the token is one of the given key words, not quoted."""
+        return self.kind == "ident" and self.value in words
+
+    def symbol(self, *symbols: str) -> bool:
+        """Tell whether the token is one of the given symbols."""
+        return self.kind == "symbol" and self.value in symbols
+
+
+NAME_START = "A-Za-z_\x80-\U0010ffff"
+SPACE = " \t\n\r\f"
+SPACE_RE = re.compile(f"[{SPACE}]+|--[^\n\r]*")
+# What may stand between the parts of one string constant: at least one end of line, no /* comment */.
+CONTINUATION_RE = re.compile(r"(?:[ \t\f]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f]|--[^\n\r]*[\n\r])*'")
+NAME_RE = re.compile(f"[{NAME_START}][{NAME_START}0-9$]*")
+DOLLAR_RE = re.compile(f"\\$(?:[{NAME_START}][{NAME_START}0-9]*)?\\$")
+PARAMETER_RE = re.compile(r"\$[0-9]+")
+RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01])+)")
+DIGITS = r"[0-9](?:_?[0-9])*"
+DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
+OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
+STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
+UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
+NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
+BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
+SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return all tokens of a text; SqlTextError 42601 when PostgreSQL could not cut it either."""
+    check_characters(text)
+    tokens: list[Token] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        tokens.append(token_at(text, at))
+        at = skip_space(text, tokens[-1].end)
+    return tokens
+
+
+def check_characters(text: str) -> None:
+    """Raise SqlTextError for what is no character to PostgreSQL."""
+    bad = re.search("[\x00\ud800-\udfff]", text)
+    if bad:
+        raise SqlTextError(
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
+            "Leave out the zero character and halves of surrogate pairs.",
+        )
+
+
+def skip_space(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
+    while True:
+        match = SPACE_RE.match(text, at)
+        if match:
+            at = match.end()
+        elif text.startswith("/*", at):
+            at = skip_block_comment(text, at)
+        else:
+            return at
+
+
+def skip_block_comment(text: str, start: int) -> int:
+    """Return the offset behind a /* comment */, which may hold others."""
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return start + mark.end()
+    raise SqlTextError("unterminated /* comment", start + 1, "Close the comment with */.")
+
+
+def token_at(text: str, at: int) -> Token:
+    """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
+    if STRING_RE.match(text, at):
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
+
+
+def fold(name: str) -> str:
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
+    return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
+
+
+def clip_name(name: str) -> str:
+    """Return a name cut to the 63 bytes that PostgreSQL keeps."""
+    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def number_token(text: str, at: int) -> Token:
+    """Return the number at an offset; its value has no `_` and is decimal."""
+    match = RADIX_RE.match(text, at) or DECIMAL_RE.match(text, at)
+    assert match is not None
+    digits = match.group()
+    if NAME_RE.match(text, match.end()):
+        raise SqlTextError(
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
+        )
+    value = digits.replace("_", "").lower()
+    if value[1:2] in ("x", "o", "b"):
+        if len(value) > NUMBER_CHARACTERS:
+            raise SqlTextError("number too long", at + 1, "Write a shorter number.", sqlstate="54000")
+        value = str(int(value, 0))
+    return Token("integer" if value.isdigit() else "decimal", digits, value, at + 1)
+
+
+def dollar_token(text: str, at: int) -> Token:
+    """Return the dollar-quoted string or the parameter at an offset."""
+    match = DOLLAR_RE.match(text, at)
+    if match:
+        close = text.find(match.group(), match.end())
+        if close < 0:
+            raise SqlTextError(
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
+                f"Close the string with {match.group()}.",
+            )
+        return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
+    match = PARAMETER_RE.match(text, at)
+    if not match or NAME_RE.match(text, match.end()):
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+    return Token("parameter", match.group(), match.group(), at + 1)
+
+
+def operator_token(text: str, at: int) -> Token:
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
+    match = OPERATOR_RE.match(text, at)
+    assert match is not None
+    name = re.split(r"/\*|--", match.group())[0]
+    if not re.search(r"[~!@#^&|`?%]", name):
+        name = name[0] + name[1:].rstrip("+-")
+    if len(name) > NAME_BYTES:
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+    if name == "=>":
+        return Token("symbol", name, name, at + 1)
+    return Token("operator", name, "<>" if name == "!=" else name, at + 1)
+
+
+def quoted_token(text: str, at: int) -> Token:
+    """Return the quoted name or string at an offset, with its continuation lines and its UESCAPE clause."""
+    match = STRING_RE.match(text, at)
+    assert match is not None
+    quote, prefix = match.group()[-1], match.group()[:-1].lower()
+    parts, end = quoted_parts(text, match.end(), quote, NO_BACKSLASH[quote] if prefix != "e" else BACKSLASH)
+    if prefix == "e":
+        value = "".join(decode_backslashes(part, at + 1) for part in parts)
+    else:
+        value = "".join(parts).replace(quote * 2, quote)
+    if prefix == "u&":
+        escape, end = uescape(text, end)
+        value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
+    if quote == "'":
+        return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
+    if not value:
+        raise SqlTextError('zero-length name at """"', at + 1, "Write a name between the double quotes.")
+    return Token("quoted", text[at:end], clip_name(value), at + 1)
+
+
+def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
+    parts: list[str] = []
+    while True:
+        match = inside.match(text, at)
+        assert match is not None
+        if not text.startswith(quote, match.end()):
+            what = "quoted string" if quote == "'" else "quoted name"
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
+        parts.append(match.group())
+        again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
+        if again is None:
+            return parts, match.end() + 1
+        at = again.end()
+
+
+def decode_backslashes(source: str, position: int) -> str:
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
+    value = bytearray()
+    at = 0
+    high = 0  # the first half of a surrogate pair; the second has to follow at once
+    while at < len(source):
+        match = E_ESCAPE_RE.match(source, at)
+        code = int(match.group(3) or match.group(4) or "0", 16) if match else 0
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None:
+            value += source[at].encode()
+            at += 2 if source[at] == "'" else 1
+            continue
+        at = match.end()
+        if match.group(3) or match.group(4):
+            high, character = join_surrogates(high, code, position)
+            value += character.encode()
+        elif match.group(1) or match.group(2):
+            value.append(int(match.group(1), 8) & 255 if match.group(1) else int(match.group(2), 16))
+        elif match.group(5) in "uU":
+            raise SqlTextError("invalid Unicode escape", position, "Write \\uXXXX or \\UXXXXXXXX.")
+        else:
+            value += SIMPLE_ESCAPES.get(match.group(5), match.group(5)).encode()
+    try:
+        decoded = value.decode()
+    except UnicodeDecodeError:
+        decoded = "\0"
+    if high or "\0" in decoded:
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+    return decoded
+
+
+def decode_unicode(source: str, escape: str, position: int) -> str:
+    """Return the value of the inside of a U&'' string or U&"" name."""
+    mark = re.escape(escape)
+    pattern = re.compile(f"{mark}(?:({mark})|([0-9A-Fa-f]{{4}})|\\+([0-9A-Fa-f]{{6}})|)")
+    value: list[str] = []
+    at = high = 0
+    while at < len(source):
+        match = pattern.match(source, at)
+        code = int(match.group(2) or match.group(3) or "0", 16) if match else 0
+        if match and match.end() == at + 1:
+            raise SqlTextError("invalid Unicode escape", position, "Write \\XXXX or \\+XXXXXX.")
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None or match.group(1):
+            value.append(source[at])
+        else:
+            high, character = join_surrogates(high, code, position)
+            value.append(character)
+        at = match.end() if match else at + 1
+    if high:
+        raise bad_surrogates(position)
+    return "".join(value)
+
+
+def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
+    if 0xD800 <= code <= 0xDBFF and not high:
+        return code, ""
+    if 0xDC00 <= code <= 0xDFFF:
+        if not high:
+            raise bad_surrogates(position)
+        return 0, chr(0x10000 + ((high & 0x3FF) << 10) + (code & 0x3FF))
+    if not 0 < code <= 0x10FFFF:
+        raise SqlTextError("invalid Unicode escape value", position, "Values go from 1 to 10FFFF.")
+    return 0, chr(code)
+
+
+def bad_surrogates(position: int) -> SqlTextError:
+    """Return the error for half a pair."""
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
+
+
+def uescape(text: str, at: int) -> tuple[str, int]:
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
+    word = UESCAPE_RE.match(text, skip_space(text, at))
+    if word is None:
+        return "\\", at
+    start = skip_space(text, word.end())
+    token = token_at(text, start) if start < len(text) else None
+    if token is None or token.kind != "string" or token.text[0] in "uU":
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+    if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
+        raise SqlTextError(
+            f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
+        )
+    return token.value, token.end
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text, fit to be quoted in a message."""
+    return text if len(text) <= 40 else text[:40] + "..."
+
+# token_lists
+
+import re
+
+
+NESTING = 100  # of brackets and CASE together; the readers below are recursive
+CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
+PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
+# Reserved words that are a value, or end one.
+VALUE_WORDS = frozenset(
+    "null true false end isnull notnull current_catalog current_date current_role current_schema current_time"
+    " current_timestamp current_user localtime localtimestamp session_user system_user user".split()
+)
+# Reserved words that belong to a query and never to an expression outside parentheses.
+QUERY_WORDS = (
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
+)
+INT8_MAX = 2**63 - 1
+
+
+def check_brackets(tokens: list[Token], what: str) -> None:
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
+
+    42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
+    """
+    opened: list[Token] = []
+    cases = 0
+    for token in tokens:
+        if token.symbol("(", "["):
+            opened.append(token)
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
+        cases = max(cases + token.word("case") - token.word("end"), 0)
+        if len(opened) + cases > NESTING:
+            raise SqlTextError(
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
+                sqlstate="54000",
+            )
+    if opened:
+        raise SqlTextError(
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
+            "Close every parenthesis and square bracket.",
+        )
+
+
+def partners(tokens: list[Token]) -> dict[int, int]:
+    """Return for the index of each bracket the index of its partner; the brackets must have been checked."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "["):
+            opened.append(i)
+        elif token.symbol(")", "]"):
+            found[i] = opened.pop()
+            found[found[i]] = i
+    return found
+
+
+def top_level(tokens: list[Token]) -> list[int]:
+    """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
+
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
+    """
+    found = []
+    opened: list[str] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "[") or token.word("case"):
+            opened.append(token.value)
+        elif token.symbol(")", "]"):
+            while opened and opened.pop() == "case":
+                pass
+        elif token.word("end") and opened and opened[-1] == "case":
+            opened.pop()
+        elif not opened:
+            found.append(i)
+    return found
+
+
+def starts_query(tokens: list[Token]) -> bool:
+    """Tell whether tokens begin as a query does that does not begin with a word of QUERY_WORDS."""
+    if not tokens:
+        return False
+    return tokens[0].word("with") or (tokens[0].word("values") and len(tokens) > 1 and tokens[1].symbol("("))
+
+
+def operands_end(tokens: list[Token]) -> list[bool]:
+    """Return for each token whether a value is complete behind it, so that an operator may follow.
+
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    """
+    ends: list[bool] = []
+    for i, token in enumerate(tokens):
+        if token.kind == "symbol":
+            ends.append(token.value in (")", "]"))
+        elif token.kind == "ident":
+            if token.value in NOT_A_COLUMN:
+                ends.append(token.value in VALUE_WORDS)
+            else:
+                ends.append(not (token.value in ("between", "escape") and infix_position(tokens, ends, i)))
+        else:
+            ends.append(token.kind != "operator" or (i > 0 and tokens[i - 1].symbol(".")))
+    return ends
+
+
+def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
+    if i > 1 and tokens[i - 1].word("not"):
+        return ends[i - 2]
+    return i > 0 and ends[i - 1]
+
+
+def fold_signs(tokens: list[Token]) -> list[Token]:
+    """Return the tokens with each minus sign made part of the number it belongs to.
+
+    Not before `::`, which binds more tightly than a sign: `-32768::int2` overflows.
+    """
+    ends = operands_end(tokens)
+    folded: list[Token] = []
+    for i, token in enumerate(tokens):
+        signed = (
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
+        )
+        if signed:
+            folded[-1] = token._replace(value="-" + token.value, position=tokens[i - 1].position)
+        else:
+            folded.append(token)
+    return folded
+
+
+def literal_kind(token: Token) -> str:
+    """Return string, integer (fits in int8 before its sign, as PostgreSQL reads it) or decimal."""
+    if token.kind == "integer" and (len(token.value) > 20 or int(token.value.lstrip("-")) > INT8_MAX):
+        return "decimal"
+    return token.kind
+
+
+def quote_name(name: str) -> str:
+    """Return a name between double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_string(value: str) -> str:
+    """Return a string constant that reads the same whatever standard_conforming_strings is."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+
+
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
+def write_token(token: Token) -> str:
+    """Return a token in its one normal form."""
+    if token.kind == "string":
+        return hide_dollars(quote_string(token.value))
+    if token.kind == "bits":
+        return token.text[0].lower() + "'" + token.value + "'"
+    if token.kind == "attribute":
+        return token.text
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
+    return token.value
+
+
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
+    names = ("ident", "quoted")
+    if token.symbol(":"):
+        return False
+    if token.symbol("(", "[", "::") or after.symbol(")", "]", ",", "::"):
+        return True
+    if token.symbol("."):
+        return after.kind in names or after.value == "*"
+    if after.symbol("."):
+        return token.kind in names or token.symbol(")", "]")
+    if after.symbol("("):
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
+    return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
+
+
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
+
+
+def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
+    """Return tokens as text, single spaces where needed; slots are written as $n, from `first_slot` on."""
+    parts: list[str] = []
+    slot = first_slot
+    for i, token in enumerate(tokens):
+        if i and not glued(tokens[i - 1], token):
+            parts.append(" ")
+        if token.slot:
+            parts.append(f"${slot}")
+            slot += 1
+        else:
+            parts.append(write_token(token))
+    return "".join(parts)
+
+# composite.syntax
+
+from typing import NamedTuple
+
+
+# Each needs its quotes as the name of a type or as an alias.
+CONNECTIVES = frozenset("or and not begin end begin_transaction commit".split())
+OPERATOR_WORDS = CONNECTIVES | frozenset("seq any plus repeat at every cron".split())
+BINDING = {"or": 1, "and": 2, "seq": 3}  # from loosest to tightest
+INFIX = {"or": "or", "and": "and", "seq": ";"}
+TEMPORAL = ("at", "every", "cron")
+TRANSACTION = ("begin_transaction", "commit")
+
+
+class Expression(NamedTuple):
+    """Hold one node of an expression.
+
+    op: leaf; or, and, seq; any (amount of them); not (E2, E1, E3); absence (E2, E1, no E2 for amount);
+        a, a* (E1, E2, E3); p, p* (E1, E3, every amount); plus (E1, amount); repeat (E1, amount to upper);
+        at (amount), every (amount), cron (text, zone); begin_transaction, commit.
+    amount and upper: counts, microseconds, or for `at` microseconds since 1970.
+    A leaf has type, moment (begin, end or nothing), source, predicate and alias, empty when not given.
+    """
+
+    op: str
+    parts: "tuple[Expression, ...]" = ()
+    amount: int = 0
+    upper: int = 0
+    text: str = ""
+    zone: str = ""
+    type: str = ""
+    moment: str = ""
+    source: str = ""
+    predicate: str = ""
+    alias: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return what a filter may call a leaf: its alias, else its type."""
+        return self.alias or self.type
+
+
+def leaves(expression: Expression) -> list[Expression]:
+    """Return the leaves that name an event type, in the order of the text."""
+    if expression.op == "leaf":
+        return [expression]
+    return [leaf for part in expression.parts for leaf in leaves(part)]
+
+
+def print_expression(expression: Expression, binding: int = 0) -> str:
+    """Return the normal form: what parses to the same expression and is printed as itself again."""
+    op, parts = expression.op, expression.parts
+    own = BINDING.get(op, 4)
+    if op in INFIX:
+        left, right = print_expression(parts[0], own - 1), print_expression(parts[1], own)
+        written = f"{left} {INFIX[op]} {right}"
+    elif op == "leaf":
+        written = print_leaf(expression)
+    elif op in ("not", "absence"):
+        end = print_expression(parts[2]) if op == "not" else "+ " + quote_string(write_duration(expression.amount))
+        written = f"not({print_expression(parts[0])})[{print_expression(parts[1])}, {end}]"
+    elif op in TRANSACTION:
+        written = op
+    else:
+        written = f"{op.upper() if op in ('a', 'a*', 'p', 'p*') else op}({', '.join(arguments_of(expression))})"
+    return f"({written})" if own <= binding else written
+
+
+def arguments_of(expression: Expression) -> list[str]:
+    """Return the printed arguments of an operator that is written like a function."""
+    op, parts = expression.op, [print_expression(part) for part in expression.parts]
+    if op == "any":
+        return [str(expression.amount), *parts]
+    if op == "repeat":
+        return [*parts, str(expression.amount), *([str(expression.upper)] if expression.upper else [])]
+    if op in ("p", "p*"):
+        return [parts[0], quote_string(write_duration(expression.amount)), parts[1]]
+    if op == "plus":
+        return [*parts, quote_string(write_duration(expression.amount))]
+    if op == "at":
+        return [quote_string(write_time(expression.amount))]
+    if op == "every":
+        return [quote_string(write_duration(expression.amount))]
+    return [quote_string(expression.text)] if op == "cron" else parts
+
+
+def print_leaf(leaf: Expression) -> str:
+    """Return a leaf as text."""
+    written = f"{leaf.moment} " if leaf.moment else ""
+    written += print_name(leaf.type)
+    if leaf.source:
+        written += "@" + print_name(leaf.source)
+    if leaf.predicate:
+        written += f" ({leaf.predicate})"
+    return f"{written} {print_name(leaf.alias)}" if leaf.alias else written
+
+
+def print_name(name: str) -> str:
+    """Return a name as text, quoted where it would be read as something else."""
+    plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
+    return name if plain else quote_name(name)
+
+# composite.parser
+
+from typing import Optional
+
+
+CHARACTERS = 100_000
+LEVELS = 100
+LEAVES = 1000
+# How many arguments at top level make a word before ( an operator.
+ARGUMENTS = {
+    "seq": (2, 2), "any": (2, LEAVES), "not": (1, 1), "a": (3, 3), "p": (3, 3), "plus": (2, 2), "repeat": (2, 3),
+    "at": (1, 1), "every": (1, 1), "cron": (1, 1),
+}  # fmt: skip
+SPELLINGS = {"|": "or", "^": "and", "<<": "seq"}
+NOT_SYNTAX = "Write not(E2)[E1, E3], or not(E2)[E1, + '5 min']."
+SYNTAX = "Operators: or, and, ;, any, not(E2)[E1, E3], A, A*, P, P*, plus, repeat, at, every, cron."
+
+
+def parse_expression(text: str, zone: str = "UTC") -> Expression:
+    """Return the expression that a text stands for; `zone` is that of its calendars and of times without one.
+
+    Raises SqlTextError: 42601 for what is not the language, 22023 for a number, duration or time that makes no
+    sense, 42710 for an alias given twice, 54000 for what is too long or too deep.
+    """
+    if len(text) > CHARACTERS:
+        hint = f"Use at most {CHARACTERS:,} characters."
+        raise SqlTextError("the expression is too long", 1, hint, sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, "expression")
+    return Parser(tokens, len(text) + 1, zone).whole()
+
+
+class Parser:
+    """Read tokens by recursive descent; brackets have been checked."""
+
+    def __init__(self, tokens: list[Token], end: int, zone: str) -> None:
+        self.tokens = tokens
+        self.nothing = Token("nothing", "", "", end)
+        self.partners = partners(tokens)
+        self.zone = zone
+        self.at = 0
+        self.aliases: set[str] = set()
+        self.count = 0
+        self.deep: dict[int, tuple[int, Expression]] = {}
+
+    def whole(self) -> Expression:
+        """Read the whole text."""
+        found = self.binary(1)
+        if self.at < len(self.tokens):
+            raise self.refuse(self.peek())
+        return found
+
+    def peek(self, ahead: int = 0) -> Token:
+        """Return a token further on."""
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else self.nothing
+
+    def next(self) -> Token:
+        """Step over a token."""
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def refuse(self, token: Token, hint: str = SYNTAX, message: str = "", sqlstate: str = "42601") -> SqlTextError:
+        """Return the error for a token that cannot be there."""
+        what = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the expression"
+        return SqlTextError(message or what, token.position, hint, sqlstate=sqlstate)
+
+    def expect(self, symbol: str, hint: str = SYNTAX) -> None:
+        """Step over a symbol, which has to be there."""
+        if not self.peek().symbol(symbol):
+            raise self.refuse(self.peek(), hint)
+        self.next()
+
+    def make(self, token: Token, expression: Expression) -> Expression:
+        """Return an expression whose depth and size have been counted."""
+        depth = 1 + max((self.deep[id(part)][0] for part in expression.parts), default=0)
+        self.count += not expression.parts
+        if depth > LEVELS or self.count > LEAVES:
+            what = f"is nested deeper than {LEVELS} levels" if depth > LEVELS else f"has more than {LEAVES} leaves"
+            hint = "Make a part of it a composite event of its own."
+            raise self.refuse(token, hint, f"the expression {what}", "54000")
+        self.deep[id(expression)] = (depth, expression)
+        return expression
+
+    def binary(self, level: int) -> Expression:
+        """Read operands of `or`, `and`, or `;`; each binds to the left."""
+        if level > 3:
+            return self.shifted()
+        found = self.binary(level + 1)
+        while True:
+            token = self.peek()
+            op = "seq" if token.symbol(";") else SPELLINGS.get(token.value) if token.kind == "operator" else None
+            op = token.value if token.word("or", "and") else op
+            if op is None or BINDING[op] != level:
+                return found
+            self.next()
+            found = self.make(token, Expression(op, (found, self.binary(level + 1))))
+
+    def shifted(self) -> Expression:
+        """Read an operand, and durations added to it."""
+        found = self.primary()
+        while self.peek().kind == "operator" and self.peek().value == "+":
+            token = self.next()
+            found = self.make(token, Expression("plus", (found,), amount=self.duration()))
+        return found
+
+    def primary(self) -> Expression:
+        """Read an expression in parentheses, an operator with its arguments, or a leaf."""
+        token = self.peek()
+        if token.symbol("("):
+            self.next()
+            found = self.binary(1)
+            self.expect(")")
+            return found
+        if token.word(*TRANSACTION):
+            return self.make(self.next(), Expression(token.value))
+        if token.word("begin", "end") and self.peek(1).kind in ("ident", "quoted"):
+            self.next()
+            return self.leaf(token.value)
+        op = self.operator()
+        if op:
+            self.at += 3 if op.endswith("*") else 2
+            return self.make(token, self.call(token, op))
+        return self.leaf("")
+
+    def operator(self) -> Optional[str]:
+        """Return the operator that stands here, by its name and the number of its arguments, or None."""
+        token = self.peek()
+        star = token.word("a", "p") and self.peek(1).kind == "operator" and self.peek(1).value == "*"
+        opening = self.at + 1 + star
+        if not token.word(*ARGUMENTS) or not self.peek(1 + star).symbol("("):
+            return None
+        closing = self.partners[opening]
+        inside = self.tokens[opening + 1 : closing]
+        low, high = ARGUMENTS[token.value]
+        if not star and not low <= count_arguments(inside) <= high:
+            return None
+        if token.word("at", "every", "cron") and [inner.kind for inner in inside] != ["string"]:
+            return None
+        return token.value + ("*" if star else "")
+
+    def call(self, token: Token, op: str) -> Expression:
+        """Read the arguments of an operator and the parenthesis behind them."""
+        if op == "not":
+            return self.negation()
+        if op in ("at", "every", "cron"):
+            found = self.temporal(op)
+        elif op == "any":
+            found = self.any_of(token)
+        elif op == "repeat":
+            found = self.repetition(token)
+        else:
+            found = self.operands(op)
+        self.expect(")")
+        return found
+
+    def operands(self, op: str) -> Expression:
+        """Read the arguments of seq, plus, A, A*, P and P*."""
+        first = self.argument()
+        if op == "plus":
+            return Expression(op, (first,), amount=self.duration())
+        if op == "seq":
+            return Expression(op, (first, self.binary(1)))
+        if op.startswith("p"):
+            amount = self.duration()
+            self.expect(",")
+            return Expression(op, (first, self.binary(1)), amount=amount)
+        second = self.argument()
+        return Expression(op, (first, second, self.binary(1)))
+
+    def argument(self) -> Expression:
+        """Read an argument and the comma behind it."""
+        found = self.binary(1)
+        self.expect(",")
+        return found
+
+    def negation(self) -> Expression:
+        """Read not(E2)[E1, E3] from E2 on."""
+        second = self.binary(1)
+        self.expect(")")
+        self.expect("[", NOT_SYNTAX)
+        first = self.binary(1)
+        self.expect(",", NOT_SYNTAX)
+        if self.peek().kind == "operator" and self.peek().value == "+":
+            self.next()
+            found = Expression("absence", (second, first), amount=self.duration())
+        else:
+            found = Expression("not", (second, first, self.binary(1)))
+        self.expect("]", NOT_SYNTAX)
+        return found
+
+    def any_of(self, token: Token) -> Expression:
+        """Read the arguments of any."""
+        amount = self.number("any takes how many, and of which: any(2, E1, E2, E3).")
+        parts = []
+        while self.peek().symbol(","):
+            self.next()
+            parts.append(self.binary(1))
+        if not 1 <= amount <= len(parts):
+            message = f"any asks for {amount} of {len(parts)} events"
+            raise self.refuse(token, f"Ask for 1 to {len(parts)} of them.", message, "22023")
+        return Expression("any", tuple(parts), amount=amount)
+
+    def repetition(self, token: Token) -> Expression:
+        """Read the arguments of repeat."""
+        part = self.argument()
+        amount = upper = self.number("repeat takes an event and how often: repeat(E1, 3).")
+        if self.peek().symbol(","):
+            self.next()
+            upper = self.number("repeat takes an event, the least and the most: repeat(E1, 3, 5).")
+        if not 1 <= amount <= upper:
+            message = f"repeat from {amount} to {upper} times makes no sense"
+            raise self.refuse(token, "Give the least, which is 1 or more, and then the most.", message, "22023")
+        return Expression("repeat", (part,), amount=amount, upper=0 if upper == amount else upper)
+
+    def number(self, hint: str) -> int:
+        """Read a number of events."""
+        token = self.next()
+        if token.kind != "integer" or len(token.value) > 9:
+            raise self.refuse(token, hint)
+        return int(token.value)
+
+    def duration(self) -> int:
+        """Read a duration in quotes."""
+        token = self.next() if not self.peek().symbol(",") else self.peek()
+        if token.kind != "string":
+            raise self.refuse(token, "Write a duration in quotes, as '10 s' or '5 min'.")
+        try:
+            amount = read_duration(token.value)
+        except ValueError as error:
+            hint = "Write days, hours, minutes and seconds, as '1 day', '90 s' or '00:05:00'."
+            raise self.refuse(token, hint, str(error), "22023") from None
+        if amount == 0:
+            raise self.refuse(token, "Write a duration above zero.", f'"{token.value}" is no time at all', "22023")
+        return amount
+
+    def temporal(self, op: str) -> Expression:
+        """Read the argument of at, every or cron."""
+        if op == "every":
+            return Expression(op, amount=self.duration())
+        token = self.next()
+        hint = (
+            "Write a time with its offset, as '2026-12-24 18:00+01'."
+            if op == "at"
+            else "Write minute, hour, day of the month, month and day of the week, as '0 8 * * 1-5'."
+        )
+        try:
+            zone_of(self.zone)
+            if op == "at":
+                return Expression(op, amount=read_time(token.value, self.zone))
+            if next_cron(read_cron(token.value), self.zone, 0) is None:
+                raise ValueError(f'"{token.value}" never comes')
+        except (ValueError, OverflowError) as error:
+            raise self.refuse(token, hint, str(error), "22023") from None
+        return Expression(op, text=" ".join(token.value.lower().split()), zone=self.zone)
+
+    def leaf(self, moment: str) -> Expression:
+        """Read an event type with its source, predicate and alias."""
+        token = self.next()
+        if token.kind not in ("ident", "quoted") or token.word(*CONNECTIVES):
+            hint = SYNTAX
+            if token.word(*CONNECTIVES):
+                hint = f'"{token.value}" is a word of the language; as a name put it in double quotes.'
+            raise self.refuse(token, hint)
+        source = self.source()
+        predicate = self.predicate() if self.peek().symbol("(") else ""
+        alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
+        return self.make(
+            token,
+            Expression("leaf", type=token.value, moment=moment, source=source, predicate=predicate, alias=alias),
+        )
+
+    def source(self) -> str:
+        """Read `@source` or `::source` where it stands."""
+        mark = self.peek()
+        if not (mark.symbol("::") or (mark.kind == "operator" and mark.value == "@")):
+            return ""
+        self.next()
+        token = self.next()
+        if token.kind not in ("ident", "quoted"):
+            raise self.refuse(token, "Name the source behind @, as in rain@hilltop.")
+        return token.value
+
+    def predicate(self) -> str:
+        """Read a predicate in parentheses; its one normal form. Only PostgreSQL can tell whether it is one."""
+        opening = self.peek()
+        closing = self.partners[self.at]
+        inside = self.tokens[self.at + 1 : closing]
+        if count_arguments(inside) != 1:
+            hint = "Put one condition between the parentheses, or quote the name of the type before them."
+            raise self.refuse(opening if not inside else inside[0], hint)
+        for token in inside:
+            if token.kind == "parameter" or token.symbol(";", "{", "}"):
+                raise self.refuse(token, "A predicate is one SQL expression over the attributes of its event.")
+        self.at = closing + 1
+        return write_tokens(plain_names(inside))
+
+    def alias(self) -> str:
+        """Read an alias, unless a word of the language stands here."""
+        token = self.peek()
+        if token.word("or", "and"):
+            return ""
+        if token.word(*OPERATOR_WORDS):
+            hint = f'"{token.value}" is a word of the language; as an alias put it in double quotes.'
+            raise self.refuse(token, hint)
+        if token.value in self.aliases:
+            message = f"alias {print_name(token.value)} is given twice"
+            raise self.refuse(token, "Give each leaf an alias of its own.", message, "42710")
+        self.aliases.add(token.value)
+        return self.next().value
+
+
+def count_arguments(tokens: list[Token]) -> int:
+    """Return how many arguments stand between two parentheses."""
+    depth = 0
+    count = 1 if tokens else 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        count += depth == 0 and token.symbol(",")
+    return count
+
+
+def plain_names(tokens: list[Token]) -> list[Token]:
+    """Return tokens in which no word behind a dot is a key word."""
+    return [
+        token._replace(kind="quoted") if i and tokens[i - 1].symbol(".") and token.kind == "ident" else token
+        for i, token in enumerate(tokens)
+    ]
+
+# composite.texts
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Optional
+
+
+CHARACTERS_BESIDE = 100_000
+RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
+
+
+class Condition(NamedTuple):
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+class Attribute(NamedTuple):
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+
+    name: str
+    type: str
+    text: str
+    names: tuple[str, ...]
+
+
+def read_tokens(text: str, what: str) -> list[Token]:
+    """Return the tokens of a text that is SQL but for its frame."""
+    if len(text) > CHARACTERS_BESIDE:
+        raise SqlTextError(f"the {what} is too long", 1, "Write a shorter one.", sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, what)
+    for token in tokens:
+        if token.kind == "parameter" or token.symbol(";", "{", "}"):
+            raise SqlTextError(f'syntax error at "{clip(token.text)}"', token.position, f"Give SQL as the {what}.")
+    if not tokens:
+        raise SqlTextError(f"the {what} is empty", 1, "Leave the argument out.")
+    return plain_names(tokens)
+
+
+def read_partition(text: str, leaf_count: int) -> tuple[tuple[str, ...], ...]:
+    """Return the key attributes of each leaf: `symbol`, `symbol, ticker` or `(symbol, day), (ticker, d)`."""
+    tokens = read_tokens(text, "partition key")
+    groups = [column_names(part) for part in split_at_commas(tokens)]
+    if len(groups) == 1:
+        groups *= leaf_count
+    if len(groups) != leaf_count:
+        message = f"{len(groups)} partition keys for {leaf_count} leaves"
+        hint = "Name one attribute that all leaves have, or one for each leaf; several columns go in parentheses."
+        raise SqlTextError(message, 1, hint, sqlstate="22023")
+    if len({len(group) for group in groups}) > 1:
+        hint = "Give each leaf as many key attributes as the others."
+        raise SqlTextError("partition keys of several lengths", 1, hint, sqlstate="22023")
+    return tuple(groups)
+
+
+def column_names(tokens: list[Token]) -> tuple[str, ...]:
+    """Return the one name, or those between parentheses."""
+    if tokens[0].symbol("(") and tokens[-1].symbol(")"):
+        return tuple(name for part in split_at_commas(tokens[1:-1], tokens[0]) for name in column_names(part))
+    if len(tokens) != 1 or tokens[0].kind not in ("ident", "quoted"):
+        bad = tokens[1] if len(tokens) > 1 and tokens[0].kind in ("ident", "quoted") else tokens[0]
+        message = f'syntax error at "{clip(bad.text)}"'
+        raise SqlTextError(message, bad.position, "Name attributes, as symbol or (symbol, day).")
+    return (tokens[0].value,)
+
+
+def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list[list[Token]]:
+    """Return the parts between commas at top level; none may be empty."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        if depth == 0 and token.symbol(","):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not all(parts):
+        position = tokens[0].position if tokens else before.position if before else 1
+        raise SqlTextError("nothing between two commas", position, "Leave out the comma that is too many.")
+    return parts
+
+
+def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
+    tokens = read_tokens(text, "filter")
+    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+
+
+def split_conditions(tokens: list[Token]) -> list[list[Token]]:
+    """Return the operands of AND at top level; one part when there is an OR beside it."""
+    top = top_level(tokens)
+    if any(tokens[i].word("or") for i in top):
+        return [tokens]
+    parts: list[list[Token]] = [[]]
+    between = 0
+    inside = set(top)
+    for i, token in enumerate(tokens):
+        between += i in inside and token.word("between")
+        if i in inside and token.word("and"):
+            if not between:
+                parts.append([])
+                continue
+            between -= 1
+        parts[-1].append(token)
+    return parts if all(parts) else [tokens]
+
+
+def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Return the names of leaves in an SQL expression; SqlTextError for one that can never stand for an event."""
+    found: set[str] = set()
+    query = any(token.word("select") for token in tokens)
+    for i, token in enumerate(tokens):
+        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+            continue
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        if after is not None and after.symbol("("):
+            continue
+        bound = names.get(token.value)
+        qualifies = after is not None and after.symbol(".") and not calls(tokens, i + 2)
+        if bound in ("always", "maybe"):
+            found.add(token.value)
+        elif qualifies and (bound == "never" or not query):
+            raise unbound_name(token, bound, what, names)
+    return tuple(sorted(found))
+
+
+def calls(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name behind a dot is that of a function, or of a schema's table."""
+    return at + 1 < len(tokens) and tokens[at + 1].symbol("(", ".")
+
+
+def unbound_name(token: Token, bound: Optional[str], what: str, names: Mapping[str, str]) -> SqlTextError:
+    """Return the error for a name that stands for no event."""
+    name = print_name(token.value)
+    if bound == "ambiguous":
+        hint = "Give each of these leaves an alias."
+        return SqlTextError(f"{name} could be several leaves", token.position, hint, sqlstate="42702")
+    if bound == "never":
+        message = f"alias {name} in the {what} is never bound"
+        hint = "What must not come, and what only closes a window, is no part of what is detected."
+        return SqlTextError(message, token.position, hint, sqlstate="42704")
+    known = ", ".join(print_name(name) for name, bound in names.items() if bound in ("always", "maybe"))
+    message = f"alias {name} in the {what} does not exist"
+    return SqlTextError(message, token.position, f"The expression has: {known or 'none'}.", sqlstate="42704")
+
+
+def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...]:
+    """Return the attributes of `name type = expression, ...`."""
+    found: list[Attribute] = []
+    for part in split_at_commas(read_tokens(text, "list of attributes")):
+        equals = next((i for i, token in enumerate(part) if token.kind == "operator" and token.value == "="), 0)
+        hint = "Write each as: name type = expression."
+        if part[0].kind not in ("ident", "quoted") or equals < 2 or equals + 1 == len(part):
+            raise SqlTextError(f'syntax error at "{clip(part[0].text)}"', part[0].position, hint)
+        name = part[0].value
+        if name in RESERVED_ATTRIBUTES or name in [attribute.name for attribute in found]:
+            message = f"attribute {print_name(name)} is there already"
+            raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
+        value = part[equals + 1 :]
+        used = names_in(value, names, "list of attributes")
+        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+    return tuple(found)
+
+
+def rename(condition: Condition, new: Callable[[str], str]) -> str:
+    """Return the text of a condition with other names for its leaves."""
+    tokens = plain_names(tokenize(condition.text))
+    return write_tokens(
+        [
+            token._replace(kind="quoted", value=new(token.value), text="")
+            if token.kind in ("ident", "quoted")
+            and token.value in condition.names
+            and not (i and tokens[i - 1].symbol("."))
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
+            else token
+            for i, token in enumerate(tokens)
+        ]
+    )
+
+# composite.definition
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+
+CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
+TIME_BASES = ("arrival", "event")
+MAX_OPEN = 10_000
+# Their third event ends what they hold, or time does.
+CLOSING = frozenset("a a* p p* absence plus repeat or leaf at every cron begin_transaction commit".split())
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Say what a name in a filter stands for.
+
+    leaf: which leaf, counted from 0 in the order of the text. many: it stands for a set of events.
+    bound: always, maybe (a branch of `or` or `any`), or never (what must not come, or only closes).
+    """
+
+    name: str
+    leaf: int
+    type: str
+    many: bool
+    bound: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Hold a composite event; make one with `define`. Durations are microseconds."""
+
+    name: str
+    expression: Expression
+    context: str
+    partition: tuple[tuple[str, ...], ...]
+    within: Optional[int]
+    aliases: tuple[Alias, ...]
+    conditions: tuple[Condition, ...]
+    attributes: tuple[Attribute, ...]
+    time_basis: str
+    lateness: int
+    max_open: int
+
+    @property
+    def text(self) -> str:
+        """Return the normal form of the expression."""
+        return print_expression(self.expression)
+
+
+def define(  # noqa: PLR0913 -- what a user may say of a composite event
+    name: str,
+    expression: str,
+    *,
+    context: str = "recent",
+    partition_by: Optional[str] = None,
+    within: Optional[str] = None,
+    filter: Optional[str] = None,  # noqa: A002
+    attributes: Optional[str] = None,
+    time_basis: str = "arrival",
+    lateness: str = "0 s",
+    max_open: Optional[int] = None,
+    zone: str = "UTC",
+    types: Optional[Mapping[str, Mapping[str, str]]] = None,
+) -> Definition:
+    """Return a composite event whose parts fit together.
+
+    `types` maps event types to their attributes and these to SQL types; with it, partition keys are checked, too.
+    Raises SqlTextError, its position that in the argument at fault: 42601 syntax, 42703 unknown attribute, 42704
+    unknown alias, 42702 a name that could be two leaves, 42710 given twice, 42804 keys of several types,
+    22023 what makes no sense, 54000 too long.
+    """
+    check_word(context, CONTEXTS, "context")
+    check_word(time_basis, TIME_BASES, "time basis")
+    if max_open is not None and max_open < 1:
+        raise refuse(f"max_open {max_open} leaves nothing open", "Give a number above zero, or leave it out.")
+    parsed = parse_expression(expression, zone)
+    span = None if within is None else duration_of("within", within, least=1)
+    late = duration_of("lateness", lateness, least=0)
+    aliases = find_aliases(parsed, context)
+    definition = Definition(
+        name,
+        parsed,
+        context,
+        read_partition(partition_by, len(leaves(parsed))) if partition_by is not None else (),
+        span,
+        aliases,
+        read_conditions(filter, usable(aliases)) if filter is not None else (),
+        read_attributes(attributes, usable(aliases)) if attributes is not None else (),
+        time_basis,
+        late,
+        max_open or MAX_OPEN,
+    )
+    check_bounds(definition, explicit=max_open is not None)
+    check_basis(definition)
+    if types is not None:
+        check_partition(definition, types)
+    return definition
+
+
+def refuse(message: str, hint: str, sqlstate: str = "22023") -> SqlTextError:
+    """Return an error about an argument as a whole."""
+    return SqlTextError(message, 1, hint, sqlstate=sqlstate)
+
+
+def check_word(word: str, words: tuple[str, ...], what: str) -> None:
+    """Raise SqlTextError unless a word is one of those allowed."""
+    if word not in words:
+        raise refuse(f'"{word}" is no {what}', f"Use one of: {', '.join(words)}.")
+
+
+def duration_of(what: str, text: str, least: int) -> int:
+    """Return the microseconds of an argument."""
+    try:
+        amount = read_duration("0 s" if text.strip() == "0" else text)
+    except ValueError as error:
+        raise refuse(f"{what}: {error}", "Write days, hours, minutes and seconds, as '1 day' or '90 s'.") from None
+    if amount < least:
+        raise refuse(f'{what} "{text}" is no time at all', "Give a duration above zero, or leave it out.")
+    return amount
+
+
+def find_aliases(expression: Expression, context: str) -> tuple[Alias, ...]:
+    """Return what each leaf is called, and what the name stands for; a type named twice has no name."""
+    found = list(walk_aliases(expression, "always", context, many=context == "cumulative"))
+    given = {leaf.alias for leaf, _, _ in found if leaf.alias}
+    plain = [leaf.type for leaf, _, _ in found if not leaf.alias]
+    return tuple(
+        Alias(leaf.name if leaf.alias or plain.count(leaf.type) == 1 else "", number, leaf.type, many, bound)
+        for number, (leaf, many, bound) in enumerate(found)
+        if leaf.alias or leaf.type not in given
+    )
+
+
+def walk_aliases(
+    expression: Expression, bound: str, context: str, *, many: bool
+) -> Iterable[tuple[Expression, bool, str]]:
+    """Return each leaf, whether its name stands for a set, and when it is bound."""
+    op = expression.op
+    if op == "leaf":
+        yield expression, many, bound
+    for role, part in enumerate(expression.parts):
+        inner = "never" if role in unbound_roles(op, context) else bound
+        if inner == "always" and op in ("or", "any"):
+            inner = "maybe"
+        yield from walk_aliases(part, inner, context, many=many or (op, role) in (("a*", 1), ("repeat", 0)))
+
+
+def unbound_roles(op: str, context: str) -> tuple[int, ...]:
+    """Return the operands of an operator that are no part of what it detects."""
+    if op in ("not", "absence"):
+        return (0,)
+    if context == "cumulative":
+        return ()
+    return {"a": (2,), "p": (1,)}.get(op, ())
+
+
+def usable(aliases: Iterable[Alias]) -> dict[str, str]:
+    """Return for each name when it is bound."""
+    return {alias.name: alias.bound for alias in aliases if alias.name} | {
+        alias.type: "ambiguous" for alias in aliases if not alias.name
+    }
+
+
+def check_bounds(definition: Definition, *, explicit: bool) -> None:
+    """Raise SqlTextError when something would be kept for ever, or would expire before it is detected."""
+    for part in nodes(definition.expression):
+        if definition.within is not None and part.op in ("plus", "absence", "p", "p*"):
+            if part.amount > definition.within:
+                raise refuse(
+                    f"{print_expression(part)} takes longer than within, which is {write_duration(definition.within)}",
+                    "Make within longer: what is open beyond it expires.",
+                )
+        kept = part.op not in CLOSING and not (part.op == "not" and definition.context != "unrestricted")
+        if kept and definition.context != "recent" and definition.within is None and not explicit:
+            raise refuse(
+                f"{print_expression(part)} would keep events for ever in {definition.context} context",
+                "Give within or max_open, or use the context recent.",
+            )
+
+
+def check_basis(definition: Definition) -> None:
+    """Raise SqlTextError for what needs the order of arrival."""
+    if definition.time_basis == "event":
+        for part in nodes(definition.expression):
+            if part.op in TRANSACTION:
+                raise refuse(f"{part.op} has no place in event time", "Use the time basis arrival.")
+    elif definition.lateness:
+        raise refuse("lateness is of no use with the time basis arrival", "Use the time basis event, or leave it out.")
+
+
+def nodes(expression: Expression) -> Iterable[Expression]:
+    """Return an expression and all in it."""
+    yield expression
+    for part in expression.parts:
+        yield from nodes(part)
+
+
+def check_partition(definition: Definition, types: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise SqlTextError unless every leaf has its key attributes, of the same SQL types."""
+    first: tuple[str, ...] = ()
+    for leaf, columns in zip(leaves(definition.expression), definition.partition):
+        known = types.get(leaf.type)
+        if known is None:
+            message = f"event type {print_name(leaf.type)} does not exist"
+            raise refuse(message, "Create it with pgps.create_event_type.", "42704")
+        missing = [column for column in columns if column not in known]
+        if missing:
+            message = f"event type {print_name(leaf.type)} has no attribute {print_name(missing[0])}"
+            raise refuse(message, f"It has {', '.join(known)}; name one key for each leaf.", "42703")
+        found = tuple(known[column] for column in columns)
+        if first and found != first:
+            message = f"partition keys of several types: {', '.join(first)} and {', '.join(found)}"
+            raise refuse(message, f"Make {print_name(leaf.type)} have the same type as the others.", "42804")
+        first = found
+
+
+def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expression]) -> Optional[list[str]]:
+    """Return the composite events through which one would be made of itself, or None."""
+    stack = [(name, [name], expression)]
+    seen: set[str] = set()
+    while stack:
+        _, path, current = stack.pop()
+        for leaf in leaves(current):
+            if leaf.type == name:
+                return [*path, name]
+            if leaf.type in definitions and leaf.type not in seen:
+                seen.add(leaf.type)
+                stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
+    return None
+
+# composite.graph
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+
+SLOTS = {"seq": 1, "not": 2, "absence": 1, "a": 2, "a*": 2, "p": 1, "p*": 1, "plus": 1, "repeat": 1}
+
+
+class Test(NamedTuple):
+    """Hold a condition where it is tested: paths lead from the node to the leaves it is about."""
+
+    text: str
+    paths: tuple[tuple[str, tuple[int, ...]], ...]
+    many: tuple[bool, ...]
+
+
+class Node:
+    """Hold a sub-expression, what is made of it and what it is made of.
+
+    name: the same for the same sub-expression in any graph, since stored state refers to it.
+    parents: (node, role). roots: the definitions whose whole expression this is.
+    mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    """
+
+    __slots__ = (
+        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
+        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+    )  # fmt: skip
+
+    def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
+        self.expression = expression
+        self.op = expression.op
+        self.amount = expression.amount
+        self.upper = expression.upper or expression.amount
+        self.children = children
+        self.index = index
+        self.name = name
+        self.base = base
+        self.slots = SLOTS.get(self.op, len(children) if self.op in ("and", "any") else 0)
+        self.parents: list[tuple[Node, int]] = []
+        self.roots: list[Definition] = []
+        self.tests: tuple[Test, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.text = print_expression(expression)
+        self.bare = print_expression(bare(expression))
+        types = [child.sources for child in children]
+        self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
+        self.mixed = sum(map(len, types)) > len(self.sources)
+        self.point: bool = all(child.point for child in children) and self.op in (
+            "leaf",
+            "or",
+            "plus",
+            *TEMPORAL,
+            *TRANSACTION,
+        )
+
+
+class Frame(NamedTuple):
+    """Hold what definitions must have in common to be detected in one graph."""
+
+    context: str
+    within: Optional[int]
+    time_basis: str
+    lateness: int
+    max_open: int
+    partitioned: bool
+
+
+class Graph:
+    """Hold the nodes, each behind those it is made of."""
+
+    def __init__(self, frame: Frame, intervals: frozenset[str]) -> None:
+        self.frame = frame
+        self.intervals = intervals
+        self.nodes: list[Node] = []
+        self.names: dict[str, Node] = {}
+        self.slot_nodes: list[tuple[Node, int]] = []
+
+    @property
+    def leaves(self) -> list[Node]:
+        """Return the nodes at which events come in."""
+        return [node for node in self.nodes if node.op == "leaf"]
+
+    @property
+    def ticking(self) -> list[Node]:
+        """Return the nodes that tick by the clock alone."""
+        return [node for node in self.nodes if node.op in TEMPORAL]
+
+    @property
+    def transactional(self) -> list[Node]:
+        """Return the nodes for the beginning and the end of transactions."""
+        return [node for node in self.nodes if node.op in TRANSACTION]
+
+    def add(self, definition: Definition) -> None:
+        """Add a definition, which must have the frame of the graph."""
+        if frame_of(definition) != self.frame:
+            raise ValueError(f"{definition.name} has another frame than the graph")
+        named = {alias.name: alias for alias in definition.aliases if alias.name}
+        keys = {name: alias.leaf for name, alias in named.items()}
+        waiting = [
+            (condition, frozenset(keys[name] for name in condition.names)) for condition in definition.conditions
+        ]
+        builder = Builder(self, definition, waiting, {name: alias.many for name, alias in named.items()}, keys)
+        builder.place(definition.expression, 0, folded=None)[0].roots.append(definition)
+
+
+class Builder:
+    """Place the expression of one definition in a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        definition: Definition,
+        waiting: list[tuple[Condition, frozenset[int]]],
+        many: dict[str, bool],
+        keys: dict[str, int],
+    ) -> None:
+        self.graph = graph
+        self.definition = definition
+        self.waiting = waiting
+        self.many = many
+        self.keys = keys
+
+    def place(
+        self, expression: Expression, first: int, *, folded: Optional[bool]
+    ) -> tuple[Node, dict[int, tuple[int, ...]]]:
+        """Return the node of an expression whose leaves are numbered from `first`, and the paths to these.
+
+        folded: None for the whole expression, True where an operator above makes sets of what is found here.
+        """
+        children: list[Node] = []
+        paths: dict[int, tuple[int, ...]] = {first: ()} if expression.op == "leaf" else {}
+        number = first
+        cumulative = self.definition.context == "cumulative"
+        for role, part in enumerate(expression.parts):
+            gathers = cumulative or (expression.op, role) in (("a*", 1), ("repeat", 0))
+            child, below = self.place(part, number, folded=bool(folded) or gathers)
+            children.append(child)
+            number += len(leaves(part))
+            paths.update({leaf: (role, *path) for leaf, path in below.items()})
+        tests = self.tests_at(paths, folded=folded)
+        columns = self.definition.partition[first] if expression.op == "leaf" and self.definition.partition else ()
+        others: tuple[str, ...] = ()
+        if expression.op in TRANSACTION:
+            others = tuple(sorted({print_expression(bare(leaf)) for leaf in leaves(self.definition.expression)}))
+        return self.node(expression, children, tests, columns, others), paths
+
+    def tests_at(self, paths: dict[int, tuple[int, ...]], *, folded: Optional[bool]) -> list[tuple[str, Test]]:
+        """Return the conditions to test here: where their leaves come together, sets of them being complete."""
+        ready = [
+            (condition, about)
+            for condition, about in self.waiting
+            if folded is None
+            or (about and about <= paths.keys() and not (folded and any(self.many[name] for name in condition.names)))
+        ]
+        self.waiting = [item for item in self.waiting if item not in ready]
+        found = []
+        for condition, _ in ready:
+            where = tuple((name, paths[self.keys[name]]) for name in condition.names)
+            places = dict(where)
+            text = rename(condition, lambda name, places=places: ".".join(map(str, places[name])))  # type: ignore[misc]
+            found.append((text, Test(condition.text, where, tuple(self.many[name] for name in condition.names))))
+        return found
+
+    def node(
+        self,
+        expression: Expression,
+        children: list[Node],
+        tests: list[tuple[str, Test]],
+        columns: tuple[str, ...],
+        others: tuple[str, ...],
+    ) -> Node:
+        """Return the node for a sub-expression, made when it is not there yet."""
+        graph = self.graph
+        own = bare(expression)._replace(parts=())
+        key = repr((graph.frame, own, [child.name for child in children], [text for text, _ in tests], columns, others))
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        node = graph.names.get(name)
+        if node is None:
+            node = Node(expression, children, len(graph.nodes), name, len(graph.slot_nodes))
+            node.tests = tuple(test for _, test in tests)
+            node.columns, node.others = columns, others
+            node.point = node.point and expression.type not in graph.intervals
+            graph.slot_nodes += [(node, slot) for slot in range(node.slots)]
+            graph.nodes.append(node)
+            graph.names[name] = node
+            for role, child in enumerate(children):
+                child.parents.append((node, role))
+        return node
+
+
+def build(definitions: Iterable[Definition], intervals: Iterable[str] = ()) -> list[Graph]:
+    """Return the graphs of definitions: one for each frame, in order of first appearance.
+
+    `intervals` names the event types whose events have a beginning of their own: composite events.
+    """
+    graphs: dict[Frame, Graph] = {}
+    for definition in definitions:
+        frame = frame_of(definition)
+        if frame not in graphs:
+            graphs[frame] = Graph(frame, frozenset(intervals))
+        graphs[frame].add(definition)
+    return list(graphs.values())
+
+
+def frame_of(definition: Definition) -> Frame:
+    """Return what a definition must have in common with others."""
+    d = definition
+    return Frame(d.context, d.within, d.time_basis, d.lateness, d.max_open, bool(d.partition))
+
+
+def bare(expression: Expression) -> Expression:
+    """Return an expression without what only names it."""
+    return expression._replace(alias="")
+
+
+def own_source(expression: Expression) -> frozenset[str]:
+    """Return the event type of a leaf; a tick is an event of its own."""
+    return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
+
+# composite.points
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+BEFORE, EVENT, BEHIND = 0, 1, 2  # ranks: the beginning of a transaction, an event, a commit
+TIME_BITS = 100
+TICK = 1 << 99
+POSITION = (1 << 97) - 1
+
+Occurrence = tuple[Any, ...]
+Groups = tuple[tuple[Occurrence, ...], ...]
+SERIAL, START, END, NODE, GROUPS, ORIGIN, PAYLOAD = range(7)
+
+
+class Event(NamedTuple):
+    """Hold an event as the detector takes it.
+
+    position: its place in the order of delivery, below 2^96. time: microseconds since 1970.
+    matches: (name of the leaf, key) for each leaf that it matches; None has the detector ask its matcher.
+    payload: what conditions and attributes are given; the detector never looks into it.
+    start: (time, position) of the beginning of a composite event.
+    span: its beginning and its end as points, where the end is not the moment at which it came.
+    """
+
+    position: int
+    time: Optional[int]
+    type: str
+    payload: Any = None
+    id: Optional[int] = None
+    origin: Optional[str] = None
+    transaction: Optional[int] = None
+    start: Optional[tuple[int, int]] = None
+    matches: Optional[list[tuple[str, Any]]] = None
+    span: Optional[tuple[int, int]] = None
+
+
+class Idle(NamedTuple):
+    """Say in the stream that a source had been silent for too long at a time: it holds up nothing now."""
+
+    origin: Optional[str]
+    type: str
+    time: int
+
+
+def point_of(time: int, position: int, rank: int = EVENT) -> int:
+    """Return the point of an event."""
+    return time << TIME_BITS | position << 2 | rank
+
+
+def tick_point(time: int) -> int:
+    """Return the point of the ticks of a time."""
+    return time << TIME_BITS | TICK
+
+
+def undone(point: int) -> int:
+    """Return the first time whose ticks are still to come at a point."""
+    return (point >> TIME_BITS) + (1 if point & TICK else 0)
+
+
+def time_of(point: int) -> int:
+    """Return the microseconds of a point."""
+    return point >> TIME_BITS
+
+
+def position_of(point: int) -> int:
+    """Return the position of the event at a point."""
+    return point >> 2 & POSITION
+
+
+def events_of(occurrence: Occurrence) -> Iterator[Occurrence]:
+    """Return the events and ticks that an occurrence is made of, not in order of time."""
+    stack = [occurrence]
+    while stack:
+        found = stack.pop()
+        if found[NODE] is None or len(found) == 7:
+            yield found
+        else:
+            for group in found[GROUPS]:
+                stack.extend(group)
+
+
+def identities(occurrence: Occurrence) -> set[Any]:
+    """Return what tells the events of an occurrence from others; ticks of a window belong to it alone."""
+    return {identity(event) for event in events_of(occurrence) if event[NODE] is not None}
+
+
+def identity(event: Occurrence) -> Any:
+    """Return what tells one event or tick from others: composite events may end at the same point."""
+    if event[NODE].op == "leaf":
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+    return event[END], event[NODE].name
+
+
+def shares(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether two occurrences have an event in common."""
+    if len(one) == 7 and len(other) == 7:
+        return identities(one) == identities(other)
+    return not identities(one).isdisjoint(identities(other))
+
+
+def span(groups: Iterable[Iterable[Occurrence]]) -> tuple[int, int]:
+    """Return the least beginning and the last end in groups of occurrences."""
+    members = [member for group in groups for member in group]
+    return min(member[START] for member in members), max(member[END] for member in members)
+
+
+def tick_times(ticks: Occurrence) -> range:
+    """Return the times of a run of ticks."""
+    first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
+    return range(first, last + 1, period or 1)
+
+# composite.keystate
+
+from heapq import heapify, heappush
+from typing import Any, Optional
+
+
+Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+
+
+class KeyState:
+    """Hold the open occurrences, events held back and timers of a key.
+
+    slots: by number of the slot, in order of serial. serial: the last one given. clock: the last point done.
+    stored: serials up to this one are known to whoever keeps the state. closed: of those, what is open no more.
+    tick: the next tick of the clock; ticked: the last one. held: events that wait for the watermark, a heap.
+    due: when something happens without an event; queued and noted: the same as it stands in the agenda,
+    and as whoever keeps the state knows it.
+    """
+
+    __slots__ = (
+        "clock",
+        "closed",
+        "due",
+        "held",
+        "key",
+        "noted",
+        "queued",
+        "released",
+        "serial",
+        "slots",
+        "stored",
+        "tick",
+        "ticked",
+        "timers",
+    )
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.slots: dict[int, list[Occurrence]] = {}
+        self.timers: list[Timer] = []
+        self.held: list[tuple[int, str, Occurrence]] = []
+        self.closed: list[tuple[str, int, int]] = []
+        self.released: list[tuple[str, int]] = []
+        self.serial = self.stored = 0
+        self.clock = -1 << 200
+        self.tick: Optional[int] = None
+        self.ticked: Optional[int] = None
+        self.due: Optional[int] = None
+        self.queued: Optional[int] = None
+        self.noted: Optional[int] = None
+
+    def number(self) -> int:
+        """Return the next serial."""
+        self.serial += 1
+        return self.serial
+
+    def open(self, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence; the caller keeps to the limit."""
+        opened = self.slots.get(node.base + slot)
+        if opened is None:
+            self.slots[node.base + slot] = [occurrence]
+        else:
+            opened.append(occurrence)
+
+    def opened(self, node: Node, slot: int = 0) -> list[Occurrence]:
+        """Return what is open in a slot, which is not for keeping."""
+        return self.slots.get(node.base + slot) or []
+
+    def close(self, node: Node, slot: int, gone: list[Occurrence]) -> None:
+        """Close some of what is open in a slot."""
+        if not gone:
+            return
+        opened = self.slots[node.base + slot]
+        stored = self.stored
+        self.closed.extend((node.name, slot, one[SERIAL]) for one in gone if one[SERIAL] <= stored)
+        if len(gone) == len(opened):
+            opened.clear()
+        elif gone[0] is opened[0] and gone[-1] is opened[len(gone) - 1]:
+            del opened[: len(gone)]
+        else:
+            serials = {one[SERIAL] for one in gone}
+            opened[:] = [one for one in opened if one[SERIAL] not in serials]
+
+    def expire(self, node: Node, slot: int, floor: int) -> None:
+        """Close what began before a point, from the oldest on."""
+        opened = self.slots.get(node.base + slot)
+        if opened and opened[0][START] < floor:
+            count = next((i for i, one in enumerate(opened) if one[START] >= floor), len(opened))
+            self.close(node, slot, opened[:count])
+
+    def find(self, node: Node, serial: int) -> Optional[Occurrence]:
+        """Return an open window by its serial."""
+        opened = self.slots.get(node.base)
+        low, high = 0, len(opened) if opened else 0
+        while opened and low < high:
+            middle = (low + high) // 2
+            if opened[middle][SERIAL] < serial:
+                low = middle + 1
+            else:
+                high = middle
+        return opened[low] if opened and low < len(opened) and opened[low][SERIAL] == serial else None
+
+    def schedule(self, node: Node, window: Occurrence) -> None:
+        """Set the next timer of a window."""
+        self.schedule_at(first_firing(node, window, self.clock), node, window[SERIAL])
+
+    def schedule_at(self, time: int, node: Node, serial: int) -> None:
+        """Set a timer of a window."""
+        heappush(self.timers, (time, node.index, serial))
+
+    def sweep(self, nodes: list[Node]) -> None:
+        """Drop the timers of windows that are closed, when they have become the most."""
+        if len(self.timers) > 64:
+            live = sum(len(self.opened(nodes[index])) for index in {timer[1] for timer in self.timers})
+            if len(self.timers) > 2 * live + 64:
+                self.timers = [timer for timer in self.timers if self.find(nodes[timer[1]], timer[2])]
+                heapify(self.timers)
+
+    def restore_timers(self, nodes: list[Node]) -> None:
+        """Set the timers that open windows and the last point done call for."""
+        self.timers = [
+            (first_firing(node, window, self.clock), node.index, window[SERIAL])
+            for node in nodes
+            if node.op in ("plus", "absence", "p")
+            for window in self.opened(node)
+        ]
+        heapify(self.timers)
+
+    def empty(self) -> bool:
+        """Tell whether nothing would be lost with this state."""
+        return self.ticked is None and not self.held and not any(self.slots.values())
+
+
+def first_firing(node: Node, window: Occurrence, point: int) -> int:
+    """Return when the timer of a window fires next, seen from a point; what should have been before is now."""
+    end, now = time_of(window[END]), undone(point)
+    if node.op != "p":
+        return max(end + node.amount, now)
+    return end + max(1, -((end - now) // node.amount)) * node.amount
+
+# composite.matching
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+
+Matches = Callable[[Any], Optional[bool]]
+
+
+class Matcher:
+    """Find the leaves of a graph for events whose payload is a mapping.
+
+    predicates: for each predicate text what tells whether a payload satisfies it; unknown is no match.
+    equalities: for a predicate the attribute and the value that it asks for, by which it is found; give them
+    only where equal values are equal in Python, and see `equality_of`. What they cover entirely needs no predicate.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        predicates: Mapping[str, Matches],
+        equalities: Optional[Mapping[str, tuple[str, Any]]] = None,
+    ) -> None:
+        self.plain: dict[str, list[tuple[Node, Optional[Matches]]]] = {}
+        self.indexed: dict[str, dict[str, dict[Any, list[tuple[Node, Optional[Matches]]]]]] = {}
+        self.names: dict[str, Node] = {}
+        for node in graph.leaves:
+            text, kind = node.expression.predicate, node.expression.type
+            predicate = predicates.get(text)
+            equality = (equalities or {}).get(text)
+            if text and predicate is None and equality is None:
+                raise ValueError(f"no callback for the predicate {text}")
+            if equality is None:
+                self.plain.setdefault(kind, []).append((node, predicate))
+            else:
+                values = self.indexed.setdefault(kind, {}).setdefault(equality[0], {})
+                values.setdefault(equality[1], []).append((node, predicate))
+
+    def __call__(self, event: Event) -> list[tuple[str, Any]]:
+        """Return the names of the leaves that an event matches, each with its key."""
+        candidates = list(self.plain.get(event.type, ()))
+        for attribute, values in self.indexed.get(event.type, {}).items():
+            candidates += values.get(event.payload.get(attribute), ())
+        return [
+            (node.name, tuple(event.payload.get(column) for column in node.columns) if node.columns else ())
+            for node, predicate in candidates
+            if (not node.expression.source or node.expression.source == event.origin)
+            and (predicate is None or predicate(event.payload) is True)
+        ]
+
+
+def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
+    """Return attribute and value of the first condition `attribute = constant`, and whether it is the only one.
+
+    The value is text or a whole number as it is written: the caller knows whether the attribute's type agrees.
+    """
+    conditions = split_conditions(read_tokens(predicate, "predicate"))
+    for tokens in conditions:
+        if len(tokens) == 3 and tokens[1].kind == "operator" and tokens[1].value == "=":
+            sides = (tokens[0], tokens[2])
+            for name, value in (sides, sides[::-1]):
+                if name.kind in ("ident", "quoted") and value.kind in ("string", "integer"):
+                    found = int(value.value) if value.kind == "integer" else value.value
+                    return name.value, found, len(conditions) == 1
+    return None
+
+# composite.ordering
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional, Union
+
+
+Source = tuple[Optional[str], str]  # origin and event type
+
+
+class Late(NamedTuple):
+    """Hold an event that came too late, and why it could not be taken."""
+
+    event: Event
+    reason: str
+
+
+class Ordering:
+    """Say where each event of a stream belongs, and how far the history is complete.
+
+    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
+    """
+
+    def __init__(self, time_basis: str, lateness: int) -> None:
+        self.time_basis = time_basis
+        self.lateness = lateness
+        self.frontier: Optional[int] = None
+        self.sources: dict[Source, int] = {}
+        self.idle: dict[Source, int] = {}
+
+    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
+        """Return the events with their points, in the order in which they came, and those that are too late."""
+        if self.time_basis == "arrival":
+            return self.take_arrivals(batch), []
+        placed: list[tuple[int, Event]] = []
+        late: list[Late] = []
+        for item in batch:
+            if isinstance(item, Idle):
+                self.idle[item.origin, item.type] = item.time
+                self.sources.setdefault((item.origin, item.type), item.time)
+                self.advance()
+            elif item.time is None:
+                late.append(Late(item, "its time is null"))
+            elif self.frontier is not None and item.time < self.frontier:
+                late.append(Late(item, "the watermark had passed its time"))
+            else:
+                source = (item.origin, item.type)
+                self.idle.pop(source, None)
+                self.sources[source] = max(self.sources.get(source, item.time), item.time)
+                placed.append((point_of(item.time, item.position), item))
+                self.advance()
+        return placed, late
+
+    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
+        """Return events with points along which time never goes back."""
+        placed: list[tuple[int, Event]] = []
+        clock = self.frontier
+        for item in batch:
+            if isinstance(item, Idle):
+                continue
+            time = item.time
+            if time is None:
+                raise ValueError(f"event {item.position} has no time")
+            if clock is None or time > clock:
+                clock = time
+            placed.append((point_of(clock, item.position), item))
+        self.frontier = clock
+        return placed
+
+    def advance(self) -> None:
+        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
+        active = [time for source, time in self.sources.items() if source not in self.idle]
+        reached = min(active) if active else max(self.idle.values())
+        self.reach(reached - self.lateness)
+
+    def reach(self, frontier: int) -> None:
+        """Move the frontier on; it never goes back."""
+        if self.frontier is None or frontier > self.frontier:
+            self.frontier = frontier
+
+    def held_back(self, point: int) -> bool:
+        """Tell whether something may still come before a point.
+
+        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
+        """
+        if self.frontier is None:
+            return True
+        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "frontier": self.frontier,
+            "sources": [[*source, time] for source, time in self.sources.items()],
+            "idle": [[*source, time] for source, time in self.idle.items()],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.frontier = dumped["frontier"]
+        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
+        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
+
+# composite.rows
+
+from typing import Any, NamedTuple, Optional
+
+
+VERSION = 1
+HELD = -1  # the slot of events that wait for the watermark; their serial is their position
+
+
+class Row(NamedTuple):
+    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+    start: int
+    end: int
+    data: list[Any]
+
+
+class Gone(NamedTuple):
+    """Name a row that is removed."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+
+
+class KeyRow(NamedTuple):
+    """Hold what there is once for a key.
+
+    clock: the last point done. due: when something happens next without an event, in microseconds, None for never.
+    """
+
+    key: Any
+    version: int
+    serial: int
+    clock: int
+    ticked: Optional[int]
+    due: Optional[int]
+
+
+def dump_occurrence(occurrence: Occurrence) -> list[Any]:
+    """Return an occurrence as JSON."""
+    serial, start, end, node = occurrence[:4]
+    if node is None:
+        return [serial, start, end, None, occurrence[4]]
+    if len(occurrence) == 7:
+        return [serial, start, end, node.name, *occurrence[4:]]
+    return [serial, start, end, node.name, [[dump_occurrence(one) for one in group] for group in occurrence[4]]]
+
+
+def load_occurrence(graph: Graph, dumped: list[Any]) -> Occurrence:
+    """Return an occurrence from JSON; KeyError when its node is no part of the graph."""
+    serial, start, end, name = dumped[:4]
+    if start == end:
+        end = start  # one object: there may be a million of them
+    if name is None:
+        return (serial, start, end, None, dumped[4])
+    node = graph.names[name]
+    if len(dumped) == 7:
+        return (serial, start, end, node, dumped[4], dumped[5], dumped[6])
+    groups = tuple(tuple(load_occurrence(graph, one) for one in group) for group in dumped[4])
+    return (serial, start, end, node, groups)
+
+
+def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) -> Row:
+    """Return the row of an open occurrence."""
+    return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
+
+
+def key_row(state: KeyState) -> KeyRow:
+    """Return the row of a key."""
+    return KeyRow(state.key, VERSION, state.serial, state.clock, state.ticked, state.due)
+
+
+def frozen(key: Any) -> Any:
+    """Return a key that was read from JSON as the detector has it: lists as tuples."""
+    return tuple(frozen(part) for part in key) if isinstance(key, list) else key
+
+# composite.pairing
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+Inputs = list[tuple[int, Occurrence]]
+
+
+def run_or(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pass on each occurrence; what is an occurrence of both operands at once counts for the first."""
+    roles = {role for role, _ in inputs}
+    firsts = [identities(found) for role, found in inputs if role == 0] if len(roles) > 1 else []
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if role == 0 or identities(found) not in firsts:
+            groups: Groups = ((found,), ()) if role == 0 else ((), (found,))
+            step.offer(state, node, groups, found[START], found[END])
+
+
+def run_seq(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair what begins after another has ended."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        else:
+            pair(step, state, node, before(step, state, node, found), found)
+
+
+def before(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the open initiators that have ended when an occurrence begins, oldest first."""
+    start, floor = last[START], step.floor
+    for first in state.opened(node):
+        if first[END] < start and first[START] >= floor and not (node.mixed and shares(first, last)):
+            yield first
+
+
+def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence], last: Occurrence) -> None:
+    """Make what the context makes of initiators and one terminator, and close what it uses up."""
+    context = step.context
+    used: list[Occurrence] = []
+    if context == "cumulative":
+        used = list(ready)
+        if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
+            return
+    else:
+        for first in ready if context == "chronicle" else list(ready):
+            groups = joined(node, (first,), (last,))
+            if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
+                used.append(first)
+                if context == "chronicle":
+                    break
+    if context not in ("unrestricted", "recent"):
+        state.close(node, 0, used)
+
+
+def joined(node: Node, first: tuple[Occurrence, ...], last: tuple[Occurrence, ...]) -> Groups:
+    """Return initiators and terminators in the order of the operands."""
+    return (first, last) if node.op == "seq" else ((), first, last)
+
+
+def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    state.expire(node, 0, step.floor)
+    order = (1, 2, 0)
+    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+        if role == 1:
+            step.initiate(state, node, found)
+        elif role == 0:
+            forbid(step, state, node, found)
+        else:
+            pair(step, state, node, undisturbed(step, state, node, found), found)
+    if not state.opened(node):
+        state.close(node, 1, list(state.opened(node, 1)))
+
+
+def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
+    if node.children[2].point:
+        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+    elif state.opened(node):
+        step.keep(state, node, 1, found)
+
+
+def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
+    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
+    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
+
+
+def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+    between = [
+        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+    ]
+    for first in before(step, state, node, last):
+        if not any(disturbs(node, one, first) for one in between):
+            yield first
+
+
+def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences of as many different operands as are asked for; `and` asks for both of two."""
+    wanted = node.amount if node.op == "any" else 2
+    for slot in range(node.slots):
+        state.expire(node, slot, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if step.context == "recent":
+            state.close(node, role, list(state.opened(node, role)))
+            step.keep(state, node, role, found)
+        used = MEETINGS[step.context](step, state, node, role, found, wanted)
+        if step.context == "unrestricted" or (step.context != "recent" and not used):
+            step.keep(state, node, role, found)
+
+
+def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
+    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
+    floor, check = step.floor, node.op == "and"
+    return [
+        []
+        if slot == role
+        else [
+            one
+            for one in state.opened(node, slot)
+            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
+        ]
+        for slot in range(node.slots)
+    ]
+
+
+def inside(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether one interval lies in the other, so that none is first at both ends."""
+    return bool(
+        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
+    )
+
+
+def meet(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
+) -> bool:
+    """Offer an occurrence with one of each of several other operands."""
+    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
+    groups[role] = (found,)
+    start, end = found[START], found[END]
+    for i, (slot, one) in enumerate(others):
+        if node.mixed and any(shares(one, another) for _, another in others[:i]):
+            return False
+        groups[slot] = (one,)
+        start, end = min(start, one[START]), max(end, one[END])
+    return step.offer(state, node, tuple(groups), start, end)
+
+
+def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer every combination."""
+    open_in = fitting(step, state, node, role, found)
+    slots = [slot for slot, opened in enumerate(open_in) if opened]
+    for chosen in combinations(slots, wanted - 1):
+        for others in product(*(open_in[slot] for slot in chosen)):
+            meet(step, state, node, role, found, list(zip(chosen, others)))
+    return False
+
+
+def meet_in_order(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
+) -> list[tuple[int, Occurrence]]:
+    """Offer the first combination, by age or by youth, that is one; return the others in it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return []
+    if not (node.tests or node.mixed or step.within):
+        open_in = [opened[:1] for opened in open_in]
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: item[:2], reverse=newest,
+    )  # fmt: skip
+    for chosen in combinations(members, wanted - 1):
+        if len({slot for _, slot, _ in chosen}) == wanted - 1:
+            others = [(slot, one) for _, slot, one in chosen]
+            if meet(step, state, node, role, found, others):
+                return others or [(role, found)]
+    return []
+
+
+def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the latest of the others; they stay open."""
+    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
+
+
+def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the oldest of the others and close them."""
+    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
+    for slot, one in others:
+        if one is not found:
+            state.close(node, slot, [one])
+    return bool(others)
+
+
+def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer for each open initiator what has come since, and close the initiators that this completes."""
+    if wanted == 1:
+        return meet(step, state, node, role, found, [])
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
+    )
+    used: list[tuple[int, Occurrence]] = []
+    for i, (_, slot, first) in enumerate(members):
+        others = {slot: first}
+        for _, later, one in members[i + 1 :] if wanted > 2 else ():
+            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
+                others.setdefault(later, one)
+        if len(others) < wanted - 1:
+            if node.mixed:
+                continue
+            break  # a later one has no more behind it
+        if meet(step, state, node, role, found, list(others.items())):
+            used.append((slot, first))
+    for slot in range(node.slots):
+        state.close(node, slot, [one for where, one in used if where == slot])
+    return bool(used)
+
+
+def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer all that is open in one, and close it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
+    if node.mixed:
+        open_in = apart(open_in, found)
+        if sum(1 for opened in open_in if opened) < wanted:
+            return False
+    groups = [tuple(opened) for opened in open_in]
+    if not step.offer(state, node, tuple(groups), *span(groups)):
+        return False
+    for slot, group in enumerate(groups):
+        state.close(node, slot, [one for one in group if one is not found])
+    return True
+
+
+def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
+    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
+    kept: list[list[Occurrence]] = [[] for _ in open_in]
+    for one, slot in sorted(
+        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
+    ):
+        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
+            kept[slot].append(one)
+    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
+
+
+MEETINGS = {
+    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
+    "continuous": meet_each, "cumulative": meet_together,
+}  # fmt: skip
+
+# composite.windows
+
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run A and A*: E3 closes, then E2 counts, then E1 opens."""
+    state.expire(node, 0, step.floor)
+    gathers = node.op == "a*" or step.context == "cumulative"
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        elif role == 2:
+            close_windows(step, state, node, found)
+        elif gathers:
+            if any(True for _ in before(step, state, node, found)):
+                step.keep(state, node, 1, found)
+        else:
+            for window in list(before(step, state, node, found)):
+                step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
+    if gathers:
+        forget_unreachable(state, node)
+
+
+def forget_unreachable(state: KeyState, node: Node) -> None:
+    """Close the E2 that no open window can hold."""
+    gathered = state.opened(node, 1)
+    if not gathered:
+        return
+    windows = state.opened(node)
+    if not windows:
+        state.close(node, 1, list(gathered))
+    elif gathered[0][START] <= windows[0][END]:
+        # An early return for the common case: the oldest window reaches back to the oldest E2.
+        reach = windows[0][END] if node.children[0].point else min(window[END] for window in windows)
+        if node.children[1].point:
+            state.close(node, 1, gathered[: first_behind(gathered, reach)])
+        else:
+            state.close(node, 1, [one for one in gathered if one[START] <= reach])
+
+
+def close_windows(step: "Step", state: KeyState, node: Node, last: Occurrence) -> None:
+    """Let E3 close windows of A, A*, P or P*: the oldest in chronicle context, else all."""
+    closing = []
+    for window in before(step, state, node, last):
+        closing.append(window)
+        if step.context == "chronicle":
+            break
+    if closing and step.context == "cumulative":
+        offer_gathered(step, state, node, tuple(closing), last)
+    elif node.op in ("a*", "p*"):
+        for window in closing:
+            offer_gathered(step, state, node, (window,), last)
+    state.close(node, 0, closing)
+
+
+def offer_gathered(
+    step: "Step", state: KeyState, node: Node, windows: tuple[Occurrence, ...], last: Occurrence
+) -> None:
+    """Offer what lies in windows at once, unless nothing does."""
+    if node.op in ("a", "a*"):
+        found = gathered_between(node, state.opened(node, 1), windows, last)
+        groups: Groups = (windows, found, (last,))
+    else:
+        found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
+        groups = (windows, (last,), found)
+    if found:
+        in_order = node.op in ("a", "a*") and node.children[1].point
+        bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
+        step.offer(state, node, groups, *bounds)
+
+
+def gathered_between(
+    node: Node, gathered: list[Occurrence], windows: tuple[Occurrence, ...], last: Occurrence
+) -> tuple[Occurrence, ...]:
+    """Return the E2 that came behind one of the windows and lie before a terminator."""
+    if node.children[0].point and node.children[1].point and not node.mixed:
+        found = tuple(gathered[first_behind(gathered, windows[0][END]) :])
+        if not found or found[-1][END] < last[START]:
+            return found  # points lie in order
+    return tuple(
+        one
+        for one in gathered
+        if one[END] < last[START]
+        and any(window[END] < one[START] and window[SERIAL] < one[SERIAL] for window in windows)
+        and not (node.mixed and any(shares(one, other) for other in (*windows, last)))
+    )
+
+
+def first_behind(gathered: list[Occurrence], reach: int) -> int:
+    """Return the index of the first that begins behind a point."""
+    low, high = 0, len(gathered)
+    while low < high:
+        middle = (low + high) // 2
+        if gathered[middle][START] <= reach:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def ticks_of(node: Node, window: Occurrence, last: Occurrence) -> list[Occurrence]:
+    """Return the ticks of a window before a terminator, as one run."""
+    end = time_of(window[END])
+    count = (time_of(last[START]) - end) // node.amount
+    if count > 0 and tick_point(end + count * node.amount) >= last[START]:
+        count -= 1
+    if count < 1:
+        return []
+    return [(0, tick_point(end + node.amount), tick_point(end + count * node.amount), None, node.amount)]
+
+
+def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run P and P*: E3 closes, then E1 opens; ticks come by timers, those of P* are counted at the end."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 1:
+            close_windows(step, state, node, found)
+        else:
+            step.initiate(state, node, found)
+            if node.op == "p" and step.context != "cumulative":
+                state.schedule(node, found)
+
+
+def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    state.expire(node, 0, step.floor)
+    opener = 0 if node.op == "plus" else 1
+    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+        if role == opener:
+            step.initiate(state, node, found)
+            state.schedule(node, found)
+        else:
+            state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+
+
+def fire(step: "Step", state: KeyState, node: Node, serial: int) -> None:
+    """Let the timer of a window tick at the point of the step, if it is still open."""
+    window = state.find(node, serial)
+    if window is None:
+        return
+    tick: Occurrence = (0, step.point, step.point, None, 0)
+    if window[START] < step.floor:
+        state.close(node, 0, [window])
+    elif node.op == "p":
+        step.offer(state, node, ((window,), (), (tick,)), step.point, step.point)
+        state.schedule(node, window)
+    else:
+        windows: tuple[Occurrence, ...] = (window,)
+        if step.context == "cumulative":
+            windows = tuple(one for one in state.opened(node) if one[START] >= step.floor)
+        start = step.point if node.op == "plus" else min(one[START] for one in windows)
+        groups: Groups = (windows, (tick,)) if node.op == "plus" else ((), windows, (tick,))
+        if step.offer(state, node, groups, start, step.point):
+            state.close(node, 0, list(windows))
+        else:
+            state.close(node, 0, [window])
+
+
+def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences in a row; one that overlaps the one before it is in no row with it."""
+    state.expire(node, 0, step.floor)
+    tumbling = step.context in ("chronicle", "cumulative")
+    for _, found in inputs:
+        row = row_before(state.opened(node), found, node.upper - 1)
+        if tumbling and len(row) < len(state.opened(node)):
+            continue  # it overlaps the last of a row that is counted from its beginning
+        lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
+        for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            taken = (*row[len(row) + 1 - length :], found)
+            step.offer(state, node, (taken,), *span((taken,)))
+        if tumbling and len(row) + 1 == node.upper:
+            state.close(node, 0, list(state.opened(node)))
+        elif node.upper > 1:
+            if not tumbling and len(state.opened(node)) >= row_limit(node):
+                state.close(node, 0, state.opened(node)[:1])
+            step.keep(state, node, 0, found)
+
+
+def row_limit(node: Node) -> int:
+    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
+    return node.upper - 1 if node.children[0].point else 4 * node.upper
+
+
+def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
+    """Return the last occurrences that end before each other and before another, oldest first."""
+    row: list[Occurrence] = []
+    start = found[START]
+    for one in reversed(opened):
+        if len(row) == length:
+            break
+        if one[END] < start:
+            row.append(one)
+            start = one[START]
+    return row[::-1]
+
+# composite.stepping
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Optional
+
+
+Predicate = Callable[[dict[str, Any]], Optional[bool]]
+ALWAYS = -1 << 200
+RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
+    "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
+    "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
+    "repeat": run_repeat,
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """Hold what was detected: for each of the node's definitions, an occurrence, and the point of its detection."""
+
+    key: Any
+    node: Node
+    point: int
+    occurrence: Occurrence
+
+
+class Fault(NamedTuple):
+    """Hold what a condition raised; its combination was no candidate."""
+
+    key: Any
+    node: Node
+    point: int
+    text: str
+    error: Exception
+
+
+class GivenUp(NamedTuple):
+    """Hold an open occurrence that the limit had no room for."""
+
+    key: Any
+    node: Node
+    occurrence: Occurrence
+
+
+class Step:
+    """Run steps over a graph, and gather what they bring.
+
+    point: where the history is. floor: what began before it has expired.
+    """
+
+    def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
+        missing = {test.text for node in graph.nodes for test in node.tests} - conditions.keys()
+        if missing:
+            raise ValueError(f"no callback for the condition {min(missing)}")
+        self.graph = graph
+        self.conditions = conditions
+        self.context = graph.frame.context
+        self.within = graph.frame.within
+        self.max_open = graph.frame.max_open
+        self.ticking = graph.ticking
+        self.point = 0
+        self.floor = ALWAYS
+        self.found: list[Found] = []
+        self.faults: list[Fault] = []
+        self.given_up: list[GivenUp] = []
+        self.pending: dict[int, Inputs] = {}
+        self.firing: dict[int, list[int]] = {}
+        self.order: list[int] = []
+
+    def move(self, state: KeyState, point: int) -> None:
+        """Go on to a point of the history."""
+        self.point = state.clock = point
+        if self.within is not None:
+            self.floor = ((point >> TIME_BITS) - self.within) << TIME_BITS
+
+    def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
+        """Take the leaf occurrences of one event, whose serials are still to be given."""
+        self.move(state, point)
+        for event in events:
+            node = event[NODE]
+            numbered = (state.number(), *event[1:])
+            if not node.tests or self.holds(state, node, numbered):
+                self.deliver(state, node, numbered)
+        self.propagate(state)
+
+    def advance(self, state: KeyState, limit: int) -> None:
+        """Fire all timers of a key whose time is before a limit, each at its own time and in order."""
+        timers = state.timers
+        while True:
+            time = state.tick
+            if timers and (time is None or timers[0][0] < time):
+                time = timers[0][0]
+            if time is None or time >= limit:
+                return
+            self.move(state, tick_point(time))
+            while timers and timers[0][0] == time:
+                _, index, serial = heappop(timers)
+                if index not in self.firing:
+                    self.firing[index] = []
+                    if index not in self.pending:
+                        heappush(self.order, index)
+                self.firing[index].append(serial)
+            if state.tick == time:
+                self.tick(state, time)
+            self.propagate(state)
+
+    def tick(self, state: KeyState, time: int) -> None:
+        """Let the clock tick at a time."""
+        for node in self.ticking:
+            one = node.expression
+            if next_tick(one.op, one.amount, one.text, one.zone, time - 1) == time:
+                self.deliver(state, node, (state.number(), self.point, self.point, node, None, None, None))
+        self.set_tick(state, time)
+
+    def set_tick(self, state: KeyState, ticked: int) -> None:
+        """Note the last tick and find the next."""
+        if self.ticking:
+            state.ticked = ticked
+            found = [
+                next_tick(node.op, node.amount, node.expression.text, node.expression.zone, ticked)
+                for node in self.ticking
+            ]
+            state.tick = min((time for time in found if time is not None), default=None)
+
+    def deliver(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Hand an occurrence to what is made of it."""
+        if node.roots:
+            self.found.append(Found(state.key, node, self.point, occurrence))
+        for parent, role in node.parents:
+            inputs = self.pending.get(parent.index)
+            if inputs is None:
+                self.pending[parent.index] = [(role, occurrence)]
+                if parent.index not in self.firing:
+                    heappush(self.order, parent.index)
+            else:
+                inputs.append((role, occurrence))
+
+    def propagate(self, state: KeyState) -> None:
+        """Run the operators that got something or whose timers are due, each behind those it is made of."""
+        while self.order:
+            index = heappop(self.order)
+            node = self.graph.nodes[index]
+            inputs = self.pending.pop(index, None)
+            if inputs:
+                RUNNERS[node.op](self, state, node, inputs)
+            if self.firing:
+                for serial in self.firing.pop(index, ()):
+                    fire(self, state, node, serial)
+
+    def offer(self, state: KeyState, node: Node, groups: Groups, start: int, end: int) -> bool:
+        """Make an occurrence of an operator, unless it takes too long or a condition does not hold."""
+        if self.within is not None and (end >> TIME_BITS) - (start >> TIME_BITS) > self.within:
+            return False
+        candidate = (0, start, end, node, groups)
+        if node.tests and not self.holds(state, node, candidate):
+            return False
+        if node.parents or node.roots:
+            self.deliver(state, node, (state.number(), start, end, node, groups))
+        return True
+
+    def holds(self, state: KeyState, node: Node, occurrence: Occurrence) -> bool:
+        """Tell whether all conditions at a node are true of an occurrence; unknown is not true."""
+        for test in node.tests:
+            try:
+                if self.conditions[test.text](bindings(test, occurrence)) is not True:
+                    return False
+            except Exception as error:
+                self.faults.append(Fault(state.key, node, self.point, test.text, error))
+                return False
+        return True
+
+    def initiate(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Open an initiator; in recent context it takes the place of the one before."""
+        if self.context == "recent":
+            opened = state.opened(node)
+            if opened:
+                state.close(node, 0, list(opened))
+        self.keep(state, node, 0, occurrence)
+
+    def keep(self, state: KeyState, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence and give up the oldest of the operator where there are too many."""
+        state.open(node, slot, occurrence)
+        count = len(state.slots[node.base + slot])
+        if node.slots > 1:
+            count = sum(len(state.opened(node, other)) for other in range(node.slots))
+        if count > self.max_open:
+            oldest = min(
+                (other for other in range(node.slots) if state.opened(node, other)),
+                key=lambda other: state.opened(node, other)[0][0],
+            )
+            gone = state.opened(node, oldest)[0]
+            state.close(node, oldest, [gone])
+            self.given_up.append(GivenUp(state.key, node, gone))
+
+
+def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
+    """Return what each name of a condition stands for: a payload, None, or a list of payloads in order of time."""
+    found: dict[str, Any] = {}
+    for (name, path), many in zip(test.paths, test.many):
+        members = [occurrence]
+        for role in path:
+            members = [one for member in members for one in member[GROUPS][role]]
+        members.sort(key=lambda one: (one[START], one[END]))
+        payloads = [one[PAYLOAD] for one in members]
+        found[name] = payloads if many else payloads[0] if payloads else None
+    return found
+
+# composite.detector
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, Optional, Union
+
+
+Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
+
+
+class Changes(NamedTuple):
+    """Say what a batch has changed, as sets.
+
+    keys: one row for each key that was touched, in place of the one before. dropped: keys of which nothing is left.
+    timers: (key, time) added and removed; a key has one timer, its earliest.
+    ordering: how far the stream is, in place of the one before.
+    """
+
+    opened: list[Row]
+    closed: list[Gone]
+    keys: list[KeyRow]
+    dropped: list[Any]
+    timers_added: list[tuple[Any, int]]
+    timers_removed: list[tuple[Any, int]]
+    late: list[Late]
+    given_up: list[GivenUp]
+    faults: list[Fault]
+    ordering: dict[str, Any]
+
+
+class State:
+    """Hold what is known of a graph: the order of its stream, and its keys, or those that were loaded."""
+
+    def __init__(
+        self, graph: Graph, conditions: Optional[Mapping[str, Predicate]] = None, matcher: Optional[Matcher] = None
+    ) -> None:
+        frame = graph.frame
+        self.graph = graph
+        self.step = Step(graph, conditions or {})
+        self.matcher = matcher
+        self.ordering = Ordering(frame.time_basis, frame.lateness)
+        self.timed = [
+            node
+            for node in graph.nodes
+            if node.op in ("plus", "absence") or (node.op == "p" and frame.context != "cumulative")
+        ]
+        self.keys: dict[Any, KeyState] = {}
+        self.agenda: list[tuple[int, int, Any]] = []
+        self.entries = count()
+
+    def start(self, time: int) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+        if not self.graph.frame.partitioned:
+            self.key(()) if () in self.keys else self.born((), time)
+
+    def key(self, key: Any) -> KeyState:
+        """Return the state of a key that is there."""
+        return self.keys[key]
+
+    def born(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that begins at a time; ticks before it are not its."""
+        state = self.keys[key] = KeyState(key)
+        self.step.set_tick(state, time - 1)
+        self.remind(state)
+        return state
+
+    def remind(self, state: KeyState) -> None:
+        """Find when a key has something to do without an event, and note it."""
+        times = [state.timers[0][0]] if state.timers else []
+        times += [state.tick] if state.tick is not None else []
+        times += [time_of(state.held[0][0])] if state.held else []
+        due = min(times, default=None)
+        if due is not None and due != state.queued:
+            heappush(self.agenda, (due, next(self.entries), state.key))
+            state.queued = due
+        state.due = due
+
+    def load(self, ordering: dict[str, Any], keys: Iterable[KeyRow], rows: Iterable[Row]) -> None:
+        """Take over stored keys, in place of what is known of them; other keys stay as they are."""
+        self.ordering.load(ordering)
+        loaded = []
+        for row in keys:
+            if row.version != VERSION:
+                raise ValueError(f"the state of a key has version {row.version} and not {VERSION}")
+            state = self.keys[frozen(row.key)] = KeyState(frozen(row.key))
+            state.serial = state.stored = row.serial
+            state.clock, state.ticked, state.noted = row.clock, row.ticked, row.due
+            loaded.append(state)
+        for one in sorted(rows, key=lambda row: row.serial):
+            self.load_row(self.keys[frozen(one.key)], one)
+        for state in loaded:
+            state.restore_timers(self.timed)
+            if state.ticked is not None:
+                self.step.set_tick(state, state.ticked)
+            self.remind(state)
+
+    def load_row(self, state: KeyState, row: Row) -> None:
+        """Take over an open occurrence, or an event that waits."""
+        occurrence = load_occurrence(self.graph, row.data)
+        if row.slot == HELD:
+            heappush(state.held, (occurrence[2], row.node, occurrence))
+        else:
+            state.open(self.graph.names[row.node], row.slot, occurrence)
+
+    def forget(self, keys: Iterable[Any]) -> None:
+        """Let keys go from memory; they have to be loaded before they are touched again."""
+        for key in keys:
+            self.keys.pop(key, None)
+
+    def due(self, frontier: int) -> list[Any]:
+        """Return the keys that have something to do before a time."""
+        found: list[Any] = []
+        while self.agenda and self.agenda[0][0] <= frontier:
+            time, _, key = heappop(self.agenda)
+            state = self.keys.get(key)
+            if state is not None and state.queued == time:
+                state.queued = None
+                found.append(key)
+        return list(dict.fromkeys(found))
+
+
+def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int] = None) -> tuple[Changes, list[Found]]:
+    """Take a batch of the stream; return what it changes in the stored state, and what was detected, in order.
+
+    `now` says that all events before a time have come: by arrival the time up to which timers may fire, in event
+    time a watermark from elsewhere. It belongs to the history like an event: to repeat one, repeat both.
+    A batch holds whole transactions if the graph has `begin_transaction` or `commit`.
+    """
+    run = Run(state)
+    placed, late = state.ordering.take(batch)
+    if now is not None:
+        state.ordering.reach(now)
+    run.enter(run.arrivals(placed))
+    run.wake()
+    return run.changes(late), run.found()
+
+
+class Run:
+    """Take one batch."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.step = state.step
+        self.names = state.graph.names
+        self.touched: dict[Any, KeyState] = {}
+        self.entered: dict[Any, list[Arrival]] = {}
+        for gathered in (self.step.found, self.step.faults, self.step.given_up):
+            gathered.clear()
+
+    def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
+        """Return the leaf occurrences of events, by key."""
+        names, matcher = self.names, self.state.matcher
+        found: dict[Any, list[Arrival]] = {}
+        transactional = self.state.graph.transactional
+        transactions: dict[tuple[int, str, Any], tuple[int, int]] = {}
+        for point, event in placed:
+            matches = event.matches
+            if matches is None:
+                matches = matcher(event) if matcher else []
+            for name, key in matches:
+                node = names[name]
+                start, end = point, point
+                moment = node.expression.moment
+                if event.span is not None:
+                    start, end = event.span
+                    start, end = (end if moment == "end" else start), (start if moment == "begin" else end)
+                elif event.start is not None and moment != "end":
+                    start = point_of(*event.start)
+                    end = start if moment == "begin" else point
+                arrival = (point, name, (0, start, end, node, event.id, event.origin, event.payload))
+                arrivals = found.get(key)
+                if arrivals is None:
+                    found[key] = [arrival]
+                else:
+                    arrivals.append(arrival)
+                if transactional and event.transaction is not None:
+                    mark = (event.transaction, name, key)
+                    first, _ = transactions.setdefault(mark, (point, point))
+                    transactions[mark] = (first, point)
+        if transactional:
+            self.mark(found, transactions, transactional)
+        return found
+
+    def mark(
+        self, found: dict[Any, list[Arrival]], transactions: dict[tuple[int, str, Any], tuple[int, int]],
+        nodes: list[Node],
+    ) -> None:  # fmt: skip
+        """Add the beginning and the end of transactions to the arrivals of their keys."""
+        for node in nodes:
+            bounds: dict[tuple[int, Any], tuple[int, int]] = {}
+            for (transaction, name, key), (first, last) in transactions.items():
+                if self.names[name].bare in node.others:
+                    before = bounds.get((transaction, key), (first, last))
+                    bounds[transaction, key] = (min(before[0], first), max(before[1], last))
+            for (transaction, key), (first, last) in bounds.items():
+                rank = BEFORE if node.op == "begin_transaction" else BEHIND
+                edge = first if node.op == "begin_transaction" else last
+                point = point_of(time_of(edge), position_of(edge), rank)
+                found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
+        for arrivals in found.values():
+            arrivals.sort(key=lambda arrival: arrival[0])
+
+    def touch(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            known = self.state.keys.get(key)
+            state = known if known is not None else self.state.born(key, time)
+            self.touched[key] = state
+        return state
+
+    def enter(self, arrivals: dict[Any, list[Arrival]]) -> None:
+        """Take the events of a batch, or hold them back until the watermark has passed them."""
+        by_arrival = self.state.ordering.time_basis == "arrival"
+        for key, items in arrivals.items():
+            first = min(items, key=lambda item: item[0])
+            state = self.touch(key, time_of(first[0]))
+            if by_arrival:
+                self.take(state, items)
+            else:
+                for item in items:
+                    heappush(state.held, item)
+                self.entered[key] = items
+                self.release(state)
+
+    def take(self, state: KeyState, items: list[Arrival]) -> None:
+        """Let events happen, all leaves of one at once, and before each the timers of earlier times."""
+        step = self.step
+        at, end = 0, len(items)
+        while at < end:
+            point = items[at][0]
+            events = [items[at][2]]
+            at += 1
+            while at < end and items[at][0] == point:
+                events.append(items[at][2])
+                at += 1
+            if state.timers or state.tick is not None:
+                step.advance(state, time_of(point))
+            step.arrive(state, point, events)
+
+    def release(self, state: KeyState) -> None:
+        """Let the events happen that nothing can come before."""
+        ready: list[Arrival] = []
+        held_back = self.state.ordering.held_back
+        while state.held and not held_back(state.held[0][0]):
+            ready.append(heappop(state.held))
+        state.released.extend((item[1], position_of(item[0])) for item in ready)
+        self.take(state, ready)
+
+    def wake(self) -> None:
+        """Let time pass for all keys, up to where the history is complete."""
+        frontier = self.state.ordering.frontier
+        if frontier is None:
+            return
+        for key in self.state.due(frontier):
+            self.touch(key, frontier)
+        for state in self.touched.values():
+            self.release(state)
+            self.step.advance(state, frontier)
+
+    def found(self) -> list[Found]:
+        """Return what was detected, in order of time."""
+        found = list(self.step.found)
+        if self.state.graph.frame.partitioned:
+            found.sort(key=lambda one: (one.point, repr(one.key)))
+        return found
+
+    def changes(self, late: list[Late]) -> Changes:
+        """Return what is to be stored, and take it for stored."""
+        opened: list[Row] = []
+        closed: list[Gone] = []
+        keys: list[KeyRow] = []
+        dropped: list[Any] = []
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        for key, state in self.touched.items():
+            state.sweep(self.state.graph.nodes)
+            self.state.remind(state)
+            closed.extend(Gone(key, *one) for one in state.closed)
+            opened.extend(self.added(state))
+            self.held_changes(state, opened, closed)
+            state.stored = state.serial
+            state.closed, state.released = [], []
+            empty = state.empty()
+            due = None if empty else state.due
+            if state.noted != due:
+                if due is not None:
+                    timers[0].append((key, due))
+                if state.noted is not None:
+                    timers[1].append((key, state.noted))
+                state.noted = due
+            if empty:
+                dropped.append(key)
+                del self.state.keys[key]
+            else:
+                keys.append(key_row(state))
+        step = self.step
+        return Changes(
+            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
+            self.state.ordering.dump(),
+        )  # fmt: skip
+
+    def added(self, state: KeyState) -> list[Row]:
+        """Return the rows of what this batch opened and left open."""
+        rows: list[Row] = []
+        stored = state.stored
+        for number in sorted(state.slots):
+            opened = state.slots[number]
+            if not opened or opened[-1][SERIAL] <= stored:
+                continue
+            low = len(opened)
+            while low and opened[low - 1][SERIAL] > stored:
+                low -= 1
+            node, slot = self.state.graph.slot_nodes[number]
+            rows.extend(row_of(state.key, node.name, slot, one[SERIAL], one) for one in opened[low:])
+        return rows
+
+    def held_changes(self, state: KeyState, opened: list[Row], closed: list[Gone]) -> None:
+        """Add what was held back in this batch, and remove what was held before it."""
+        arrived = self.entered.get(state.key, [])
+        entered = {(name, position_of(point)) for point, name, _ in arrived}
+        released = set(state.released)
+        closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
+        opened.extend(
+            row_of(state.key, name, HELD, position_of(point), occurrence)
+            for point, name, occurrence in arrived
+            if (name, position_of(point)) not in released
+        )
+
+# composite.described
+
+import json
+from typing import Any
+
+
+GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
+
+
+def define_from(given: dict[str, Any]) -> Definition:
+    """Return the definition of arguments in JSON; those that are missing have their defaults."""
+    chosen = {name: given[name] for name in (*GIVEN, "types") if given.get(name) is not None}
+    return define(given.get("name") or "", given["expression"], **chosen)
+
+
+def describe_composite(given: str) -> dict[str, Any]:
+    """Return the parts of a composite event; raises SqlTextError as `define` does."""
+    definition = define_from(json.loads(given))
+    found = leaves(definition.expression)
+    (graph,) = build([definition])
+    return {
+        "expression": definition.text,
+        "leaves": [
+            {
+                "type": leaf.type,
+                "moment": leaf.moment,
+                "source": leaf.source,
+                "predicate": leaf.predicate,
+                "columns": list(definition.partition[number]) if definition.partition else [],
+            }
+            for number, leaf in enumerate(found)
+        ],
+        "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
+        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "attributes": [
+            {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            for one in definition.attributes
+        ],
+        "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
+        "ticking": bool(graph.ticking),
+        "transactional": bool(graph.transactional),
+    }
+
+
+def always(_: dict[str, Any]) -> bool:
+    """Stand for a condition that is not asked."""
+    return True
+
+
+def tests_of(graph: Graph) -> list[str]:
+    """Return the conditions of a graph."""
+    return [test.text for node in graph.nodes for test in node.tests]
+
+
+def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
+    """Return the node of each leaf, in the order of the expression."""
+    root = next(node for node in graph.nodes if definition in node.roots)
+    found: list[Node] = []
+
+    def walk(part: Expression, node: Node) -> None:
+        if part.op == "leaf":
+            found.append(node)
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child)
+
+    walk(definition.expression, root)
+    return found
+
+# composite.keys
+
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from decimal import Decimal
+from typing import Any
+
+Ranges = list[tuple[int, int]]  # from, up to and without
+
+KEY_BYTES = 1000  # what an entry of an index has room for
+EVERYTHING = -(1 << 62)
+
+
+def key_of(values: list[Any]) -> str:
+    """Return a key as the text of an array: numbers that are equal in SQL are written the same."""
+    text = "[" + ",".join(write_value(value) for value in values) + "]"
+    data = text.encode()
+    return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def canonical_key(payload: str, columns: tuple[str, ...]) -> str:
+    """Return the key of an event."""
+    values = json.loads(payload, parse_float=Decimal)
+    return key_of([values.get(column) for column in columns])
+
+
+def write_value(value: Any) -> str:
+    """Return a value as JSON, a number in its shortest form."""
+    if isinstance(value, Decimal):
+        short = value.normalize()
+        return format(short if short else abs(short), "f")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_ranges(text: str) -> Ranges:
+    """Return what PostgreSQL writes as an int8multirange."""
+    return [(int(low), int(high)) for low, high in re.findall(r"\[(-?\d+),(-?\d+)\)", text)]
+
+
+def write_ranges(ranges: Ranges) -> str:
+    """Return ranges as PostgreSQL reads an int8multirange."""
+    return "{" + ",".join(f"[{low},{high})" for low, high in ranges) + "}"
+
+
+def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: list[int]) -> Ranges:
+    """Return ranges of serials that hold all rows that count, and no row that counts no more.
+
+    old: the same before; closed: rows of old that are closed; what was written since has serials above `since`,
+    all of it live. Serials that were never written may lie in a range.
+    """
+    ranges = [*old, (since + 1, serial + 1)] if serial > since else list(old)
+    for gone in sorted(closed, reverse=True):
+        at = next((i for i, (low, high) in enumerate(ranges) if low <= gone < high), None)
+        if at is not None:
+            low, high = ranges[at]
+            ranges[at : at + 1] = [part for part in ((low, gone), (gone + 1, high)) if part[0] < part[1]]
+    merged: Ranges = []
+    for low, high in ranges:
+        place = bisect_left(live, low)
+        if place == len(live) or live[place] >= high:
+            continue
+        if merged and merged[-1][1] == low:
+            merged[-1] = (merged[-1][0], high)
+        else:
+            merged.append((low, high))
+    return merged
+
+# composite.memo
+
+import json
+from typing import Any, Optional
+
+
+ASKED_AT_ONCE = 20_000
+
+
+class TooManyAsked(Exception):
+    """Say that enough is asked for one set."""
+
+
+class RaisedError(Exception):
+    """Hold what a condition raised."""
+
+
+class Memo:
+    """Hold the answers to conditions.
+
+    A condition whose answer is not known yet counts as false for the time of the run: what it closes stays open, so
+    that the run asks whatever the next one may ask, and a few runs are enough.
+    """
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = list(dict.fromkeys(texts))
+        self.known: dict[tuple[str, str], Any] = {}
+        self.asked: dict[tuple[str, str], None] = {}
+
+    def callbacks(self) -> dict[str, Predicate]:
+        """Return for each condition what answers it."""
+        self.asked = {}
+        return {text: self.callback(text) for text in self.texts}
+
+    def callback(self, text: str) -> Predicate:
+        """Return what answers one condition, or notes that it is asked."""
+
+        def ask(bound: dict[str, Any]) -> Optional[bool]:
+            mark = (text, write_given(bound))
+            if mark in self.known:
+                answer = self.known[mark]
+                if isinstance(answer, RaisedError):
+                    raise answer
+                return answer  # type: ignore[no-any-return]
+            if len(self.asked) < ASKED_AT_ONCE:
+                self.asked[mark] = None
+            return False
+
+        return ask
+
+    def learn(self, answers: dict[tuple[str, str], Any]) -> None:
+        """Take answers over."""
+        self.known.update(answers)
+
+
+def write_given(bound: dict[str, Any]) -> str:
+    """Return as JSON what the names of a condition stand for; what is not bound is left out."""
+    parts = [
+        f"{json.dumps(name)}: {'[' + ', '.join(value) + ']' if isinstance(value, list) else value}"
+        for name, value in bound.items()
+        if value is not None
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+# composite.occurrences
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+
+MAX_CONSTITUENTS = 100_000
+
+
+def named_parts(expression: Expression, occurrence: Occurrence) -> Iterator[tuple[Optional[Expression], Occurrence]]:
+    """Return the events and ticks of an occurrence with the leaves of the expression that they stand at."""
+    stack: list[tuple[Expression, Occurrence]] = [(expression, occurrence)]
+    while stack:
+        part, found = stack.pop()
+        if len(found) == 7:
+            yield part, found
+            continue
+        for role, group in enumerate(found[GROUPS]):
+            for member in group:
+                if member[NODE] is None:
+                    yield None, member
+                else:
+                    stack.append((part.parts[role], member))
+
+
+def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[str, Any]]:
+    """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
+
+    An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
+    or the operator. Raises SqlTextError 54000 for more than 100,000.
+    """
+    found: list[tuple[int, dict[str, Any]]] = []
+    for part, one in named_parts(definition.expression, occurrence):
+        if part is None:
+            times = tick_times(one)
+            if len(times) + len(found) > MAX_CONSTITUENTS:
+                message = f"an occurrence of {definition.name} has more than {MAX_CONSTITUENTS:,} constituents"
+                raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
+            found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
+        elif part.op == "leaf":
+            told = {"as": part.name, "event_type": part.type, "origin": one[ORIGIN], "event_id": one[4]}
+            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]}))
+        elif part.op in ("begin_transaction", "commit"):
+            found.append((one[END], {"as": part.op, "event_type": part.op, "at": time_of(one[END])}))
+        else:
+            found.append((one[END], {"as": part.op, "tick": time_of(one[END])}))
+    return [told for _, told in sorted(found, key=lambda item: item[0])]
+
+
+def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
+    """Return for each name of the definition a payload, None where it is not bound, or a list of payloads."""
+    names = {(alias.name, alias.type): alias for alias in definition.aliases if alias.name}
+    bound: dict[str, Any] = {alias.name: [] if alias.many else None for alias in names.values()}
+    parts = sorted(
+        (
+            (one[START], position_of(one[END]), part, one)
+            for part, one in named_parts(definition.expression, occurrence)
+        ),
+        key=lambda item: item[:2],
+    )
+    for _, _, part, one in parts:
+        alias = names.get((part.name, part.type)) if part is not None and part.op == "leaf" else None
+        if alias is not None and alias.many:
+            bound[alias.name].append(one[PAYLOAD])
+        elif alias is not None:
+            bound[alias.name] = one[PAYLOAD]
+    return bound
+
+# composite.queries
+
+from typing import Any
+
+
+DUE_KEYS = """
+select distinct k.state_id, k.key
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w(state_id, since, upto)
+join pgps_internal.composite_key k on k.state_id = w.state_id and k.due between w.since and w.upto"""
+
+KEYS = """
+select k.state_id, k.key, k.born, k.version, k.serial, k.clock::text as clock, k.ticked, k.due, k.live::text as live
+from unnest($1::bigint[], $2::text[]) w(state_id, key)
+cross join lateral (select n.* from pgps_internal.composite_key n
+    where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
+where k.version > 0"""
+
+OPEN_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+cross join lateral unnest(w.live::int8multirange) r
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
+    and o.serial < upper(r) and o.row_id >= w.born
+union all
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
+from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
+    and o.start_at >= w.bound and o.row_id >= w.born"""
+
+WRITE_KEYS = """
+insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+
+WRITE_OPENED = """
+insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
+select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::json[]) o"""
+
+WRITE_LATE = """
+insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
+select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
+    l(composite_id, name, event_id, at, reason)
+join pgps_internal.event_type t on t.name = l.name"""
+
+WRITE_STEPS = """
+select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+
+
+class Queries:
+    """Run statements; their plans stay with the session."""
+
+    def __init__(self, db: Any, memory: dict[str, Any]) -> None:
+        self.db = db
+        self.plans: dict[str, Any] = memory.setdefault("plans", {})
+
+    def plan(self, text: str, types: list[str]) -> Any:
+        """Return the plan of a statement."""
+        plan = self.plans.get(text)
+        if plan is None:
+            plan = self.plans[text] = self.db.prepare(text, types)
+        return plan
+
+    def rows(self, text: str, *columns: list[Any]) -> Any:
+        """Return the rows of a statement whose parameters are arrays, each with the type that the text gives it."""
+        types = [text.split(f"${number}::", 1)[1].split("]", 1)[0] + "]" for number in range(1, len(columns) + 1)]
+        return self.plan(text, types).execute(list(columns))
+
+    def value(self, text: str) -> Any:
+        """Return the one value of a statement."""
+        return self.plan(text, []).execute([])[0]["value"]
+
+    def events_plan(self, source: dict[str, Any]) -> Any:
+        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
+        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
+
+    def write(self, *sets: list[tuple[Any, ...]]) -> None:
+        """Write keys, open occurrences, late events and steps."""
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+            if rows:
+                self.rows(text, *(list(column) for column in zip(*rows)))
+
+    def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
+        """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
+        found: dict[tuple[str, str], Any] = {}
+        by_text: dict[str, list[str]] = {}
+        for text, given in asked:
+            by_text.setdefault(text, []).append(given)
+        for text, items in by_text.items():
+            plan = self.plan(job["tests"][text], ["text"])
+            self.ask(plan, text, items, found)
+        return found
+
+    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
+        """Ask one condition of some candidates."""
+        try:
+            with self.db.subtransaction():
+                rows = plan.execute(["[" + ", ".join(items) + "]"])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            if len(items) == 1:
+                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                return
+            half = len(items) // 2
+            self.ask(plan, text, items[:half], found)
+            self.ask(plan, text, items[half:], found)
+            return
+        for row in rows:
+            found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+
+def is_fatal(error: Any) -> bool:
+    """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
+
+# composite.told
+
+import json
+from datetime import timedelta
+from typing import Any
+
+
+
+def moment(at: int) -> str:
+    """Return microseconds since 1970 as a timestamp with its zone."""
+    return (EPOCH + timedelta(microseconds=at)).isoformat()
+
+
+def write_parts(definition: Definition, occurrence: Occurrence) -> str:
+    """Return the constituents of an occurrence as a JSON array."""
+    return "[" + ",".join(write_part(part) for part in constituents(definition, occurrence)) + "]"
+
+
+def write_part(part: dict[str, Any]) -> str:
+    """Return a constituent as JSON, with its payload as it came."""
+    payload = part.pop("payload", None)
+    for name in ("at", "tick"):
+        if name in part:
+            part[name] = moment(part[name])
+    text = json.dumps(part, ensure_ascii=False)
+    return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
+
+# composite.server
+
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, NamedTuple, Optional
+
+
+EVENT_BITS = 48  # of a position; above them is the number of the batch
+GRAPHS_KEPT = 5000
+
+
+class Known(NamedTuple):
+    """Hold what a session keeps of a composite event: it is the same until the definition changes."""
+
+    version: str
+    definition: Definition
+    graph: Graph
+    nodes: list[str]
+    columns: list[tuple[str, ...]]
+
+
+class Subject:
+    """Hold one composite event for the time of a step."""
+
+    def __init__(self, job: dict[str, Any], known: Known) -> None:
+        self.job = job
+        self.id: int = job["composite_id"]
+        self.state_id: int = job["state_id"]
+        self.known = known
+        self.events: list[Event] = []
+        self.stream: list[Any] = []
+        self.ordering = job["ordering"]
+        self.frontier = 0
+        self.keys: dict[str, dict[str, Any]] = {}
+        self.rows: list[Row] = []
+        self.state: Optional[State] = None
+        self.changes: Optional[Changes] = None
+        self.found: list[Found] = []
+        self.heard: Optional[dict[str, int]] = job.get("heard")
+        self.idle_at: Optional[int] = None
+
+    @property
+    def partitioned(self) -> bool:
+        """Tell whether each key is detected for itself."""
+        return self.known.graph.frame.partitioned
+
+    @property
+    def by_arrival(self) -> bool:
+        """Tell whether events are taken as they come."""
+        return self.known.graph.frame.time_basis == "arrival"
+
+
+def detect_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
+    """Take a step of each composite event of a job; return what is to be published, and what became of it."""
+    job = json.loads(text)
+    queries = Queries(db, memory)
+    subjects = {one["composite_id"]: Subject(one, known_of(memory, one)) for one in job["composites"]}
+    for source in job["types"]:
+        read_events(queries, source, subjects, job["broker"])
+    for subject in subjects.values():
+        order(subject, job)
+    load_keys(queries, subjects)
+    born = queries.value("select nextval('pgps_internal.composite_row_seq') as value")
+    for subject in subjects.values():
+        run(queries, subject)
+    write(queries, subjects, born)
+    return {"found": [told for subject in subjects.values() for told in tell(subject)]}
+
+
+def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
+    """Return the graph of a composite event, of this session or made now."""
+    graphs: dict[int, Known] = memory.setdefault("graphs", {})
+    known = graphs.get(job["composite_id"])
+    if known is None or known.version != job["version"]:
+        definition = define_from(job["given"])
+        (graph,) = build([definition], job["intervals"])
+        nodes = leaf_nodes(definition, graph)
+        known = Known(job["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
+        if len(graphs) >= GRAPHS_KEPT:
+            graphs.clear()
+        graphs[job["composite_id"]] = known
+    return known
+
+
+def read_events(queries: Queries, source: dict[str, Any], subjects: dict[int, Subject], broker: str) -> None:
+    """Add the events of one event type to the composite events that they are leaves of."""
+    plan = queries.events_plan(source)
+    for row in plan.execute([source["composites"], source["leaves"], source["after"], source["upto"]]):
+        payload = row["payload"]
+        values = None
+        position = row["batch_id"] << EVENT_BITS | row["event_id"]
+        matches: dict[int, list[tuple[str, Any]]] = {}
+        origin = row["origin"] or broker
+        for composite_id, leaf in zip(row["composites"], row["leaves"]):
+            subject = subjects[composite_id]
+            wanted = subject.job["sources"][leaf]
+            if wanted and (wanted["broker"] != origin or wanted["client"] not in (None, row["client"])):
+                continue
+            columns = subject.known.columns[leaf]
+            key: Any = ()
+            if columns:
+                if values is None:
+                    values = json.loads(payload, parse_float=Decimal)
+                key = key_of([values.get(column) for column in columns])
+            # Leaves that differ in their alias alone are one node.
+            found = matches.setdefault(composite_id, [])
+            if (subject.known.nodes[leaf], key) not in found:
+                found.append((subject.known.nodes[leaf], key))
+        for composite_id, matched in matches.items():
+            subject = subjects[composite_id]
+            at = row["published"] if subject.by_arrival else row["event_time"]
+            span = span_of(row, position)
+            subject.events.append(
+                Event(position, at, source["type"], payload, row["event_id"], origin, row["xid"], None, matched, span)
+            )
+
+
+def span_of(row: dict[str, Any], position: int) -> Optional[tuple[int, int]]:
+    """Return beginning and end of a composite event as points; one from elsewhere has only their times."""
+    if row["start_at"] is not None:
+        return int(row["start_at"]), int(row["end_at"])
+    if row["start_time"] is not None:
+        return point_of(row["start_time"], 0), point_of(row["end_time"], position)
+    return None
+
+
+def order(subject: Subject, job: dict[str, Any]) -> None:
+    """Put the events in order of delivery, note who has been silent for too long, and find how far this will lead."""
+    subject.events.sort(key=lambda event: event.position)
+    frame = subject.known.graph.frame
+    ordering = Ordering(frame.time_basis, frame.lateness)
+    if subject.ordering is not None:
+        ordering.load(subject.ordering)
+    else:
+        ordering.frontier = subject.job["since"] if subject.by_arrival else None
+        subject.ordering = ordering.dump()
+    before = ordering.frontier
+    subject.stream = [*subject.events]
+    if not subject.by_arrival:
+        subject.stream += silent_sources(subject, ordering, job)
+    copy = Ordering(frame.time_basis, frame.lateness)
+    copy.load(json.loads(json.dumps(subject.ordering)))
+    copy.take(subject.stream)
+    if subject.by_arrival and subject.job["now"] is not None:
+        copy.reach(subject.job["now"])
+    subject.job["from"] = before
+    subject.job["to"] = copy.frontier
+
+
+def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) -> list[Idle]:
+    """Return which sources have been silent for longer than allowed, and note when others will have been."""
+    heard = dict(subject.heard or {})
+    latest: dict[tuple[Optional[str], str], int] = dict(ordering.sources)
+    for event in subject.events:
+        if event.time is not None:
+            source = (event.origin, event.type)
+            heard[json.dumps(source)] = job["now"]
+            latest[source] = max(latest.get(source, event.time), event.time)
+    limit = job["now"] - job["idle_source"]
+    known_idle = {json.dumps(source) for source in ordering.idle}
+    fresh = {json.dumps((event.origin, event.type)) for event in subject.events}
+    gone = [name for name, at in heard.items() if at < limit and (name not in known_idle or name in fresh)]
+    waiting = [at for name, at in heard.items() if name not in gone and (name not in known_idle or name in fresh)]
+    subject.heard = heard
+    subject.idle_at = min(waiting) + job["idle_source"] + 1 if waiting else None
+    most = max(latest.values(), default=0)
+    return [Idle(origin, kind, most) for origin, kind in map(json.loads, sorted(gone))]
+
+
+def load_keys(queries: Queries, subjects: dict[int, Subject]) -> None:
+    """Read the keys that have events, or something to do, and what is open in them."""
+    by_state = {subject.state_id: subject for subject in subjects.values()}
+    wanted = {
+        (subject.state_id, stored(key))
+        for subject in subjects.values()
+        for event in subject.events
+        for _, key in event.matches or ()
+    }
+    timed = [subject for subject in subjects.values() if subject.job["to"] is not None and subject.job["timed"]]
+    spans = [[one.state_id, EVERYTHING if one.job["from"] is None else one.job["from"], one.job["to"]] for one in timed]
+    for row in queries.rows(DUE_KEYS, *(list(part) for part in zip(*spans))) if spans else ():
+        wanted.add((row["state_id"], row["key"]))
+    if not wanted:
+        return
+    pairs = sorted(wanted)
+    found = queries.rows(KEYS, [state for state, _ in pairs], [key for _, key in pairs])
+    bounds = []
+    for row in found:
+        subject = by_state[row["state_id"]]
+        subject.keys[row["key"]] = {**row, "live": read_ranges(row["live"])}
+        reached = subject.ordering["frontier"]
+        late = subject.known.graph.frame.lateness == 0
+        bounds.append(None if subject.by_arrival else 0 if reached is None else point_of(reached + late, 0, BEFORE))
+    open_rows = queries.rows(
+        OPEN_ROWS,
+        [row["state_id"] for row in found],
+        [row["key"] for row in found],
+        [row["born"] for row in found],
+        [row["live"] for row in found],
+        [None if bound is None else str(bound) for bound in bounds],
+    )
+    for row in open_rows:
+        data = json.loads(row["data"])
+        serial = row["serial"] if row["slot"] != HELD else data[1]
+        subject = by_state[row["state_id"]]
+        subject.rows.append(
+            Row(unstored(row["key"], subject), row["node"], row["slot"], serial, data[1], data[2], data)
+        )
+
+
+def stored(key: Any) -> str:
+    """Return a key as it is stored; without a partition there is one."""
+    return "[]" if key == () else str(key)
+
+
+def unstored(key: str, subject: Subject) -> Any:
+    """Return a stored key as the detector has it."""
+    return key if subject.partitioned else ()
+
+
+def run(queries: Queries, subject: Subject) -> None:
+    """Run the detector, as often as it asks for conditions whose answer is not known yet."""
+    job, graph = subject.job, subject.known.graph
+    memo = Memo(tests_of(graph))
+    keys = [
+        KeyRow(unstored(key, subject), row["version"], row["serial"], int(row["clock"]), row["ticked"], row["due"])
+        for key, row in subject.keys.items()
+    ]
+    while True:
+        state = State(graph, memo.callbacks())
+        state.load(json.loads(json.dumps(subject.ordering)), keys, subject.rows)
+        if graph.ticking and not subject.partitioned:
+            state.start(subject.job["began"])
+        now = job["now"] if subject.by_arrival else None
+        subject.changes, subject.found = detect(state, subject.stream, now)
+        subject.state = state
+        if not memo.asked:
+            break
+        memo.learn(queries.answers(job, memo.asked))
+
+
+def write(queries: Queries, subjects: dict[int, Subject], born: int) -> None:
+    """Write what has changed."""
+    keys: list[tuple[Any, ...]] = []
+    opened: list[tuple[Any, ...]] = []
+    late: list[tuple[Any, ...]] = []
+    steps: list[tuple[Any, ...]] = []
+    for subject in subjects.values():
+        changes, state = subject.changes, subject.state
+        assert changes is not None
+        assert state is not None
+        closed: dict[Any, list[int]] = {}
+        for gone in changes.closed:
+            if gone.slot != HELD:
+                closed.setdefault(gone.key, []).append(gone.serial)
+        keys += [row_of_key(subject, one, closed.get(one.key, []), state, born) for one in changes.keys]
+        keys += [
+            (subject.state_id, stored(key), born, 0, 0, "0", None, None, "{}")
+            for key in changes.dropped
+            if stored(key) in subject.keys
+        ]
+        for row in changes.opened:
+            serial = None if row.slot == HELD else row.serial
+            data = json.dumps(row.data, ensure_ascii=False, separators=(",", ":"))
+            opened.append((subject.state_id, stored(row.key), row.node, row.slot, serial, str(row.start), data))
+        late += [(subject.id, one.event.type, one.event.id, one.event.time, one.reason) for one in changes.late]
+        kept = sum(1 for one in changes.keys if stored(one.key) not in subject.keys)
+        lost = sum(1 for key in changes.dropped if stored(key) in subject.keys)
+        steps.append(
+            (
+                subject.id,
+                subject.state_id,
+                subject.job["upto"],
+                json.dumps(changes.ordering),
+                None if subject.heard is None else json.dumps(subject.heard),
+                subject.idle_at,
+                len(changes.opened) - len(changes.closed),
+                kept - lost,
+                len(subject.found),
+                len(changes.late),
+                len(changes.given_up),
+                fault_of(changes),
+            )
+        )
+    queries.write(keys, opened, late, steps)
+
+
+def row_of_key(subject: Subject, one: KeyRow, closed: list[int], state: State, born: int) -> tuple[Any, ...]:
+    """Return the row of a key: what of its open occurrences still counts is told by their serials."""
+    before = subject.keys.get(stored(one.key))
+    serials = sorted(occurrence[0] for opened in state.keys[one.key].slots.values() for occurrence in opened)
+    old = before["live"] if before else []
+    since = before["serial"] if before else 0
+    live = live_ranges(old, closed, since, one.serial, serials)
+    first = before["born"] if before else born
+    return (
+        subject.state_id, stored(one.key), first, one.version, one.serial, str(one.clock), one.ticked, one.due,
+        write_ranges(live),
+    )  # fmt: skip
+
+
+def fault_of(changes: Changes) -> Optional[str]:
+    """Return the last error of a condition."""
+    if not changes.faults:
+        return None
+    last = changes.faults[-1]
+    return f"{last.error} (in the filter: {last.text})"
+
+
+def tell(subject: Subject) -> Iterable[dict[str, Any]]:
+    """Return what was detected, ready to be published; payloads are put into the constituents as they are."""
+    definition = subject.known.definition
+    named = subject.job["binds"]
+    for found in subject.found:
+        one = found.occurrence
+        told = {
+            "composite_id": subject.id,
+            "span": [str(one[1]), str(one[2])],
+            "starts": time_of(one[1]),
+            "ends": time_of(one[2]),
+            "detected": time_of(found.point),
+            "constituents": write_parts(definition, one),
+        }
+        if named:
+            told["bound"] = write_given(bind(definition, one))
+        yield told
+
+
+def call(*arguments):
+    return json.dumps(detect_step(plpy, SD, *arguments))
+
+
+SD["call"] = call
+return call(job)
+$python$;
+
+comment on function pgps_internal.detect_step(text) is
+'Takes a step of each of several composite events: reads their events and what is open in the keys concerned, runs the
+detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect.';
+
+revoke all on function pgps_internal.detect_step(text) from public;
+
+create or replace function pgps._try_step(job text)
+returns jsonb
+language plpython3u volatile strict
+as $python$
+if "call" in SD:
+    return SD["call"](job)
+
+import json
+
+
+# composite.times
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import NamedTuple, Optional
+from zoneinfo import ZoneInfo
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 366 * 1000 * DAY
+UNITS = {
+    "us": 1, "usec": 1, "usecs": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1000, "msec": 1000, "msecs": 1000, "millisecond": 1000, "milliseconds": 1000,
+    "s": SECOND, "sec": SECOND, "secs": SECOND, "second": SECOND, "seconds": SECOND,
+    "m": 60 * SECOND, "min": 60 * SECOND, "mins": 60 * SECOND, "minute": 60 * SECOND, "minutes": 60 * SECOND,
+    "h": 3600 * SECOND, "hr": 3600 * SECOND, "hrs": 3600 * SECOND, "hour": 3600 * SECOND, "hours": 3600 * SECOND,
+    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "week": 7 * DAY, "weeks": 7 * DAY,
+}  # fmt: skip
+PART_RE = re.compile(
+    r"\s*(?:(\d{1,9}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6})\d*)?)?|(\d{1,15})(?:\.(\d{1,9})\d*)?\s*([a-z]+))"
+)
+CALENDAR_WORDS = frozenset("mon mons month months y yr yrs year years decade decades century centuries".split())
+WRITTEN = (("d", DAY), ("h", 3600 * SECOND), ("min", 60 * SECOND), ("s", SECOND), ("ms", 1000), ("us", 1))
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+WEEKDAYS = "sun mon tue wed thu fri sat".split()
+# From, to, and the names of the values.
+FIELDS: list[tuple[str, int, int, list[str]]] = [
+    ("minute", 0, 59, []), ("hour", 0, 23, []), ("day of the month", 1, 31, []),
+    ("month", 1, 12, MONTHS), ("day of the week", 0, 7, WEEKDAYS),
+]  # fmt: skip
+SEARCHED_DAYS = 366 * 9  # a 29th of February may be eight years away
+
+
+def read_duration(text: str) -> int:
+    """Return the microseconds of an interval as PostgreSQL writes it; ValueError says what is wrong with it.
+
+    A day has 24 hours and a week seven days. Months and years are refused: they have no fixed length.
+    """
+    at, total, source = 0, 0, text.strip().lower()
+    while at < len(source):
+        match = PART_RE.match(source, at)
+        if match is None:
+            raise ValueError(f'"{text}" is no interval')
+        hours, minutes, seconds, fraction, count, decimals, unit = match.groups()
+        if unit in CALENDAR_WORDS:
+            raise ValueError(f'"{text}" has no fixed length')
+        if unit is not None and unit not in UNITS:
+            raise ValueError(f'"{text}" is no interval')
+        if unit is None:
+            total += (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * SECOND
+            total += int((fraction or "").ljust(6, "0"))
+        else:
+            total += int(count) * UNITS[unit] + int((decimals or "").ljust(9, "0")) * UNITS[unit] // 10**9
+        at = match.end()
+    if not source or total > LONGEST:
+        raise ValueError(f'"{text}" is no interval' if not source else f'"{text}" is longer than a thousand years')
+    return total
+
+
+def write_duration(amount: int) -> str:
+    """Return a duration in its one normal form: 90 seconds are `1 min 30 s`."""
+    parts = []
+    for unit, size in WRITTEN:
+        if amount >= size:
+            parts.append(f"{amount // size} {unit}")
+            amount %= size
+    return " ".join(parts) or "0 s"
+
+
+def read_time(text: str, zone: str) -> int:
+    """Return a moment as PostgreSQL writes it; without an offset it is one of the zone. ValueError when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'"{text}" is no time') from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone_of(zone))
+    return microseconds(moment)
+
+
+def write_time(moment: int) -> str:
+    """Return a moment as text, in UTC."""
+    written = EPOCH + moment * MICROSECOND
+    return (
+        written.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+        + (f".{moment % SECOND:06}" if moment % SECOND else "")
+        + "+00"
+    )
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by its name; ValueError when there is none."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f'"{name}" is no time zone') from None
+
+
+class Cron(NamedTuple):
+    """Hold the values that each field of a calendar allows."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool  # both days are restricted: one of them is enough, as in cron
+
+
+@lru_cache(maxsize=256)
+def read_cron(text: str) -> Cron:
+    """Return the calendar of five fields; ValueError says which field is wrong."""
+    words = text.lower().split()
+    if len(words) != 5:
+        raise ValueError(f'"{text}" has {len(words)} fields and not five')
+    values = [cron_field(word, *field) for word, field in zip(words, FIELDS)]
+    weekdays = frozenset(day % 7 for day in values[4])
+    either = not words[2].startswith("*") and not words[4].startswith("*")
+    return Cron(tuple(values[0]), tuple(values[1]), frozenset(values[2]), frozenset(values[3]), weekdays, either)
+
+
+def cron_field(word: str, what: str, low: int, high: int, names: list[str]) -> list[int]:
+    """Return the values of one field: `*`, `5`, `1-5`, `*/10`, `mon,wed`."""
+    found: set[int] = set()
+    for item in word.split(","):
+        match = re.fullmatch(r"(?:\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,3}))?", item)
+        bounds = [cron_value(part, low, names) for part in match.group(1, 2)] if match else []
+        first, last = bounds or (None, None)
+        step = int(match.group(3) or 1) if match else 0
+        if match and match.group(1) is None:
+            first, last = low, high
+        elif last is None and match and match.group(2) is None:
+            last = high if match.group(3) and first is not None else first
+        if first is None or last is None or not low <= first <= last <= high or step < 1:
+            raise ValueError(f'"{item}" is no {what}')
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def cron_value(word: Optional[str], low: int, names: list[str]) -> Optional[int]:
+    """Return a number or the number of a name."""
+    if word is None:
+        return None
+    return int(word) if word.isascii() and word.isdigit() else names.index(word) + low if word in names else None
+
+
+def next_cron(cron: Cron, zone: str, after: int) -> Optional[int]:
+    """Return the first moment of a calendar behind another; None when nothing comes in eight years.
+
+    A local time that a change of the clocks leaves out is left out; one that comes twice counts once.
+    """
+    where = zone_of(zone)
+    day = (EPOCH + after * MICROSECOND).astimezone(where).date()
+    for _ in range(SEARCHED_DAYS):
+        if cron_day(cron, day):
+            for moment in cron_moments(cron, day, where):
+                if moment > after:
+                    return moment
+        try:
+            day += timedelta(days=1)
+        except OverflowError:
+            return None
+    return None
+
+
+def cron_day(cron: Cron, day: date) -> bool:
+    """Tell whether a calendar has moments on a day."""
+    weekday = (day.weekday() + 1) % 7 in cron.weekdays
+    if day.month not in cron.months:
+        return False
+    return (day.day in cron.days or weekday) if cron.either else (day.day in cron.days and weekday)
+
+
+def cron_moments(cron: Cron, day: date, where: ZoneInfo) -> Iterator[int]:
+    """Return the moments of a day, in order."""
+    for hour in cron.hours:
+        for minute in cron.minutes:
+            local = datetime(day.year, day.month, day.day, hour, minute, tzinfo=where)
+            moment = local.astimezone(timezone.utc)
+            if moment.astimezone(where).replace(tzinfo=None) == local.replace(tzinfo=None):
+                yield microseconds(moment)
+
+
+def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optional[int]:
+    """Return the first tick of at, every or cron behind a moment; None when there is none."""
+    if op == "at":
+        return amount if amount > after else None
+    if op == "every":
+        return (after // amount + 1) * amount
+    return next_cron(read_cron(text), zone, after)
+
+# keywords
+
+# No name of any kind, except a label after AS.
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
+    create current_catalog current_date current_role current_time current_timestamp current_user default
+    deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
+    intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
+    primary references returning select session_user some symmetric system_user table then to trailing true
+    union unique user using variadic when where window with
+""".split()
+)
+
+# A function or a type, but no column or table.
+FUNCTION_ONLY = frozenset(
+    """
+    authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
+    left like natural notnull outer overlaps right similar tablesample verbose
+""".split()
+)
+
+# A column or a table, but no function or type.
+COLUMN_ONLY = frozenset(
+    """
+    between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
+    inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
+    json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
+    normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
+    treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
+    xmlpi xmlroot xmlserialize xmltable
+""".split()
+)
+
+UNRESERVED = frozenset(
+    """
+    abort absent absolute access action add admin after aggregate also alter always asensitive assertion
+    assignment at atomic attach attribute backward before begin breadth by cache call called cascade
+    cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
+    committed compression conditional configuration conflict connection constraints content continue
+    conversion copy cost csv cube current cursor cycle data database day deallocate declare defaults
+    deferred definer delete delimiter delimiters depends depth detach dictionary disable discard document
+    domain double drop each empty enable encoding encrypted enforced enum error escape event exclude
+    excluding exclusive execute explain expression extension external family filter finalize first following
+    force format forward function functions generated global granted groups handler header hold hour
+    identity if immediate immutable implicit import include including increment indent index indexes inherit
+    inherits inline input insensitive insert instead invoker isolation keep key keys label language large
+    last leakproof level listen load local location lock locked logged mapping match matched materialized
+    maxvalue merge method minute minvalue mode month move name names nested new next nfc nfd nfkc nfkd no
+    normalized nothing notify nowait nulls object objects of off oids old omit operator option options
+    ordinality others over overriding owned owner parallel parameter parser partial partition passing
+    password path period plan plans policy preceding prepare prepared preserve prior privileges procedural
+    procedure procedures program publication quote quotes range read reassign recheck recursive ref
+    referencing refresh reindex relative release rename repeatable replace replica reset restart restrict
+    return returns revoke role rollback rollup routine routines rows rule savepoint scalar schema schemas
+    scroll search second security sequence sequences serializable server session set sets share show simple
+    skip snapshot source sql stable standalone start statement statistics stdin stdout storage stored strict
+    string strip subscription support sysid system tables tablespace target temp template temporary text
+    ties transaction transform trigger truncate trusted type types uescape unbounded uncommitted
+    unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
+    varying version view views virtual volatile whitespace within without work wrapper write xml year yes
+    zone
+""".split()
+)
+
+KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
+NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
+
+# lexer
+
+import re
+from typing import NamedTuple
+
+NAME_BYTES = 63
+NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more than 4300 digits
+
+
+class SqlTextError(ValueError):
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
+
+    def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+        self.sqlstate = sqlstate
+
+
+class Token(NamedTuple):
+    """Hold one token.
+
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
+    text: the source, character by character.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
+    position: of the first character, from 1. slot: a literal that stands for a parameter.
+    """
+
+    kind: str
+    text: str
+    value: str
+    position: int = 0
+    slot: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the offset, from 0, of the character behind the token."""
+        return self.position - 1 + len(self.text)
+
+    def word(self, *words: str) -> bool:
+        """Tell whether the token is one of the given key words, not quoted."""
+        return self.kind == "ident" and self.value in words
+
+    def symbol(self, *symbols: str) -> bool:
+        """Tell whether the token is one of the given symbols."""
+        return self.kind == "symbol" and self.value in symbols
+
+
+NAME_START = "A-Za-z_\x80-\U0010ffff"
+SPACE = " \t\n\r\f"
+SPACE_RE = re.compile(f"[{SPACE}]+|--[^\n\r]*")
+# What may stand between the parts of one string constant: at least one end of line, no /* comment */.
+CONTINUATION_RE = re.compile(r"(?:[ \t\f]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f]|--[^\n\r]*[\n\r])*'")
+NAME_RE = re.compile(f"[{NAME_START}][{NAME_START}0-9$]*")
+DOLLAR_RE = re.compile(f"\\$(?:[{NAME_START}][{NAME_START}0-9]*)?\\$")
+PARAMETER_RE = re.compile(r"\$[0-9]+")
+RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01])+)")
+DIGITS = r"[0-9](?:_?[0-9])*"
+DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
+OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
+STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
+UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
+NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
+BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
+SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return all tokens of a text; SqlTextError 42601 when PostgreSQL could not cut it either."""
+    check_characters(text)
+    tokens: list[Token] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        tokens.append(token_at(text, at))
+        at = skip_space(text, tokens[-1].end)
+    return tokens
+
+
+def check_characters(text: str) -> None:
+    """Raise SqlTextError for what is no character to PostgreSQL."""
+    bad = re.search("[\x00\ud800-\udfff]", text)
+    if bad:
+        raise SqlTextError(
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
+            "Leave out the zero character and halves of surrogate pairs.",
+        )
+
+
+def skip_space(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
+    while True:
+        match = SPACE_RE.match(text, at)
+        if match:
+            at = match.end()
+        elif text.startswith("/*", at):
+            at = skip_block_comment(text, at)
+        else:
+            return at
+
+
+def skip_block_comment(text: str, start: int) -> int:
+    """Return the offset behind a /* comment */, which may hold others."""
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return start + mark.end()
+    raise SqlTextError("unterminated /* comment", start + 1, "Close the comment with */.")
+
+
+def token_at(text: str, at: int) -> Token:
+    """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
+    if STRING_RE.match(text, at):
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
+
+
+def fold(name: str) -> str:
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
+    return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
+
+
+def clip_name(name: str) -> str:
+    """Return a name cut to the 63 bytes that PostgreSQL keeps."""
+    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def number_token(text: str, at: int) -> Token:
+    """Return the number at an offset; its value has no `_` and is decimal."""
+    match = RADIX_RE.match(text, at) or DECIMAL_RE.match(text, at)
+    assert match is not None
+    digits = match.group()
+    if NAME_RE.match(text, match.end()):
+        raise SqlTextError(
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
+        )
+    value = digits.replace("_", "").lower()
+    if value[1:2] in ("x", "o", "b"):
+        if len(value) > NUMBER_CHARACTERS:
+            raise SqlTextError("number too long", at + 1, "Write a shorter number.", sqlstate="54000")
+        value = str(int(value, 0))
+    return Token("integer" if value.isdigit() else "decimal", digits, value, at + 1)
+
+
+def dollar_token(text: str, at: int) -> Token:
+    """Return the dollar-quoted string or the parameter at an offset."""
+    match = DOLLAR_RE.match(text, at)
+    if match:
+        close = text.find(match.group(), match.end())
+        if close < 0:
+            raise SqlTextError(
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
+                f"Close the string with {match.group()}.",
+            )
+        return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
+    match = PARAMETER_RE.match(text, at)
+    if not match or NAME_RE.match(text, match.end()):
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+    return Token("parameter", match.group(), match.group(), at + 1)
+
+
+def operator_token(text: str, at: int) -> Token:
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
+    match = OPERATOR_RE.match(text, at)
+    assert match is not None
+    name = re.split(r"/\*|--", match.group())[0]
+    if not re.search(r"[~!@#^&|`?%]", name):
+        name = name[0] + name[1:].rstrip("+-")
+    if len(name) > NAME_BYTES:
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+    if name == "=>":
+        return Token("symbol", name, name, at + 1)
+    return Token("operator", name, "<>" if name == "!=" else name, at + 1)
+
+
+def quoted_token(text: str, at: int) -> Token:
+    """Return the quoted name or string at an offset, with its continuation lines and its UESCAPE clause."""
+    match = STRING_RE.match(text, at)
+    assert match is not None
+    quote, prefix = match.group()[-1], match.group()[:-1].lower()
+    parts, end = quoted_parts(text, match.end(), quote, NO_BACKSLASH[quote] if prefix != "e" else BACKSLASH)
+    if prefix == "e":
+        value = "".join(decode_backslashes(part, at + 1) for part in parts)
+    else:
+        value = "".join(parts).replace(quote * 2, quote)
+    if prefix == "u&":
+        escape, end = uescape(text, end)
+        value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
+    if quote == "'":
+        return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
+    if not value:
+        raise SqlTextError('zero-length name at """"', at + 1, "Write a name between the double quotes.")
+    return Token("quoted", text[at:end], clip_name(value), at + 1)
+
+
+def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
+    parts: list[str] = []
+    while True:
+        match = inside.match(text, at)
+        assert match is not None
+        if not text.startswith(quote, match.end()):
+            what = "quoted string" if quote == "'" else "quoted name"
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
+        parts.append(match.group())
+        again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
+        if again is None:
+            return parts, match.end() + 1
+        at = again.end()
+
+
+def decode_backslashes(source: str, position: int) -> str:
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
+    value = bytearray()
+    at = 0
+    high = 0  # the first half of a surrogate pair; the second has to follow at once
+    while at < len(source):
+        match = E_ESCAPE_RE.match(source, at)
+        code = int(match.group(3) or match.group(4) or "0", 16) if match else 0
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None:
+            value += source[at].encode()
+            at += 2 if source[at] == "'" else 1
+            continue
+        at = match.end()
+        if match.group(3) or match.group(4):
+            high, character = join_surrogates(high, code, position)
+            value += character.encode()
+        elif match.group(1) or match.group(2):
+            value.append(int(match.group(1), 8) & 255 if match.group(1) else int(match.group(2), 16))
+        elif match.group(5) in "uU":
+            raise SqlTextError("invalid Unicode escape", position, "Write \\uXXXX or \\UXXXXXXXX.")
+        else:
+            value += SIMPLE_ESCAPES.get(match.group(5), match.group(5)).encode()
+    try:
+        decoded = value.decode()
+    except UnicodeDecodeError:
+        decoded = "\0"
+    if high or "\0" in decoded:
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+    return decoded
+
+
+def decode_unicode(source: str, escape: str, position: int) -> str:
+    """Return the value of the inside of a U&'' string or U&"" name."""
+    mark = re.escape(escape)
+    pattern = re.compile(f"{mark}(?:({mark})|([0-9A-Fa-f]{{4}})|\\+([0-9A-Fa-f]{{6}})|)")
+    value: list[str] = []
+    at = high = 0
+    while at < len(source):
+        match = pattern.match(source, at)
+        code = int(match.group(2) or match.group(3) or "0", 16) if match else 0
+        if match and match.end() == at + 1:
+            raise SqlTextError("invalid Unicode escape", position, "Write \\XXXX or \\+XXXXXX.")
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None or match.group(1):
+            value.append(source[at])
+        else:
+            high, character = join_surrogates(high, code, position)
+            value.append(character)
+        at = match.end() if match else at + 1
+    if high:
+        raise bad_surrogates(position)
+    return "".join(value)
+
+
+def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
+    if 0xD800 <= code <= 0xDBFF and not high:
+        return code, ""
+    if 0xDC00 <= code <= 0xDFFF:
+        if not high:
+            raise bad_surrogates(position)
+        return 0, chr(0x10000 + ((high & 0x3FF) << 10) + (code & 0x3FF))
+    if not 0 < code <= 0x10FFFF:
+        raise SqlTextError("invalid Unicode escape value", position, "Values go from 1 to 10FFFF.")
+    return 0, chr(code)
+
+
+def bad_surrogates(position: int) -> SqlTextError:
+    """Return the error for half a pair."""
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
+
+
+def uescape(text: str, at: int) -> tuple[str, int]:
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
+    word = UESCAPE_RE.match(text, skip_space(text, at))
+    if word is None:
+        return "\\", at
+    start = skip_space(text, word.end())
+    token = token_at(text, start) if start < len(text) else None
+    if token is None or token.kind != "string" or token.text[0] in "uU":
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+    if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
+        raise SqlTextError(
+            f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
+        )
+    return token.value, token.end
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text, fit to be quoted in a message."""
+    return text if len(text) <= 40 else text[:40] + "..."
+
+# token_lists
+
+import re
+
+
+NESTING = 100  # of brackets and CASE together; the readers below are recursive
+CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
+PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
+# Reserved words that are a value, or end one.
+VALUE_WORDS = frozenset(
+    "null true false end isnull notnull current_catalog current_date current_role current_schema current_time"
+    " current_timestamp current_user localtime localtimestamp session_user system_user user".split()
+)
+# Reserved words that belong to a query and never to an expression outside parentheses.
+QUERY_WORDS = (
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
+)
+INT8_MAX = 2**63 - 1
+
+
+def check_brackets(tokens: list[Token], what: str) -> None:
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
+
+    42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
+    """
+    opened: list[Token] = []
+    cases = 0
+    for token in tokens:
+        if token.symbol("(", "["):
+            opened.append(token)
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
+        cases = max(cases + token.word("case") - token.word("end"), 0)
+        if len(opened) + cases > NESTING:
+            raise SqlTextError(
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
+                sqlstate="54000",
+            )
+    if opened:
+        raise SqlTextError(
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
+            "Close every parenthesis and square bracket.",
+        )
+
+
+def partners(tokens: list[Token]) -> dict[int, int]:
+    """Return for the index of each bracket the index of its partner; the brackets must have been checked."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "["):
+            opened.append(i)
+        elif token.symbol(")", "]"):
+            found[i] = opened.pop()
+            found[found[i]] = i
+    return found
+
+
+def top_level(tokens: list[Token]) -> list[int]:
+    """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
+
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
+    """
+    found = []
+    opened: list[str] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "[") or token.word("case"):
+            opened.append(token.value)
+        elif token.symbol(")", "]"):
+            while opened and opened.pop() == "case":
+                pass
+        elif token.word("end") and opened and opened[-1] == "case":
+            opened.pop()
+        elif not opened:
+            found.append(i)
+    return found
+
+
+def starts_query(tokens: list[Token]) -> bool:
+    """Tell whether tokens begin as a query does that does not begin with a word of QUERY_WORDS."""
+    if not tokens:
+        return False
+    return tokens[0].word("with") or (tokens[0].word("values") and len(tokens) > 1 and tokens[1].symbol("("))
+
+
+def operands_end(tokens: list[Token]) -> list[bool]:
+    """Return for each token whether a value is complete behind it, so that an operator may follow.
+
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    """
+    ends: list[bool] = []
+    for i, token in enumerate(tokens):
+        if token.kind == "symbol":
+            ends.append(token.value in (")", "]"))
+        elif token.kind == "ident":
+            if token.value in NOT_A_COLUMN:
+                ends.append(token.value in VALUE_WORDS)
+            else:
+                ends.append(not (token.value in ("between", "escape") and infix_position(tokens, ends, i)))
+        else:
+            ends.append(token.kind != "operator" or (i > 0 and tokens[i - 1].symbol(".")))
+    return ends
+
+
+def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
+    if i > 1 and tokens[i - 1].word("not"):
+        return ends[i - 2]
+    return i > 0 and ends[i - 1]
+
+
+def fold_signs(tokens: list[Token]) -> list[Token]:
+    """Return the tokens with each minus sign made part of the number it belongs to.
+
+    Not before `::`, which binds more tightly than a sign: `-32768::int2` overflows.
+    """
+    ends = operands_end(tokens)
+    folded: list[Token] = []
+    for i, token in enumerate(tokens):
+        signed = (
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
+        )
+        if signed:
+            folded[-1] = token._replace(value="-" + token.value, position=tokens[i - 1].position)
+        else:
+            folded.append(token)
+    return folded
+
+
+def literal_kind(token: Token) -> str:
+    """Return string, integer (fits in int8 before its sign, as PostgreSQL reads it) or decimal."""
+    if token.kind == "integer" and (len(token.value) > 20 or int(token.value.lstrip("-")) > INT8_MAX):
+        return "decimal"
+    return token.kind
+
+
+def quote_name(name: str) -> str:
+    """Return a name between double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_string(value: str) -> str:
+    """Return a string constant that reads the same whatever standard_conforming_strings is."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+
+
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
+def write_token(token: Token) -> str:
+    """Return a token in its one normal form."""
+    if token.kind == "string":
+        return hide_dollars(quote_string(token.value))
+    if token.kind == "bits":
+        return token.text[0].lower() + "'" + token.value + "'"
+    if token.kind == "attribute":
+        return token.text
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
+    return token.value
+
+
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
+    names = ("ident", "quoted")
+    if token.symbol(":"):
+        return False
+    if token.symbol("(", "[", "::") or after.symbol(")", "]", ",", "::"):
+        return True
+    if token.symbol("."):
+        return after.kind in names or after.value == "*"
+    if after.symbol("."):
+        return token.kind in names or token.symbol(")", "]")
+    if after.symbol("("):
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
+    return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
+
+
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
+
+
+def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
+    """Return tokens as text, single spaces where needed; slots are written as $n, from `first_slot` on."""
+    parts: list[str] = []
+    slot = first_slot
+    for i, token in enumerate(tokens):
+        if i and not glued(tokens[i - 1], token):
+            parts.append(" ")
+        if token.slot:
+            parts.append(f"${slot}")
+            slot += 1
+        else:
+            parts.append(write_token(token))
+    return "".join(parts)
+
+# composite.syntax
+
+from typing import NamedTuple
+
+
+# Each needs its quotes as the name of a type or as an alias.
+CONNECTIVES = frozenset("or and not begin end begin_transaction commit".split())
+OPERATOR_WORDS = CONNECTIVES | frozenset("seq any plus repeat at every cron".split())
+BINDING = {"or": 1, "and": 2, "seq": 3}  # from loosest to tightest
+INFIX = {"or": "or", "and": "and", "seq": ";"}
+TEMPORAL = ("at", "every", "cron")
+TRANSACTION = ("begin_transaction", "commit")
+
+
+class Expression(NamedTuple):
+    """Hold one node of an expression.
+
+    op: leaf; or, and, seq; any (amount of them); not (E2, E1, E3); absence (E2, E1, no E2 for amount);
+        a, a* (E1, E2, E3); p, p* (E1, E3, every amount); plus (E1, amount); repeat (E1, amount to upper);
+        at (amount), every (amount), cron (text, zone); begin_transaction, commit.
+    amount and upper: counts, microseconds, or for `at` microseconds since 1970.
+    A leaf has type, moment (begin, end or nothing), source, predicate and alias, empty when not given.
+    """
+
+    op: str
+    parts: "tuple[Expression, ...]" = ()
+    amount: int = 0
+    upper: int = 0
+    text: str = ""
+    zone: str = ""
+    type: str = ""
+    moment: str = ""
+    source: str = ""
+    predicate: str = ""
+    alias: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return what a filter may call a leaf: its alias, else its type."""
+        return self.alias or self.type
+
+
+def leaves(expression: Expression) -> list[Expression]:
+    """Return the leaves that name an event type, in the order of the text."""
+    if expression.op == "leaf":
+        return [expression]
+    return [leaf for part in expression.parts for leaf in leaves(part)]
+
+
+def print_expression(expression: Expression, binding: int = 0) -> str:
+    """Return the normal form: what parses to the same expression and is printed as itself again."""
+    op, parts = expression.op, expression.parts
+    own = BINDING.get(op, 4)
+    if op in INFIX:
+        left, right = print_expression(parts[0], own - 1), print_expression(parts[1], own)
+        written = f"{left} {INFIX[op]} {right}"
+    elif op == "leaf":
+        written = print_leaf(expression)
+    elif op in ("not", "absence"):
+        end = print_expression(parts[2]) if op == "not" else "+ " + quote_string(write_duration(expression.amount))
+        written = f"not({print_expression(parts[0])})[{print_expression(parts[1])}, {end}]"
+    elif op in TRANSACTION:
+        written = op
+    else:
+        written = f"{op.upper() if op in ('a', 'a*', 'p', 'p*') else op}({', '.join(arguments_of(expression))})"
+    return f"({written})" if own <= binding else written
+
+
+def arguments_of(expression: Expression) -> list[str]:
+    """Return the printed arguments of an operator that is written like a function."""
+    op, parts = expression.op, [print_expression(part) for part in expression.parts]
+    if op == "any":
+        return [str(expression.amount), *parts]
+    if op == "repeat":
+        return [*parts, str(expression.amount), *([str(expression.upper)] if expression.upper else [])]
+    if op in ("p", "p*"):
+        return [parts[0], quote_string(write_duration(expression.amount)), parts[1]]
+    if op == "plus":
+        return [*parts, quote_string(write_duration(expression.amount))]
+    if op == "at":
+        return [quote_string(write_time(expression.amount))]
+    if op == "every":
+        return [quote_string(write_duration(expression.amount))]
+    return [quote_string(expression.text)] if op == "cron" else parts
+
+
+def print_leaf(leaf: Expression) -> str:
+    """Return a leaf as text."""
+    written = f"{leaf.moment} " if leaf.moment else ""
+    written += print_name(leaf.type)
+    if leaf.source:
+        written += "@" + print_name(leaf.source)
+    if leaf.predicate:
+        written += f" ({leaf.predicate})"
+    return f"{written} {print_name(leaf.alias)}" if leaf.alias else written
+
+
+def print_name(name: str) -> str:
+    """Return a name as text, quoted where it would be read as something else."""
+    plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
+    return name if plain else quote_name(name)
+
+# composite.parser
+
+from typing import Optional
+
+
+CHARACTERS = 100_000
+LEVELS = 100
+LEAVES = 1000
+# How many arguments at top level make a word before ( an operator.
+ARGUMENTS = {
+    "seq": (2, 2), "any": (2, LEAVES), "not": (1, 1), "a": (3, 3), "p": (3, 3), "plus": (2, 2), "repeat": (2, 3),
+    "at": (1, 1), "every": (1, 1), "cron": (1, 1),
+}  # fmt: skip
+SPELLINGS = {"|": "or", "^": "and", "<<": "seq"}
+NOT_SYNTAX = "Write not(E2)[E1, E3], or not(E2)[E1, + '5 min']."
+SYNTAX = "Operators: or, and, ;, any, not(E2)[E1, E3], A, A*, P, P*, plus, repeat, at, every, cron."
+
+
+def parse_expression(text: str, zone: str = "UTC") -> Expression:
+    """Return the expression that a text stands for; `zone` is that of its calendars and of times without one.
+
+    Raises SqlTextError: 42601 for what is not the language, 22023 for a number, duration or time that makes no
+    sense, 42710 for an alias given twice, 54000 for what is too long or too deep.
+    """
+    if len(text) > CHARACTERS:
+        hint = f"Use at most {CHARACTERS:,} characters."
+        raise SqlTextError("the expression is too long", 1, hint, sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, "expression")
+    return Parser(tokens, len(text) + 1, zone).whole()
+
+
+class Parser:
+    """Read tokens by recursive descent; brackets have been checked."""
+
+    def __init__(self, tokens: list[Token], end: int, zone: str) -> None:
+        self.tokens = tokens
+        self.nothing = Token("nothing", "", "", end)
+        self.partners = partners(tokens)
+        self.zone = zone
+        self.at = 0
+        self.aliases: set[str] = set()
+        self.count = 0
+        self.deep: dict[int, tuple[int, Expression]] = {}
+
+    def whole(self) -> Expression:
+        """Read the whole text."""
+        found = self.binary(1)
+        if self.at < len(self.tokens):
+            raise self.refuse(self.peek())
+        return found
+
+    def peek(self, ahead: int = 0) -> Token:
+        """Return a token further on."""
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else self.nothing
+
+    def next(self) -> Token:
+        """Step over a token."""
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def refuse(self, token: Token, hint: str = SYNTAX, message: str = "", sqlstate: str = "42601") -> SqlTextError:
+        """Return the error for a token that cannot be there."""
+        what = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the expression"
+        return SqlTextError(message or what, token.position, hint, sqlstate=sqlstate)
+
+    def expect(self, symbol: str, hint: str = SYNTAX) -> None:
+        """Step over a symbol, which has to be there."""
+        if not self.peek().symbol(symbol):
+            raise self.refuse(self.peek(), hint)
+        self.next()
+
+    def make(self, token: Token, expression: Expression) -> Expression:
+        """Return an expression whose depth and size have been counted."""
+        depth = 1 + max((self.deep[id(part)][0] for part in expression.parts), default=0)
+        self.count += not expression.parts
+        if depth > LEVELS or self.count > LEAVES:
+            what = f"is nested deeper than {LEVELS} levels" if depth > LEVELS else f"has more than {LEAVES} leaves"
+            hint = "Make a part of it a composite event of its own."
+            raise self.refuse(token, hint, f"the expression {what}", "54000")
+        self.deep[id(expression)] = (depth, expression)
+        return expression
+
+    def binary(self, level: int) -> Expression:
+        """Read operands of `or`, `and`, or `;`; each binds to the left."""
+        if level > 3:
+            return self.shifted()
+        found = self.binary(level + 1)
+        while True:
+            token = self.peek()
+            op = "seq" if token.symbol(";") else SPELLINGS.get(token.value) if token.kind == "operator" else None
+            op = token.value if token.word("or", "and") else op
+            if op is None or BINDING[op] != level:
+                return found
+            self.next()
+            found = self.make(token, Expression(op, (found, self.binary(level + 1))))
+
+    def shifted(self) -> Expression:
+        """Read an operand, and durations added to it."""
+        found = self.primary()
+        while self.peek().kind == "operator" and self.peek().value == "+":
+            token = self.next()
+            found = self.make(token, Expression("plus", (found,), amount=self.duration()))
+        return found
+
+    def primary(self) -> Expression:
+        """Read an expression in parentheses, an operator with its arguments, or a leaf."""
+        token = self.peek()
+        if token.symbol("("):
+            self.next()
+            found = self.binary(1)
+            self.expect(")")
+            return found
+        if token.word(*TRANSACTION):
+            return self.make(self.next(), Expression(token.value))
+        if token.word("begin", "end") and self.peek(1).kind in ("ident", "quoted"):
+            self.next()
+            return self.leaf(token.value)
+        op = self.operator()
+        if op:
+            self.at += 3 if op.endswith("*") else 2
+            return self.make(token, self.call(token, op))
+        return self.leaf("")
+
+    def operator(self) -> Optional[str]:
+        """Return the operator that stands here, by its name and the number of its arguments, or None."""
+        token = self.peek()
+        star = token.word("a", "p") and self.peek(1).kind == "operator" and self.peek(1).value == "*"
+        opening = self.at + 1 + star
+        if not token.word(*ARGUMENTS) or not self.peek(1 + star).symbol("("):
+            return None
+        closing = self.partners[opening]
+        inside = self.tokens[opening + 1 : closing]
+        low, high = ARGUMENTS[token.value]
+        if not star and not low <= count_arguments(inside) <= high:
+            return None
+        if token.word("at", "every", "cron") and [inner.kind for inner in inside] != ["string"]:
+            return None
+        return token.value + ("*" if star else "")
+
+    def call(self, token: Token, op: str) -> Expression:
+        """Read the arguments of an operator and the parenthesis behind them."""
+        if op == "not":
+            return self.negation()
+        if op in ("at", "every", "cron"):
+            found = self.temporal(op)
+        elif op == "any":
+            found = self.any_of(token)
+        elif op == "repeat":
+            found = self.repetition(token)
+        else:
+            found = self.operands(op)
+        self.expect(")")
+        return found
+
+    def operands(self, op: str) -> Expression:
+        """Read the arguments of seq, plus, A, A*, P and P*."""
+        first = self.argument()
+        if op == "plus":
+            return Expression(op, (first,), amount=self.duration())
+        if op == "seq":
+            return Expression(op, (first, self.binary(1)))
+        if op.startswith("p"):
+            amount = self.duration()
+            self.expect(",")
+            return Expression(op, (first, self.binary(1)), amount=amount)
+        second = self.argument()
+        return Expression(op, (first, second, self.binary(1)))
+
+    def argument(self) -> Expression:
+        """Read an argument and the comma behind it."""
+        found = self.binary(1)
+        self.expect(",")
+        return found
+
+    def negation(self) -> Expression:
+        """Read not(E2)[E1, E3] from E2 on."""
+        second = self.binary(1)
+        self.expect(")")
+        self.expect("[", NOT_SYNTAX)
+        first = self.binary(1)
+        self.expect(",", NOT_SYNTAX)
+        if self.peek().kind == "operator" and self.peek().value == "+":
+            self.next()
+            found = Expression("absence", (second, first), amount=self.duration())
+        else:
+            found = Expression("not", (second, first, self.binary(1)))
+        self.expect("]", NOT_SYNTAX)
+        return found
+
+    def any_of(self, token: Token) -> Expression:
+        """Read the arguments of any."""
+        amount = self.number("any takes how many, and of which: any(2, E1, E2, E3).")
+        parts = []
+        while self.peek().symbol(","):
+            self.next()
+            parts.append(self.binary(1))
+        if not 1 <= amount <= len(parts):
+            message = f"any asks for {amount} of {len(parts)} events"
+            raise self.refuse(token, f"Ask for 1 to {len(parts)} of them.", message, "22023")
+        return Expression("any", tuple(parts), amount=amount)
+
+    def repetition(self, token: Token) -> Expression:
+        """Read the arguments of repeat."""
+        part = self.argument()
+        amount = upper = self.number("repeat takes an event and how often: repeat(E1, 3).")
+        if self.peek().symbol(","):
+            self.next()
+            upper = self.number("repeat takes an event, the least and the most: repeat(E1, 3, 5).")
+        if not 1 <= amount <= upper:
+            message = f"repeat from {amount} to {upper} times makes no sense"
+            raise self.refuse(token, "Give the least, which is 1 or more, and then the most.", message, "22023")
+        return Expression("repeat", (part,), amount=amount, upper=0 if upper == amount else upper)
+
+    def number(self, hint: str) -> int:
+        """Read a number of events."""
+        token = self.next()
+        if token.kind != "integer" or len(token.value) > 9:
+            raise self.refuse(token, hint)
+        return int(token.value)
+
+    def duration(self) -> int:
+        """Read a duration in quotes."""
+        token = self.next() if not self.peek().symbol(",") else self.peek()
+        if token.kind != "string":
+            raise self.refuse(token, "Write a duration in quotes, as '10 s' or '5 min'.")
+        try:
+            amount = read_duration(token.value)
+        except ValueError as error:
+            hint = "Write days, hours, minutes and seconds, as '1 day', '90 s' or '00:05:00'."
+            raise self.refuse(token, hint, str(error), "22023") from None
+        if amount == 0:
+            raise self.refuse(token, "Write a duration above zero.", f'"{token.value}" is no time at all', "22023")
+        return amount
+
+    def temporal(self, op: str) -> Expression:
+        """Read the argument of at, every or cron."""
+        if op == "every":
+            return Expression(op, amount=self.duration())
+        token = self.next()
+        hint = (
+            "Write a time with its offset, as '2026-12-24 18:00+01'."
+            if op == "at"
+            else "Write minute, hour, day of the month, month and day of the week, as '0 8 * * 1-5'."
+        )
+        try:
+            zone_of(self.zone)
+            if op == "at":
+                return Expression(op, amount=read_time(token.value, self.zone))
+            if next_cron(read_cron(token.value), self.zone, 0) is None:
+                raise ValueError(f'"{token.value}" never comes')
+        except (ValueError, OverflowError) as error:
+            raise self.refuse(token, hint, str(error), "22023") from None
+        return Expression(op, text=" ".join(token.value.lower().split()), zone=self.zone)
+
+    def leaf(self, moment: str) -> Expression:
+        """Read an event type with its source, predicate and alias."""
+        token = self.next()
+        if token.kind not in ("ident", "quoted") or token.word(*CONNECTIVES):
+            hint = SYNTAX
+            if token.word(*CONNECTIVES):
+                hint = f'"{token.value}" is a word of the language; as a name put it in double quotes.'
+            raise self.refuse(token, hint)
+        source = self.source()
+        predicate = self.predicate() if self.peek().symbol("(") else ""
+        alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
+        return self.make(
+            token,
+            Expression("leaf", type=token.value, moment=moment, source=source, predicate=predicate, alias=alias),
+        )
+
+    def source(self) -> str:
+        """Read `@source` or `::source` where it stands."""
+        mark = self.peek()
+        if not (mark.symbol("::") or (mark.kind == "operator" and mark.value == "@")):
+            return ""
+        self.next()
+        token = self.next()
+        if token.kind not in ("ident", "quoted"):
+            raise self.refuse(token, "Name the source behind @, as in rain@hilltop.")
+        return token.value
+
+    def predicate(self) -> str:
+        """Read a predicate in parentheses; its one normal form. Only PostgreSQL can tell whether it is one."""
+        opening = self.peek()
+        closing = self.partners[self.at]
+        inside = self.tokens[self.at + 1 : closing]
+        if count_arguments(inside) != 1:
+            hint = "Put one condition between the parentheses, or quote the name of the type before them."
+            raise self.refuse(opening if not inside else inside[0], hint)
+        for token in inside:
+            if token.kind == "parameter" or token.symbol(";", "{", "}"):
+                raise self.refuse(token, "A predicate is one SQL expression over the attributes of its event.")
+        self.at = closing + 1
+        return write_tokens(plain_names(inside))
+
+    def alias(self) -> str:
+        """Read an alias, unless a word of the language stands here."""
+        token = self.peek()
+        if token.word("or", "and"):
+            return ""
+        if token.word(*OPERATOR_WORDS):
+            hint = f'"{token.value}" is a word of the language; as an alias put it in double quotes.'
+            raise self.refuse(token, hint)
+        if token.value in self.aliases:
+            message = f"alias {print_name(token.value)} is given twice"
+            raise self.refuse(token, "Give each leaf an alias of its own.", message, "42710")
+        self.aliases.add(token.value)
+        return self.next().value
+
+
+def count_arguments(tokens: list[Token]) -> int:
+    """Return how many arguments stand between two parentheses."""
+    depth = 0
+    count = 1 if tokens else 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        count += depth == 0 and token.symbol(",")
+    return count
+
+
+def plain_names(tokens: list[Token]) -> list[Token]:
+    """Return tokens in which no word behind a dot is a key word."""
+    return [
+        token._replace(kind="quoted") if i and tokens[i - 1].symbol(".") and token.kind == "ident" else token
+        for i, token in enumerate(tokens)
+    ]
+
+# composite.texts
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Optional
+
+
+CHARACTERS_BESIDE = 100_000
+RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
+
+
+class Condition(NamedTuple):
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+class Attribute(NamedTuple):
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+
+    name: str
+    type: str
+    text: str
+    names: tuple[str, ...]
+
+
+def read_tokens(text: str, what: str) -> list[Token]:
+    """Return the tokens of a text that is SQL but for its frame."""
+    if len(text) > CHARACTERS_BESIDE:
+        raise SqlTextError(f"the {what} is too long", 1, "Write a shorter one.", sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, what)
+    for token in tokens:
+        if token.kind == "parameter" or token.symbol(";", "{", "}"):
+            raise SqlTextError(f'syntax error at "{clip(token.text)}"', token.position, f"Give SQL as the {what}.")
+    if not tokens:
+        raise SqlTextError(f"the {what} is empty", 1, "Leave the argument out.")
+    return plain_names(tokens)
+
+
+def read_partition(text: str, leaf_count: int) -> tuple[tuple[str, ...], ...]:
+    """Return the key attributes of each leaf: `symbol`, `symbol, ticker` or `(symbol, day), (ticker, d)`."""
+    tokens = read_tokens(text, "partition key")
+    groups = [column_names(part) for part in split_at_commas(tokens)]
+    if len(groups) == 1:
+        groups *= leaf_count
+    if len(groups) != leaf_count:
+        message = f"{len(groups)} partition keys for {leaf_count} leaves"
+        hint = "Name one attribute that all leaves have, or one for each leaf; several columns go in parentheses."
+        raise SqlTextError(message, 1, hint, sqlstate="22023")
+    if len({len(group) for group in groups}) > 1:
+        hint = "Give each leaf as many key attributes as the others."
+        raise SqlTextError("partition keys of several lengths", 1, hint, sqlstate="22023")
+    return tuple(groups)
+
+
+def column_names(tokens: list[Token]) -> tuple[str, ...]:
+    """Return the one name, or those between parentheses."""
+    if tokens[0].symbol("(") and tokens[-1].symbol(")"):
+        return tuple(name for part in split_at_commas(tokens[1:-1], tokens[0]) for name in column_names(part))
+    if len(tokens) != 1 or tokens[0].kind not in ("ident", "quoted"):
+        bad = tokens[1] if len(tokens) > 1 and tokens[0].kind in ("ident", "quoted") else tokens[0]
+        message = f'syntax error at "{clip(bad.text)}"'
+        raise SqlTextError(message, bad.position, "Name attributes, as symbol or (symbol, day).")
+    return (tokens[0].value,)
+
+
+def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list[list[Token]]:
+    """Return the parts between commas at top level; none may be empty."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        if depth == 0 and token.symbol(","):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not all(parts):
+        position = tokens[0].position if tokens else before.position if before else 1
+        raise SqlTextError("nothing between two commas", position, "Leave out the comma that is too many.")
+    return parts
+
+
+def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
+    tokens = read_tokens(text, "filter")
+    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+
+
+def split_conditions(tokens: list[Token]) -> list[list[Token]]:
+    """Return the operands of AND at top level; one part when there is an OR beside it."""
+    top = top_level(tokens)
+    if any(tokens[i].word("or") for i in top):
+        return [tokens]
+    parts: list[list[Token]] = [[]]
+    between = 0
+    inside = set(top)
+    for i, token in enumerate(tokens):
+        between += i in inside and token.word("between")
+        if i in inside and token.word("and"):
+            if not between:
+                parts.append([])
+                continue
+            between -= 1
+        parts[-1].append(token)
+    return parts if all(parts) else [tokens]
+
+
+def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Return the names of leaves in an SQL expression; SqlTextError for one that can never stand for an event."""
+    found: set[str] = set()
+    query = any(token.word("select") for token in tokens)
+    for i, token in enumerate(tokens):
+        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+            continue
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        if after is not None and after.symbol("("):
+            continue
+        bound = names.get(token.value)
+        qualifies = after is not None and after.symbol(".") and not calls(tokens, i + 2)
+        if bound in ("always", "maybe"):
+            found.add(token.value)
+        elif qualifies and (bound == "never" or not query):
+            raise unbound_name(token, bound, what, names)
+    return tuple(sorted(found))
+
+
+def calls(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name behind a dot is that of a function, or of a schema's table."""
+    return at + 1 < len(tokens) and tokens[at + 1].symbol("(", ".")
+
+
+def unbound_name(token: Token, bound: Optional[str], what: str, names: Mapping[str, str]) -> SqlTextError:
+    """Return the error for a name that stands for no event."""
+    name = print_name(token.value)
+    if bound == "ambiguous":
+        hint = "Give each of these leaves an alias."
+        return SqlTextError(f"{name} could be several leaves", token.position, hint, sqlstate="42702")
+    if bound == "never":
+        message = f"alias {name} in the {what} is never bound"
+        hint = "What must not come, and what only closes a window, is no part of what is detected."
+        return SqlTextError(message, token.position, hint, sqlstate="42704")
+    known = ", ".join(print_name(name) for name, bound in names.items() if bound in ("always", "maybe"))
+    message = f"alias {name} in the {what} does not exist"
+    return SqlTextError(message, token.position, f"The expression has: {known or 'none'}.", sqlstate="42704")
+
+
+def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...]:
+    """Return the attributes of `name type = expression, ...`."""
+    found: list[Attribute] = []
+    for part in split_at_commas(read_tokens(text, "list of attributes")):
+        equals = next((i for i, token in enumerate(part) if token.kind == "operator" and token.value == "="), 0)
+        hint = "Write each as: name type = expression."
+        if part[0].kind not in ("ident", "quoted") or equals < 2 or equals + 1 == len(part):
+            raise SqlTextError(f'syntax error at "{clip(part[0].text)}"', part[0].position, hint)
+        name = part[0].value
+        if name in RESERVED_ATTRIBUTES or name in [attribute.name for attribute in found]:
+            message = f"attribute {print_name(name)} is there already"
+            raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
+        value = part[equals + 1 :]
+        used = names_in(value, names, "list of attributes")
+        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+    return tuple(found)
+
+
+def rename(condition: Condition, new: Callable[[str], str]) -> str:
+    """Return the text of a condition with other names for its leaves."""
+    tokens = plain_names(tokenize(condition.text))
+    return write_tokens(
+        [
+            token._replace(kind="quoted", value=new(token.value), text="")
+            if token.kind in ("ident", "quoted")
+            and token.value in condition.names
+            and not (i and tokens[i - 1].symbol("."))
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
+            else token
+            for i, token in enumerate(tokens)
+        ]
+    )
+
+# composite.definition
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+
+CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
+TIME_BASES = ("arrival", "event")
+MAX_OPEN = 10_000
+# Their third event ends what they hold, or time does.
+CLOSING = frozenset("a a* p p* absence plus repeat or leaf at every cron begin_transaction commit".split())
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Say what a name in a filter stands for.
+
+    leaf: which leaf, counted from 0 in the order of the text. many: it stands for a set of events.
+    bound: always, maybe (a branch of `or` or `any`), or never (what must not come, or only closes).
+    """
+
+    name: str
+    leaf: int
+    type: str
+    many: bool
+    bound: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Hold a composite event; make one with `define`. Durations are microseconds."""
+
+    name: str
+    expression: Expression
+    context: str
+    partition: tuple[tuple[str, ...], ...]
+    within: Optional[int]
+    aliases: tuple[Alias, ...]
+    conditions: tuple[Condition, ...]
+    attributes: tuple[Attribute, ...]
+    time_basis: str
+    lateness: int
+    max_open: int
+
+    @property
+    def text(self) -> str:
+        """Return the normal form of the expression."""
+        return print_expression(self.expression)
+
+
+def define(  # noqa: PLR0913 -- what a user may say of a composite event
+    name: str,
+    expression: str,
+    *,
+    context: str = "recent",
+    partition_by: Optional[str] = None,
+    within: Optional[str] = None,
+    filter: Optional[str] = None,  # noqa: A002
+    attributes: Optional[str] = None,
+    time_basis: str = "arrival",
+    lateness: str = "0 s",
+    max_open: Optional[int] = None,
+    zone: str = "UTC",
+    types: Optional[Mapping[str, Mapping[str, str]]] = None,
+) -> Definition:
+    """Return a composite event whose parts fit together.
+
+    `types` maps event types to their attributes and these to SQL types; with it, partition keys are checked, too.
+    Raises SqlTextError, its position that in the argument at fault: 42601 syntax, 42703 unknown attribute, 42704
+    unknown alias, 42702 a name that could be two leaves, 42710 given twice, 42804 keys of several types,
+    22023 what makes no sense, 54000 too long.
+    """
+    check_word(context, CONTEXTS, "context")
+    check_word(time_basis, TIME_BASES, "time basis")
+    if max_open is not None and max_open < 1:
+        raise refuse(f"max_open {max_open} leaves nothing open", "Give a number above zero, or leave it out.")
+    parsed = parse_expression(expression, zone)
+    span = None if within is None else duration_of("within", within, least=1)
+    late = duration_of("lateness", lateness, least=0)
+    aliases = find_aliases(parsed, context)
+    definition = Definition(
+        name,
+        parsed,
+        context,
+        read_partition(partition_by, len(leaves(parsed))) if partition_by is not None else (),
+        span,
+        aliases,
+        read_conditions(filter, usable(aliases)) if filter is not None else (),
+        read_attributes(attributes, usable(aliases)) if attributes is not None else (),
+        time_basis,
+        late,
+        max_open or MAX_OPEN,
+    )
+    check_bounds(definition, explicit=max_open is not None)
+    check_basis(definition)
+    if types is not None:
+        check_partition(definition, types)
+    return definition
+
+
+def refuse(message: str, hint: str, sqlstate: str = "22023") -> SqlTextError:
+    """Return an error about an argument as a whole."""
+    return SqlTextError(message, 1, hint, sqlstate=sqlstate)
+
+
+def check_word(word: str, words: tuple[str, ...], what: str) -> None:
+    """Raise SqlTextError unless a word is one of those allowed."""
+    if word not in words:
+        raise refuse(f'"{word}" is no {what}', f"Use one of: {', '.join(words)}.")
+
+
+def duration_of(what: str, text: str, least: int) -> int:
+    """Return the microseconds of an argument."""
+    try:
+        amount = read_duration("0 s" if text.strip() == "0" else text)
+    except ValueError as error:
+        raise refuse(f"{what}: {error}", "Write days, hours, minutes and seconds, as '1 day' or '90 s'.") from None
+    if amount < least:
+        raise refuse(f'{what} "{text}" is no time at all', "Give a duration above zero, or leave it out.")
+    return amount
+
+
+def find_aliases(expression: Expression, context: str) -> tuple[Alias, ...]:
+    """Return what each leaf is called, and what the name stands for; a type named twice has no name."""
+    found = list(walk_aliases(expression, "always", context, many=context == "cumulative"))
+    given = {leaf.alias for leaf, _, _ in found if leaf.alias}
+    plain = [leaf.type for leaf, _, _ in found if not leaf.alias]
+    return tuple(
+        Alias(leaf.name if leaf.alias or plain.count(leaf.type) == 1 else "", number, leaf.type, many, bound)
+        for number, (leaf, many, bound) in enumerate(found)
+        if leaf.alias or leaf.type not in given
+    )
+
+
+def walk_aliases(
+    expression: Expression, bound: str, context: str, *, many: bool
+) -> Iterable[tuple[Expression, bool, str]]:
+    """Return each leaf, whether its name stands for a set, and when it is bound."""
+    op = expression.op
+    if op == "leaf":
+        yield expression, many, bound
+    for role, part in enumerate(expression.parts):
+        inner = "never" if role in unbound_roles(op, context) else bound
+        if inner == "always" and op in ("or", "any"):
+            inner = "maybe"
+        yield from walk_aliases(part, inner, context, many=many or (op, role) in (("a*", 1), ("repeat", 0)))
+
+
+def unbound_roles(op: str, context: str) -> tuple[int, ...]:
+    """Return the operands of an operator that are no part of what it detects."""
+    if op in ("not", "absence"):
+        return (0,)
+    if context == "cumulative":
+        return ()
+    return {"a": (2,), "p": (1,)}.get(op, ())
+
+
+def usable(aliases: Iterable[Alias]) -> dict[str, str]:
+    """Return for each name when it is bound."""
+    return {alias.name: alias.bound for alias in aliases if alias.name} | {
+        alias.type: "ambiguous" for alias in aliases if not alias.name
+    }
+
+
+def check_bounds(definition: Definition, *, explicit: bool) -> None:
+    """Raise SqlTextError when something would be kept for ever, or would expire before it is detected."""
+    for part in nodes(definition.expression):
+        if definition.within is not None and part.op in ("plus", "absence", "p", "p*"):
+            if part.amount > definition.within:
+                raise refuse(
+                    f"{print_expression(part)} takes longer than within, which is {write_duration(definition.within)}",
+                    "Make within longer: what is open beyond it expires.",
+                )
+        kept = part.op not in CLOSING and not (part.op == "not" and definition.context != "unrestricted")
+        if kept and definition.context != "recent" and definition.within is None and not explicit:
+            raise refuse(
+                f"{print_expression(part)} would keep events for ever in {definition.context} context",
+                "Give within or max_open, or use the context recent.",
+            )
+
+
+def check_basis(definition: Definition) -> None:
+    """Raise SqlTextError for what needs the order of arrival."""
+    if definition.time_basis == "event":
+        for part in nodes(definition.expression):
+            if part.op in TRANSACTION:
+                raise refuse(f"{part.op} has no place in event time", "Use the time basis arrival.")
+    elif definition.lateness:
+        raise refuse("lateness is of no use with the time basis arrival", "Use the time basis event, or leave it out.")
+
+
+def nodes(expression: Expression) -> Iterable[Expression]:
+    """Return an expression and all in it."""
+    yield expression
+    for part in expression.parts:
+        yield from nodes(part)
+
+
+def check_partition(definition: Definition, types: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise SqlTextError unless every leaf has its key attributes, of the same SQL types."""
+    first: tuple[str, ...] = ()
+    for leaf, columns in zip(leaves(definition.expression), definition.partition):
+        known = types.get(leaf.type)
+        if known is None:
+            message = f"event type {print_name(leaf.type)} does not exist"
+            raise refuse(message, "Create it with pgps.create_event_type.", "42704")
+        missing = [column for column in columns if column not in known]
+        if missing:
+            message = f"event type {print_name(leaf.type)} has no attribute {print_name(missing[0])}"
+            raise refuse(message, f"It has {', '.join(known)}; name one key for each leaf.", "42703")
+        found = tuple(known[column] for column in columns)
+        if first and found != first:
+            message = f"partition keys of several types: {', '.join(first)} and {', '.join(found)}"
+            raise refuse(message, f"Make {print_name(leaf.type)} have the same type as the others.", "42804")
+        first = found
+
+
+def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expression]) -> Optional[list[str]]:
+    """Return the composite events through which one would be made of itself, or None."""
+    stack = [(name, [name], expression)]
+    seen: set[str] = set()
+    while stack:
+        _, path, current = stack.pop()
+        for leaf in leaves(current):
+            if leaf.type == name:
+                return [*path, name]
+            if leaf.type in definitions and leaf.type not in seen:
+                seen.add(leaf.type)
+                stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
+    return None
+
+# composite.graph
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+
+SLOTS = {"seq": 1, "not": 2, "absence": 1, "a": 2, "a*": 2, "p": 1, "p*": 1, "plus": 1, "repeat": 1}
+
+
+class Test(NamedTuple):
+    """Hold a condition where it is tested: paths lead from the node to the leaves it is about."""
+
+    text: str
+    paths: tuple[tuple[str, tuple[int, ...]], ...]
+    many: tuple[bool, ...]
+
+
+class Node:
+    """Hold a sub-expression, what is made of it and what it is made of.
+
+    name: the same for the same sub-expression in any graph, since stored state refers to it.
+    parents: (node, role). roots: the definitions whose whole expression this is.
+    mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    """
+
+    __slots__ = (
+        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
+        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+    )  # fmt: skip
+
+    def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
+        self.expression = expression
+        self.op = expression.op
+        self.amount = expression.amount
+        self.upper = expression.upper or expression.amount
+        self.children = children
+        self.index = index
+        self.name = name
+        self.base = base
+        self.slots = SLOTS.get(self.op, len(children) if self.op in ("and", "any") else 0)
+        self.parents: list[tuple[Node, int]] = []
+        self.roots: list[Definition] = []
+        self.tests: tuple[Test, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.text = print_expression(expression)
+        self.bare = print_expression(bare(expression))
+        types = [child.sources for child in children]
+        self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
+        self.mixed = sum(map(len, types)) > len(self.sources)
+        self.point: bool = all(child.point for child in children) and self.op in (
+            "leaf",
+            "or",
+            "plus",
+            *TEMPORAL,
+            *TRANSACTION,
+        )
+
+
+class Frame(NamedTuple):
+    """Hold what definitions must have in common to be detected in one graph."""
+
+    context: str
+    within: Optional[int]
+    time_basis: str
+    lateness: int
+    max_open: int
+    partitioned: bool
+
+
+class Graph:
+    """Hold the nodes, each behind those it is made of."""
+
+    def __init__(self, frame: Frame, intervals: frozenset[str]) -> None:
+        self.frame = frame
+        self.intervals = intervals
+        self.nodes: list[Node] = []
+        self.names: dict[str, Node] = {}
+        self.slot_nodes: list[tuple[Node, int]] = []
+
+    @property
+    def leaves(self) -> list[Node]:
+        """Return the nodes at which events come in."""
+        return [node for node in self.nodes if node.op == "leaf"]
+
+    @property
+    def ticking(self) -> list[Node]:
+        """Return the nodes that tick by the clock alone."""
+        return [node for node in self.nodes if node.op in TEMPORAL]
+
+    @property
+    def transactional(self) -> list[Node]:
+        """Return the nodes for the beginning and the end of transactions."""
+        return [node for node in self.nodes if node.op in TRANSACTION]
+
+    def add(self, definition: Definition) -> None:
+        """Add a definition, which must have the frame of the graph."""
+        if frame_of(definition) != self.frame:
+            raise ValueError(f"{definition.name} has another frame than the graph")
+        named = {alias.name: alias for alias in definition.aliases if alias.name}
+        keys = {name: alias.leaf for name, alias in named.items()}
+        waiting = [
+            (condition, frozenset(keys[name] for name in condition.names)) for condition in definition.conditions
+        ]
+        builder = Builder(self, definition, waiting, {name: alias.many for name, alias in named.items()}, keys)
+        builder.place(definition.expression, 0, folded=None)[0].roots.append(definition)
+
+
+class Builder:
+    """Place the expression of one definition in a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        definition: Definition,
+        waiting: list[tuple[Condition, frozenset[int]]],
+        many: dict[str, bool],
+        keys: dict[str, int],
+    ) -> None:
+        self.graph = graph
+        self.definition = definition
+        self.waiting = waiting
+        self.many = many
+        self.keys = keys
+
+    def place(
+        self, expression: Expression, first: int, *, folded: Optional[bool]
+    ) -> tuple[Node, dict[int, tuple[int, ...]]]:
+        """Return the node of an expression whose leaves are numbered from `first`, and the paths to these.
+
+        folded: None for the whole expression, True where an operator above makes sets of what is found here.
+        """
+        children: list[Node] = []
+        paths: dict[int, tuple[int, ...]] = {first: ()} if expression.op == "leaf" else {}
+        number = first
+        cumulative = self.definition.context == "cumulative"
+        for role, part in enumerate(expression.parts):
+            gathers = cumulative or (expression.op, role) in (("a*", 1), ("repeat", 0))
+            child, below = self.place(part, number, folded=bool(folded) or gathers)
+            children.append(child)
+            number += len(leaves(part))
+            paths.update({leaf: (role, *path) for leaf, path in below.items()})
+        tests = self.tests_at(paths, folded=folded)
+        columns = self.definition.partition[first] if expression.op == "leaf" and self.definition.partition else ()
+        others: tuple[str, ...] = ()
+        if expression.op in TRANSACTION:
+            others = tuple(sorted({print_expression(bare(leaf)) for leaf in leaves(self.definition.expression)}))
+        return self.node(expression, children, tests, columns, others), paths
+
+    def tests_at(self, paths: dict[int, tuple[int, ...]], *, folded: Optional[bool]) -> list[tuple[str, Test]]:
+        """Return the conditions to test here: where their leaves come together, sets of them being complete."""
+        ready = [
+            (condition, about)
+            for condition, about in self.waiting
+            if folded is None
+            or (about and about <= paths.keys() and not (folded and any(self.many[name] for name in condition.names)))
+        ]
+        self.waiting = [item for item in self.waiting if item not in ready]
+        found = []
+        for condition, _ in ready:
+            where = tuple((name, paths[self.keys[name]]) for name in condition.names)
+            places = dict(where)
+            text = rename(condition, lambda name, places=places: ".".join(map(str, places[name])))  # type: ignore[misc]
+            found.append((text, Test(condition.text, where, tuple(self.many[name] for name in condition.names))))
+        return found
+
+    def node(
+        self,
+        expression: Expression,
+        children: list[Node],
+        tests: list[tuple[str, Test]],
+        columns: tuple[str, ...],
+        others: tuple[str, ...],
+    ) -> Node:
+        """Return the node for a sub-expression, made when it is not there yet."""
+        graph = self.graph
+        own = bare(expression)._replace(parts=())
+        key = repr((graph.frame, own, [child.name for child in children], [text for text, _ in tests], columns, others))
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        node = graph.names.get(name)
+        if node is None:
+            node = Node(expression, children, len(graph.nodes), name, len(graph.slot_nodes))
+            node.tests = tuple(test for _, test in tests)
+            node.columns, node.others = columns, others
+            node.point = node.point and expression.type not in graph.intervals
+            graph.slot_nodes += [(node, slot) for slot in range(node.slots)]
+            graph.nodes.append(node)
+            graph.names[name] = node
+            for role, child in enumerate(children):
+                child.parents.append((node, role))
+        return node
+
+
+def build(definitions: Iterable[Definition], intervals: Iterable[str] = ()) -> list[Graph]:
+    """Return the graphs of definitions: one for each frame, in order of first appearance.
+
+    `intervals` names the event types whose events have a beginning of their own: composite events.
+    """
+    graphs: dict[Frame, Graph] = {}
+    for definition in definitions:
+        frame = frame_of(definition)
+        if frame not in graphs:
+            graphs[frame] = Graph(frame, frozenset(intervals))
+        graphs[frame].add(definition)
+    return list(graphs.values())
+
+
+def frame_of(definition: Definition) -> Frame:
+    """Return what a definition must have in common with others."""
+    d = definition
+    return Frame(d.context, d.within, d.time_basis, d.lateness, d.max_open, bool(d.partition))
+
+
+def bare(expression: Expression) -> Expression:
+    """Return an expression without what only names it."""
+    return expression._replace(alias="")
+
+
+def own_source(expression: Expression) -> frozenset[str]:
+    """Return the event type of a leaf; a tick is an event of its own."""
+    return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
+
+# composite.points
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+BEFORE, EVENT, BEHIND = 0, 1, 2  # ranks: the beginning of a transaction, an event, a commit
+TIME_BITS = 100
+TICK = 1 << 99
+POSITION = (1 << 97) - 1
+
+Occurrence = tuple[Any, ...]
+Groups = tuple[tuple[Occurrence, ...], ...]
+SERIAL, START, END, NODE, GROUPS, ORIGIN, PAYLOAD = range(7)
+
+
+class Event(NamedTuple):
+    """Hold an event as the detector takes it.
+
+    position: its place in the order of delivery, below 2^96. time: microseconds since 1970.
+    matches: (name of the leaf, key) for each leaf that it matches; None has the detector ask its matcher.
+    payload: what conditions and attributes are given; the detector never looks into it.
+    start: (time, position) of the beginning of a composite event.
+    span: its beginning and its end as points, where the end is not the moment at which it came.
+    """
+
+    position: int
+    time: Optional[int]
+    type: str
+    payload: Any = None
+    id: Optional[int] = None
+    origin: Optional[str] = None
+    transaction: Optional[int] = None
+    start: Optional[tuple[int, int]] = None
+    matches: Optional[list[tuple[str, Any]]] = None
+    span: Optional[tuple[int, int]] = None
+
+
+class Idle(NamedTuple):
+    """Say in the stream that a source had been silent for too long at a time: it holds up nothing now."""
+
+    origin: Optional[str]
+    type: str
+    time: int
+
+
+def point_of(time: int, position: int, rank: int = EVENT) -> int:
+    """Return the point of an event."""
+    return time << TIME_BITS | position << 2 | rank
+
+
+def tick_point(time: int) -> int:
+    """Return the point of the ticks of a time."""
+    return time << TIME_BITS | TICK
+
+
+def undone(point: int) -> int:
+    """Return the first time whose ticks are still to come at a point."""
+    return (point >> TIME_BITS) + (1 if point & TICK else 0)
+
+
+def time_of(point: int) -> int:
+    """Return the microseconds of a point."""
+    return point >> TIME_BITS
+
+
+def position_of(point: int) -> int:
+    """Return the position of the event at a point."""
+    return point >> 2 & POSITION
+
+
+def events_of(occurrence: Occurrence) -> Iterator[Occurrence]:
+    """Return the events and ticks that an occurrence is made of, not in order of time."""
+    stack = [occurrence]
+    while stack:
+        found = stack.pop()
+        if found[NODE] is None or len(found) == 7:
+            yield found
+        else:
+            for group in found[GROUPS]:
+                stack.extend(group)
+
+
+def identities(occurrence: Occurrence) -> set[Any]:
+    """Return what tells the events of an occurrence from others; ticks of a window belong to it alone."""
+    return {identity(event) for event in events_of(occurrence) if event[NODE] is not None}
+
+
+def identity(event: Occurrence) -> Any:
+    """Return what tells one event or tick from others: composite events may end at the same point."""
+    if event[NODE].op == "leaf":
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+    return event[END], event[NODE].name
+
+
+def shares(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether two occurrences have an event in common."""
+    if len(one) == 7 and len(other) == 7:
+        return identities(one) == identities(other)
+    return not identities(one).isdisjoint(identities(other))
+
+
+def span(groups: Iterable[Iterable[Occurrence]]) -> tuple[int, int]:
+    """Return the least beginning and the last end in groups of occurrences."""
+    members = [member for group in groups for member in group]
+    return min(member[START] for member in members), max(member[END] for member in members)
+
+
+def tick_times(ticks: Occurrence) -> range:
+    """Return the times of a run of ticks."""
+    first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
+    return range(first, last + 1, period or 1)
+
+# composite.keystate
+
+from heapq import heapify, heappush
+from typing import Any, Optional
+
+
+Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+
+
+class KeyState:
+    """Hold the open occurrences, events held back and timers of a key.
+
+    slots: by number of the slot, in order of serial. serial: the last one given. clock: the last point done.
+    stored: serials up to this one are known to whoever keeps the state. closed: of those, what is open no more.
+    tick: the next tick of the clock; ticked: the last one. held: events that wait for the watermark, a heap.
+    due: when something happens without an event; queued and noted: the same as it stands in the agenda,
+    and as whoever keeps the state knows it.
+    """
+
+    __slots__ = (
+        "clock",
+        "closed",
+        "due",
+        "held",
+        "key",
+        "noted",
+        "queued",
+        "released",
+        "serial",
+        "slots",
+        "stored",
+        "tick",
+        "ticked",
+        "timers",
+    )
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.slots: dict[int, list[Occurrence]] = {}
+        self.timers: list[Timer] = []
+        self.held: list[tuple[int, str, Occurrence]] = []
+        self.closed: list[tuple[str, int, int]] = []
+        self.released: list[tuple[str, int]] = []
+        self.serial = self.stored = 0
+        self.clock = -1 << 200
+        self.tick: Optional[int] = None
+        self.ticked: Optional[int] = None
+        self.due: Optional[int] = None
+        self.queued: Optional[int] = None
+        self.noted: Optional[int] = None
+
+    def number(self) -> int:
+        """Return the next serial."""
+        self.serial += 1
+        return self.serial
+
+    def open(self, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence; the caller keeps to the limit."""
+        opened = self.slots.get(node.base + slot)
+        if opened is None:
+            self.slots[node.base + slot] = [occurrence]
+        else:
+            opened.append(occurrence)
+
+    def opened(self, node: Node, slot: int = 0) -> list[Occurrence]:
+        """Return what is open in a slot, which is not for keeping."""
+        return self.slots.get(node.base + slot) or []
+
+    def close(self, node: Node, slot: int, gone: list[Occurrence]) -> None:
+        """Close some of what is open in a slot."""
+        if not gone:
+            return
+        opened = self.slots[node.base + slot]
+        stored = self.stored
+        self.closed.extend((node.name, slot, one[SERIAL]) for one in gone if one[SERIAL] <= stored)
+        if len(gone) == len(opened):
+            opened.clear()
+        elif gone[0] is opened[0] and gone[-1] is opened[len(gone) - 1]:
+            del opened[: len(gone)]
+        else:
+            serials = {one[SERIAL] for one in gone}
+            opened[:] = [one for one in opened if one[SERIAL] not in serials]
+
+    def expire(self, node: Node, slot: int, floor: int) -> None:
+        """Close what began before a point, from the oldest on."""
+        opened = self.slots.get(node.base + slot)
+        if opened and opened[0][START] < floor:
+            count = next((i for i, one in enumerate(opened) if one[START] >= floor), len(opened))
+            self.close(node, slot, opened[:count])
+
+    def find(self, node: Node, serial: int) -> Optional[Occurrence]:
+        """Return an open window by its serial."""
+        opened = self.slots.get(node.base)
+        low, high = 0, len(opened) if opened else 0
+        while opened and low < high:
+            middle = (low + high) // 2
+            if opened[middle][SERIAL] < serial:
+                low = middle + 1
+            else:
+                high = middle
+        return opened[low] if opened and low < len(opened) and opened[low][SERIAL] == serial else None
+
+    def schedule(self, node: Node, window: Occurrence) -> None:
+        """Set the next timer of a window."""
+        self.schedule_at(first_firing(node, window, self.clock), node, window[SERIAL])
+
+    def schedule_at(self, time: int, node: Node, serial: int) -> None:
+        """Set a timer of a window."""
+        heappush(self.timers, (time, node.index, serial))
+
+    def sweep(self, nodes: list[Node]) -> None:
+        """Drop the timers of windows that are closed, when they have become the most."""
+        if len(self.timers) > 64:
+            live = sum(len(self.opened(nodes[index])) for index in {timer[1] for timer in self.timers})
+            if len(self.timers) > 2 * live + 64:
+                self.timers = [timer for timer in self.timers if self.find(nodes[timer[1]], timer[2])]
+                heapify(self.timers)
+
+    def restore_timers(self, nodes: list[Node]) -> None:
+        """Set the timers that open windows and the last point done call for."""
+        self.timers = [
+            (first_firing(node, window, self.clock), node.index, window[SERIAL])
+            for node in nodes
+            if node.op in ("plus", "absence", "p")
+            for window in self.opened(node)
+        ]
+        heapify(self.timers)
+
+    def empty(self) -> bool:
+        """Tell whether nothing would be lost with this state."""
+        return self.ticked is None and not self.held and not any(self.slots.values())
+
+
+def first_firing(node: Node, window: Occurrence, point: int) -> int:
+    """Return when the timer of a window fires next, seen from a point; what should have been before is now."""
+    end, now = time_of(window[END]), undone(point)
+    if node.op != "p":
+        return max(end + node.amount, now)
+    return end + max(1, -((end - now) // node.amount)) * node.amount
+
+# composite.matching
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+
+Matches = Callable[[Any], Optional[bool]]
+
+
+class Matcher:
+    """Find the leaves of a graph for events whose payload is a mapping.
+
+    predicates: for each predicate text what tells whether a payload satisfies it; unknown is no match.
+    equalities: for a predicate the attribute and the value that it asks for, by which it is found; give them
+    only where equal values are equal in Python, and see `equality_of`. What they cover entirely needs no predicate.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        predicates: Mapping[str, Matches],
+        equalities: Optional[Mapping[str, tuple[str, Any]]] = None,
+    ) -> None:
+        self.plain: dict[str, list[tuple[Node, Optional[Matches]]]] = {}
+        self.indexed: dict[str, dict[str, dict[Any, list[tuple[Node, Optional[Matches]]]]]] = {}
+        self.names: dict[str, Node] = {}
+        for node in graph.leaves:
+            text, kind = node.expression.predicate, node.expression.type
+            predicate = predicates.get(text)
+            equality = (equalities or {}).get(text)
+            if text and predicate is None and equality is None:
+                raise ValueError(f"no callback for the predicate {text}")
+            if equality is None:
+                self.plain.setdefault(kind, []).append((node, predicate))
+            else:
+                values = self.indexed.setdefault(kind, {}).setdefault(equality[0], {})
+                values.setdefault(equality[1], []).append((node, predicate))
+
+    def __call__(self, event: Event) -> list[tuple[str, Any]]:
+        """Return the names of the leaves that an event matches, each with its key."""
+        candidates = list(self.plain.get(event.type, ()))
+        for attribute, values in self.indexed.get(event.type, {}).items():
+            candidates += values.get(event.payload.get(attribute), ())
+        return [
+            (node.name, tuple(event.payload.get(column) for column in node.columns) if node.columns else ())
+            for node, predicate in candidates
+            if (not node.expression.source or node.expression.source == event.origin)
+            and (predicate is None or predicate(event.payload) is True)
+        ]
+
+
+def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
+    """Return attribute and value of the first condition `attribute = constant`, and whether it is the only one.
+
+    The value is text or a whole number as it is written: the caller knows whether the attribute's type agrees.
+    """
+    conditions = split_conditions(read_tokens(predicate, "predicate"))
+    for tokens in conditions:
+        if len(tokens) == 3 and tokens[1].kind == "operator" and tokens[1].value == "=":
+            sides = (tokens[0], tokens[2])
+            for name, value in (sides, sides[::-1]):
+                if name.kind in ("ident", "quoted") and value.kind in ("string", "integer"):
+                    found = int(value.value) if value.kind == "integer" else value.value
+                    return name.value, found, len(conditions) == 1
+    return None
+
+# composite.ordering
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional, Union
+
+
+Source = tuple[Optional[str], str]  # origin and event type
+
+
+class Late(NamedTuple):
+    """Hold an event that came too late, and why it could not be taken."""
+
+    event: Event
+    reason: str
+
+
+class Ordering:
+    """Say where each event of a stream belongs, and how far the history is complete.
+
+    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
+    """
+
+    def __init__(self, time_basis: str, lateness: int) -> None:
+        self.time_basis = time_basis
+        self.lateness = lateness
+        self.frontier: Optional[int] = None
+        self.sources: dict[Source, int] = {}
+        self.idle: dict[Source, int] = {}
+
+    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
+        """Return the events with their points, in the order in which they came, and those that are too late."""
+        if self.time_basis == "arrival":
+            return self.take_arrivals(batch), []
+        placed: list[tuple[int, Event]] = []
+        late: list[Late] = []
+        for item in batch:
+            if isinstance(item, Idle):
+                self.idle[item.origin, item.type] = item.time
+                self.sources.setdefault((item.origin, item.type), item.time)
+                self.advance()
+            elif item.time is None:
+                late.append(Late(item, "its time is null"))
+            elif self.frontier is not None and item.time < self.frontier:
+                late.append(Late(item, "the watermark had passed its time"))
+            else:
+                source = (item.origin, item.type)
+                self.idle.pop(source, None)
+                self.sources[source] = max(self.sources.get(source, item.time), item.time)
+                placed.append((point_of(item.time, item.position), item))
+                self.advance()
+        return placed, late
+
+    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
+        """Return events with points along which time never goes back."""
+        placed: list[tuple[int, Event]] = []
+        clock = self.frontier
+        for item in batch:
+            if isinstance(item, Idle):
+                continue
+            time = item.time
+            if time is None:
+                raise ValueError(f"event {item.position} has no time")
+            if clock is None or time > clock:
+                clock = time
+            placed.append((point_of(clock, item.position), item))
+        self.frontier = clock
+        return placed
+
+    def advance(self) -> None:
+        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
+        active = [time for source, time in self.sources.items() if source not in self.idle]
+        reached = min(active) if active else max(self.idle.values())
+        self.reach(reached - self.lateness)
+
+    def reach(self, frontier: int) -> None:
+        """Move the frontier on; it never goes back."""
+        if self.frontier is None or frontier > self.frontier:
+            self.frontier = frontier
+
+    def held_back(self, point: int) -> bool:
+        """Tell whether something may still come before a point.
+
+        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
+        """
+        if self.frontier is None:
+            return True
+        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "frontier": self.frontier,
+            "sources": [[*source, time] for source, time in self.sources.items()],
+            "idle": [[*source, time] for source, time in self.idle.items()],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.frontier = dumped["frontier"]
+        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
+        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
+
+# composite.rows
+
+from typing import Any, NamedTuple, Optional
+
+
+VERSION = 1
+HELD = -1  # the slot of events that wait for the watermark; their serial is their position
+
+
+class Row(NamedTuple):
+    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+    start: int
+    end: int
+    data: list[Any]
+
+
+class Gone(NamedTuple):
+    """Name a row that is removed."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+
+
+class KeyRow(NamedTuple):
+    """Hold what there is once for a key.
+
+    clock: the last point done. due: when something happens next without an event, in microseconds, None for never.
+    """
+
+    key: Any
+    version: int
+    serial: int
+    clock: int
+    ticked: Optional[int]
+    due: Optional[int]
+
+
+def dump_occurrence(occurrence: Occurrence) -> list[Any]:
+    """Return an occurrence as JSON."""
+    serial, start, end, node = occurrence[:4]
+    if node is None:
+        return [serial, start, end, None, occurrence[4]]
+    if len(occurrence) == 7:
+        return [serial, start, end, node.name, *occurrence[4:]]
+    return [serial, start, end, node.name, [[dump_occurrence(one) for one in group] for group in occurrence[4]]]
+
+
+def load_occurrence(graph: Graph, dumped: list[Any]) -> Occurrence:
+    """Return an occurrence from JSON; KeyError when its node is no part of the graph."""
+    serial, start, end, name = dumped[:4]
+    if start == end:
+        end = start  # one object: there may be a million of them
+    if name is None:
+        return (serial, start, end, None, dumped[4])
+    node = graph.names[name]
+    if len(dumped) == 7:
+        return (serial, start, end, node, dumped[4], dumped[5], dumped[6])
+    groups = tuple(tuple(load_occurrence(graph, one) for one in group) for group in dumped[4])
+    return (serial, start, end, node, groups)
+
+
+def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) -> Row:
+    """Return the row of an open occurrence."""
+    return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
+
+
+def key_row(state: KeyState) -> KeyRow:
+    """Return the row of a key."""
+    return KeyRow(state.key, VERSION, state.serial, state.clock, state.ticked, state.due)
+
+
+def frozen(key: Any) -> Any:
+    """Return a key that was read from JSON as the detector has it: lists as tuples."""
+    return tuple(frozen(part) for part in key) if isinstance(key, list) else key
+
+# composite.pairing
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+Inputs = list[tuple[int, Occurrence]]
+
+
+def run_or(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pass on each occurrence; what is an occurrence of both operands at once counts for the first."""
+    roles = {role for role, _ in inputs}
+    firsts = [identities(found) for role, found in inputs if role == 0] if len(roles) > 1 else []
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if role == 0 or identities(found) not in firsts:
+            groups: Groups = ((found,), ()) if role == 0 else ((), (found,))
+            step.offer(state, node, groups, found[START], found[END])
+
+
+def run_seq(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair what begins after another has ended."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        else:
+            pair(step, state, node, before(step, state, node, found), found)
+
+
+def before(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the open initiators that have ended when an occurrence begins, oldest first."""
+    start, floor = last[START], step.floor
+    for first in state.opened(node):
+        if first[END] < start and first[START] >= floor and not (node.mixed and shares(first, last)):
+            yield first
+
+
+def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence], last: Occurrence) -> None:
+    """Make what the context makes of initiators and one terminator, and close what it uses up."""
+    context = step.context
+    used: list[Occurrence] = []
+    if context == "cumulative":
+        used = list(ready)
+        if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
+            return
+    else:
+        for first in ready if context == "chronicle" else list(ready):
+            groups = joined(node, (first,), (last,))
+            if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
+                used.append(first)
+                if context == "chronicle":
+                    break
+    if context not in ("unrestricted", "recent"):
+        state.close(node, 0, used)
+
+
+def joined(node: Node, first: tuple[Occurrence, ...], last: tuple[Occurrence, ...]) -> Groups:
+    """Return initiators and terminators in the order of the operands."""
+    return (first, last) if node.op == "seq" else ((), first, last)
+
+
+def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    state.expire(node, 0, step.floor)
+    order = (1, 2, 0)
+    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+        if role == 1:
+            step.initiate(state, node, found)
+        elif role == 0:
+            forbid(step, state, node, found)
+        else:
+            pair(step, state, node, undisturbed(step, state, node, found), found)
+    if not state.opened(node):
+        state.close(node, 1, list(state.opened(node, 1)))
+
+
+def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
+    if node.children[2].point:
+        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+    elif state.opened(node):
+        step.keep(state, node, 1, found)
+
+
+def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
+    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
+    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
+
+
+def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+    between = [
+        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+    ]
+    for first in before(step, state, node, last):
+        if not any(disturbs(node, one, first) for one in between):
+            yield first
+
+
+def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences of as many different operands as are asked for; `and` asks for both of two."""
+    wanted = node.amount if node.op == "any" else 2
+    for slot in range(node.slots):
+        state.expire(node, slot, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if step.context == "recent":
+            state.close(node, role, list(state.opened(node, role)))
+            step.keep(state, node, role, found)
+        used = MEETINGS[step.context](step, state, node, role, found, wanted)
+        if step.context == "unrestricted" or (step.context != "recent" and not used):
+            step.keep(state, node, role, found)
+
+
+def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
+    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
+    floor, check = step.floor, node.op == "and"
+    return [
+        []
+        if slot == role
+        else [
+            one
+            for one in state.opened(node, slot)
+            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
+        ]
+        for slot in range(node.slots)
+    ]
+
+
+def inside(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether one interval lies in the other, so that none is first at both ends."""
+    return bool(
+        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
+    )
+
+
+def meet(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
+) -> bool:
+    """Offer an occurrence with one of each of several other operands."""
+    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
+    groups[role] = (found,)
+    start, end = found[START], found[END]
+    for i, (slot, one) in enumerate(others):
+        if node.mixed and any(shares(one, another) for _, another in others[:i]):
+            return False
+        groups[slot] = (one,)
+        start, end = min(start, one[START]), max(end, one[END])
+    return step.offer(state, node, tuple(groups), start, end)
+
+
+def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer every combination."""
+    open_in = fitting(step, state, node, role, found)
+    slots = [slot for slot, opened in enumerate(open_in) if opened]
+    for chosen in combinations(slots, wanted - 1):
+        for others in product(*(open_in[slot] for slot in chosen)):
+            meet(step, state, node, role, found, list(zip(chosen, others)))
+    return False
+
+
+def meet_in_order(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
+) -> list[tuple[int, Occurrence]]:
+    """Offer the first combination, by age or by youth, that is one; return the others in it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return []
+    if not (node.tests or node.mixed or step.within):
+        open_in = [opened[:1] for opened in open_in]
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: item[:2], reverse=newest,
+    )  # fmt: skip
+    for chosen in combinations(members, wanted - 1):
+        if len({slot for _, slot, _ in chosen}) == wanted - 1:
+            others = [(slot, one) for _, slot, one in chosen]
+            if meet(step, state, node, role, found, others):
+                return others or [(role, found)]
+    return []
+
+
+def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the latest of the others; they stay open."""
+    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
+
+
+def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the oldest of the others and close them."""
+    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
+    for slot, one in others:
+        if one is not found:
+            state.close(node, slot, [one])
+    return bool(others)
+
+
+def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer for each open initiator what has come since, and close the initiators that this completes."""
+    if wanted == 1:
+        return meet(step, state, node, role, found, [])
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
+    )
+    used: list[tuple[int, Occurrence]] = []
+    for i, (_, slot, first) in enumerate(members):
+        others = {slot: first}
+        for _, later, one in members[i + 1 :] if wanted > 2 else ():
+            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
+                others.setdefault(later, one)
+        if len(others) < wanted - 1:
+            if node.mixed:
+                continue
+            break  # a later one has no more behind it
+        if meet(step, state, node, role, found, list(others.items())):
+            used.append((slot, first))
+    for slot in range(node.slots):
+        state.close(node, slot, [one for where, one in used if where == slot])
+    return bool(used)
+
+
+def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer all that is open in one, and close it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
+    if node.mixed:
+        open_in = apart(open_in, found)
+        if sum(1 for opened in open_in if opened) < wanted:
+            return False
+    groups = [tuple(opened) for opened in open_in]
+    if not step.offer(state, node, tuple(groups), *span(groups)):
+        return False
+    for slot, group in enumerate(groups):
+        state.close(node, slot, [one for one in group if one is not found])
+    return True
+
+
+def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
+    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
+    kept: list[list[Occurrence]] = [[] for _ in open_in]
+    for one, slot in sorted(
+        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
+    ):
+        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
+            kept[slot].append(one)
+    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
+
+
+MEETINGS = {
+    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
+    "continuous": meet_each, "cumulative": meet_together,
+}  # fmt: skip
+
+# composite.windows
+
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run A and A*: E3 closes, then E2 counts, then E1 opens."""
+    state.expire(node, 0, step.floor)
+    gathers = node.op == "a*" or step.context == "cumulative"
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        elif role == 2:
+            close_windows(step, state, node, found)
+        elif gathers:
+            if any(True for _ in before(step, state, node, found)):
+                step.keep(state, node, 1, found)
+        else:
+            for window in list(before(step, state, node, found)):
+                step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
+    if gathers:
+        forget_unreachable(state, node)
+
+
+def forget_unreachable(state: KeyState, node: Node) -> None:
+    """Close the E2 that no open window can hold."""
+    gathered = state.opened(node, 1)
+    if not gathered:
+        return
+    windows = state.opened(node)
+    if not windows:
+        state.close(node, 1, list(gathered))
+    elif gathered[0][START] <= windows[0][END]:
+        # An early return for the common case: the oldest window reaches back to the oldest E2.
+        reach = windows[0][END] if node.children[0].point else min(window[END] for window in windows)
+        if node.children[1].point:
+            state.close(node, 1, gathered[: first_behind(gathered, reach)])
+        else:
+            state.close(node, 1, [one for one in gathered if one[START] <= reach])
+
+
+def close_windows(step: "Step", state: KeyState, node: Node, last: Occurrence) -> None:
+    """Let E3 close windows of A, A*, P or P*: the oldest in chronicle context, else all."""
+    closing = []
+    for window in before(step, state, node, last):
+        closing.append(window)
+        if step.context == "chronicle":
+            break
+    if closing and step.context == "cumulative":
+        offer_gathered(step, state, node, tuple(closing), last)
+    elif node.op in ("a*", "p*"):
+        for window in closing:
+            offer_gathered(step, state, node, (window,), last)
+    state.close(node, 0, closing)
+
+
+def offer_gathered(
+    step: "Step", state: KeyState, node: Node, windows: tuple[Occurrence, ...], last: Occurrence
+) -> None:
+    """Offer what lies in windows at once, unless nothing does."""
+    if node.op in ("a", "a*"):
+        found = gathered_between(node, state.opened(node, 1), windows, last)
+        groups: Groups = (windows, found, (last,))
+    else:
+        found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
+        groups = (windows, (last,), found)
+    if found:
+        in_order = node.op in ("a", "a*") and node.children[1].point
+        bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
+        step.offer(state, node, groups, *bounds)
+
+
+def gathered_between(
+    node: Node, gathered: list[Occurrence], windows: tuple[Occurrence, ...], last: Occurrence
+) -> tuple[Occurrence, ...]:
+    """Return the E2 that came behind one of the windows and lie before a terminator."""
+    if node.children[0].point and node.children[1].point and not node.mixed:
+        found = tuple(gathered[first_behind(gathered, windows[0][END]) :])
+        if not found or found[-1][END] < last[START]:
+            return found  # points lie in order
+    return tuple(
+        one
+        for one in gathered
+        if one[END] < last[START]
+        and any(window[END] < one[START] and window[SERIAL] < one[SERIAL] for window in windows)
+        and not (node.mixed and any(shares(one, other) for other in (*windows, last)))
+    )
+
+
+def first_behind(gathered: list[Occurrence], reach: int) -> int:
+    """Return the index of the first that begins behind a point."""
+    low, high = 0, len(gathered)
+    while low < high:
+        middle = (low + high) // 2
+        if gathered[middle][START] <= reach:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def ticks_of(node: Node, window: Occurrence, last: Occurrence) -> list[Occurrence]:
+    """Return the ticks of a window before a terminator, as one run."""
+    end = time_of(window[END])
+    count = (time_of(last[START]) - end) // node.amount
+    if count > 0 and tick_point(end + count * node.amount) >= last[START]:
+        count -= 1
+    if count < 1:
+        return []
+    return [(0, tick_point(end + node.amount), tick_point(end + count * node.amount), None, node.amount)]
+
+
+def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run P and P*: E3 closes, then E1 opens; ticks come by timers, those of P* are counted at the end."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 1:
+            close_windows(step, state, node, found)
+        else:
+            step.initiate(state, node, found)
+            if node.op == "p" and step.context != "cumulative":
+                state.schedule(node, found)
+
+
+def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    state.expire(node, 0, step.floor)
+    opener = 0 if node.op == "plus" else 1
+    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+        if role == opener:
+            step.initiate(state, node, found)
+            state.schedule(node, found)
+        else:
+            state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+
+
+def fire(step: "Step", state: KeyState, node: Node, serial: int) -> None:
+    """Let the timer of a window tick at the point of the step, if it is still open."""
+    window = state.find(node, serial)
+    if window is None:
+        return
+    tick: Occurrence = (0, step.point, step.point, None, 0)
+    if window[START] < step.floor:
+        state.close(node, 0, [window])
+    elif node.op == "p":
+        step.offer(state, node, ((window,), (), (tick,)), step.point, step.point)
+        state.schedule(node, window)
+    else:
+        windows: tuple[Occurrence, ...] = (window,)
+        if step.context == "cumulative":
+            windows = tuple(one for one in state.opened(node) if one[START] >= step.floor)
+        start = step.point if node.op == "plus" else min(one[START] for one in windows)
+        groups: Groups = (windows, (tick,)) if node.op == "plus" else ((), windows, (tick,))
+        if step.offer(state, node, groups, start, step.point):
+            state.close(node, 0, list(windows))
+        else:
+            state.close(node, 0, [window])
+
+
+def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences in a row; one that overlaps the one before it is in no row with it."""
+    state.expire(node, 0, step.floor)
+    tumbling = step.context in ("chronicle", "cumulative")
+    for _, found in inputs:
+        row = row_before(state.opened(node), found, node.upper - 1)
+        if tumbling and len(row) < len(state.opened(node)):
+            continue  # it overlaps the last of a row that is counted from its beginning
+        lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
+        for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            taken = (*row[len(row) + 1 - length :], found)
+            step.offer(state, node, (taken,), *span((taken,)))
+        if tumbling and len(row) + 1 == node.upper:
+            state.close(node, 0, list(state.opened(node)))
+        elif node.upper > 1:
+            if not tumbling and len(state.opened(node)) >= row_limit(node):
+                state.close(node, 0, state.opened(node)[:1])
+            step.keep(state, node, 0, found)
+
+
+def row_limit(node: Node) -> int:
+    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
+    return node.upper - 1 if node.children[0].point else 4 * node.upper
+
+
+def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
+    """Return the last occurrences that end before each other and before another, oldest first."""
+    row: list[Occurrence] = []
+    start = found[START]
+    for one in reversed(opened):
+        if len(row) == length:
+            break
+        if one[END] < start:
+            row.append(one)
+            start = one[START]
+    return row[::-1]
+
+# composite.stepping
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Optional
+
+
+Predicate = Callable[[dict[str, Any]], Optional[bool]]
+ALWAYS = -1 << 200
+RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
+    "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
+    "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
+    "repeat": run_repeat,
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """Hold what was detected: for each of the node's definitions, an occurrence, and the point of its detection."""
+
+    key: Any
+    node: Node
+    point: int
+    occurrence: Occurrence
+
+
+class Fault(NamedTuple):
+    """Hold what a condition raised; its combination was no candidate."""
+
+    key: Any
+    node: Node
+    point: int
+    text: str
+    error: Exception
+
+
+class GivenUp(NamedTuple):
+    """Hold an open occurrence that the limit had no room for."""
+
+    key: Any
+    node: Node
+    occurrence: Occurrence
+
+
+class Step:
+    """Run steps over a graph, and gather what they bring.
+
+    point: where the history is. floor: what began before it has expired.
+    """
+
+    def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
+        missing = {test.text for node in graph.nodes for test in node.tests} - conditions.keys()
+        if missing:
+            raise ValueError(f"no callback for the condition {min(missing)}")
+        self.graph = graph
+        self.conditions = conditions
+        self.context = graph.frame.context
+        self.within = graph.frame.within
+        self.max_open = graph.frame.max_open
+        self.ticking = graph.ticking
+        self.point = 0
+        self.floor = ALWAYS
+        self.found: list[Found] = []
+        self.faults: list[Fault] = []
+        self.given_up: list[GivenUp] = []
+        self.pending: dict[int, Inputs] = {}
+        self.firing: dict[int, list[int]] = {}
+        self.order: list[int] = []
+
+    def move(self, state: KeyState, point: int) -> None:
+        """Go on to a point of the history."""
+        self.point = state.clock = point
+        if self.within is not None:
+            self.floor = ((point >> TIME_BITS) - self.within) << TIME_BITS
+
+    def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
+        """Take the leaf occurrences of one event, whose serials are still to be given."""
+        self.move(state, point)
+        for event in events:
+            node = event[NODE]
+            numbered = (state.number(), *event[1:])
+            if not node.tests or self.holds(state, node, numbered):
+                self.deliver(state, node, numbered)
+        self.propagate(state)
+
+    def advance(self, state: KeyState, limit: int) -> None:
+        """Fire all timers of a key whose time is before a limit, each at its own time and in order."""
+        timers = state.timers
+        while True:
+            time = state.tick
+            if timers and (time is None or timers[0][0] < time):
+                time = timers[0][0]
+            if time is None or time >= limit:
+                return
+            self.move(state, tick_point(time))
+            while timers and timers[0][0] == time:
+                _, index, serial = heappop(timers)
+                if index not in self.firing:
+                    self.firing[index] = []
+                    if index not in self.pending:
+                        heappush(self.order, index)
+                self.firing[index].append(serial)
+            if state.tick == time:
+                self.tick(state, time)
+            self.propagate(state)
+
+    def tick(self, state: KeyState, time: int) -> None:
+        """Let the clock tick at a time."""
+        for node in self.ticking:
+            one = node.expression
+            if next_tick(one.op, one.amount, one.text, one.zone, time - 1) == time:
+                self.deliver(state, node, (state.number(), self.point, self.point, node, None, None, None))
+        self.set_tick(state, time)
+
+    def set_tick(self, state: KeyState, ticked: int) -> None:
+        """Note the last tick and find the next."""
+        if self.ticking:
+            state.ticked = ticked
+            found = [
+                next_tick(node.op, node.amount, node.expression.text, node.expression.zone, ticked)
+                for node in self.ticking
+            ]
+            state.tick = min((time for time in found if time is not None), default=None)
+
+    def deliver(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Hand an occurrence to what is made of it."""
+        if node.roots:
+            self.found.append(Found(state.key, node, self.point, occurrence))
+        for parent, role in node.parents:
+            inputs = self.pending.get(parent.index)
+            if inputs is None:
+                self.pending[parent.index] = [(role, occurrence)]
+                if parent.index not in self.firing:
+                    heappush(self.order, parent.index)
+            else:
+                inputs.append((role, occurrence))
+
+    def propagate(self, state: KeyState) -> None:
+        """Run the operators that got something or whose timers are due, each behind those it is made of."""
+        while self.order:
+            index = heappop(self.order)
+            node = self.graph.nodes[index]
+            inputs = self.pending.pop(index, None)
+            if inputs:
+                RUNNERS[node.op](self, state, node, inputs)
+            if self.firing:
+                for serial in self.firing.pop(index, ()):
+                    fire(self, state, node, serial)
+
+    def offer(self, state: KeyState, node: Node, groups: Groups, start: int, end: int) -> bool:
+        """Make an occurrence of an operator, unless it takes too long or a condition does not hold."""
+        if self.within is not None and (end >> TIME_BITS) - (start >> TIME_BITS) > self.within:
+            return False
+        candidate = (0, start, end, node, groups)
+        if node.tests and not self.holds(state, node, candidate):
+            return False
+        if node.parents or node.roots:
+            self.deliver(state, node, (state.number(), start, end, node, groups))
+        return True
+
+    def holds(self, state: KeyState, node: Node, occurrence: Occurrence) -> bool:
+        """Tell whether all conditions at a node are true of an occurrence; unknown is not true."""
+        for test in node.tests:
+            try:
+                if self.conditions[test.text](bindings(test, occurrence)) is not True:
+                    return False
+            except Exception as error:
+                self.faults.append(Fault(state.key, node, self.point, test.text, error))
+                return False
+        return True
+
+    def initiate(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Open an initiator; in recent context it takes the place of the one before."""
+        if self.context == "recent":
+            opened = state.opened(node)
+            if opened:
+                state.close(node, 0, list(opened))
+        self.keep(state, node, 0, occurrence)
+
+    def keep(self, state: KeyState, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence and give up the oldest of the operator where there are too many."""
+        state.open(node, slot, occurrence)
+        count = len(state.slots[node.base + slot])
+        if node.slots > 1:
+            count = sum(len(state.opened(node, other)) for other in range(node.slots))
+        if count > self.max_open:
+            oldest = min(
+                (other for other in range(node.slots) if state.opened(node, other)),
+                key=lambda other: state.opened(node, other)[0][0],
+            )
+            gone = state.opened(node, oldest)[0]
+            state.close(node, oldest, [gone])
+            self.given_up.append(GivenUp(state.key, node, gone))
+
+
+def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
+    """Return what each name of a condition stands for: a payload, None, or a list of payloads in order of time."""
+    found: dict[str, Any] = {}
+    for (name, path), many in zip(test.paths, test.many):
+        members = [occurrence]
+        for role in path:
+            members = [one for member in members for one in member[GROUPS][role]]
+        members.sort(key=lambda one: (one[START], one[END]))
+        payloads = [one[PAYLOAD] for one in members]
+        found[name] = payloads if many else payloads[0] if payloads else None
+    return found
+
+# composite.detector
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, Optional, Union
+
+
+Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
+
+
+class Changes(NamedTuple):
+    """Say what a batch has changed, as sets.
+
+    keys: one row for each key that was touched, in place of the one before. dropped: keys of which nothing is left.
+    timers: (key, time) added and removed; a key has one timer, its earliest.
+    ordering: how far the stream is, in place of the one before.
+    """
+
+    opened: list[Row]
+    closed: list[Gone]
+    keys: list[KeyRow]
+    dropped: list[Any]
+    timers_added: list[tuple[Any, int]]
+    timers_removed: list[tuple[Any, int]]
+    late: list[Late]
+    given_up: list[GivenUp]
+    faults: list[Fault]
+    ordering: dict[str, Any]
+
+
+class State:
+    """Hold what is known of a graph: the order of its stream, and its keys, or those that were loaded."""
+
+    def __init__(
+        self, graph: Graph, conditions: Optional[Mapping[str, Predicate]] = None, matcher: Optional[Matcher] = None
+    ) -> None:
+        frame = graph.frame
+        self.graph = graph
+        self.step = Step(graph, conditions or {})
+        self.matcher = matcher
+        self.ordering = Ordering(frame.time_basis, frame.lateness)
+        self.timed = [
+            node
+            for node in graph.nodes
+            if node.op in ("plus", "absence") or (node.op == "p" and frame.context != "cumulative")
+        ]
+        self.keys: dict[Any, KeyState] = {}
+        self.agenda: list[tuple[int, int, Any]] = []
+        self.entries = count()
+
+    def start(self, time: int) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+        if not self.graph.frame.partitioned:
+            self.key(()) if () in self.keys else self.born((), time)
+
+    def key(self, key: Any) -> KeyState:
+        """Return the state of a key that is there."""
+        return self.keys[key]
+
+    def born(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that begins at a time; ticks before it are not its."""
+        state = self.keys[key] = KeyState(key)
+        self.step.set_tick(state, time - 1)
+        self.remind(state)
+        return state
+
+    def remind(self, state: KeyState) -> None:
+        """Find when a key has something to do without an event, and note it."""
+        times = [state.timers[0][0]] if state.timers else []
+        times += [state.tick] if state.tick is not None else []
+        times += [time_of(state.held[0][0])] if state.held else []
+        due = min(times, default=None)
+        if due is not None and due != state.queued:
+            heappush(self.agenda, (due, next(self.entries), state.key))
+            state.queued = due
+        state.due = due
+
+    def load(self, ordering: dict[str, Any], keys: Iterable[KeyRow], rows: Iterable[Row]) -> None:
+        """Take over stored keys, in place of what is known of them; other keys stay as they are."""
+        self.ordering.load(ordering)
+        loaded = []
+        for row in keys:
+            if row.version != VERSION:
+                raise ValueError(f"the state of a key has version {row.version} and not {VERSION}")
+            state = self.keys[frozen(row.key)] = KeyState(frozen(row.key))
+            state.serial = state.stored = row.serial
+            state.clock, state.ticked, state.noted = row.clock, row.ticked, row.due
+            loaded.append(state)
+        for one in sorted(rows, key=lambda row: row.serial):
+            self.load_row(self.keys[frozen(one.key)], one)
+        for state in loaded:
+            state.restore_timers(self.timed)
+            if state.ticked is not None:
+                self.step.set_tick(state, state.ticked)
+            self.remind(state)
+
+    def load_row(self, state: KeyState, row: Row) -> None:
+        """Take over an open occurrence, or an event that waits."""
+        occurrence = load_occurrence(self.graph, row.data)
+        if row.slot == HELD:
+            heappush(state.held, (occurrence[2], row.node, occurrence))
+        else:
+            state.open(self.graph.names[row.node], row.slot, occurrence)
+
+    def forget(self, keys: Iterable[Any]) -> None:
+        """Let keys go from memory; they have to be loaded before they are touched again."""
+        for key in keys:
+            self.keys.pop(key, None)
+
+    def due(self, frontier: int) -> list[Any]:
+        """Return the keys that have something to do before a time."""
+        found: list[Any] = []
+        while self.agenda and self.agenda[0][0] <= frontier:
+            time, _, key = heappop(self.agenda)
+            state = self.keys.get(key)
+            if state is not None and state.queued == time:
+                state.queued = None
+                found.append(key)
+        return list(dict.fromkeys(found))
+
+
+def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int] = None) -> tuple[Changes, list[Found]]:
+    """Take a batch of the stream; return what it changes in the stored state, and what was detected, in order.
+
+    `now` says that all events before a time have come: by arrival the time up to which timers may fire, in event
+    time a watermark from elsewhere. It belongs to the history like an event: to repeat one, repeat both.
+    A batch holds whole transactions if the graph has `begin_transaction` or `commit`.
+    """
+    run = Run(state)
+    placed, late = state.ordering.take(batch)
+    if now is not None:
+        state.ordering.reach(now)
+    run.enter(run.arrivals(placed))
+    run.wake()
+    return run.changes(late), run.found()
+
+
+class Run:
+    """Take one batch."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.step = state.step
+        self.names = state.graph.names
+        self.touched: dict[Any, KeyState] = {}
+        self.entered: dict[Any, list[Arrival]] = {}
+        for gathered in (self.step.found, self.step.faults, self.step.given_up):
+            gathered.clear()
+
+    def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
+        """Return the leaf occurrences of events, by key."""
+        names, matcher = self.names, self.state.matcher
+        found: dict[Any, list[Arrival]] = {}
+        transactional = self.state.graph.transactional
+        transactions: dict[tuple[int, str, Any], tuple[int, int]] = {}
+        for point, event in placed:
+            matches = event.matches
+            if matches is None:
+                matches = matcher(event) if matcher else []
+            for name, key in matches:
+                node = names[name]
+                start, end = point, point
+                moment = node.expression.moment
+                if event.span is not None:
+                    start, end = event.span
+                    start, end = (end if moment == "end" else start), (start if moment == "begin" else end)
+                elif event.start is not None and moment != "end":
+                    start = point_of(*event.start)
+                    end = start if moment == "begin" else point
+                arrival = (point, name, (0, start, end, node, event.id, event.origin, event.payload))
+                arrivals = found.get(key)
+                if arrivals is None:
+                    found[key] = [arrival]
+                else:
+                    arrivals.append(arrival)
+                if transactional and event.transaction is not None:
+                    mark = (event.transaction, name, key)
+                    first, _ = transactions.setdefault(mark, (point, point))
+                    transactions[mark] = (first, point)
+        if transactional:
+            self.mark(found, transactions, transactional)
+        return found
+
+    def mark(
+        self, found: dict[Any, list[Arrival]], transactions: dict[tuple[int, str, Any], tuple[int, int]],
+        nodes: list[Node],
+    ) -> None:  # fmt: skip
+        """Add the beginning and the end of transactions to the arrivals of their keys."""
+        for node in nodes:
+            bounds: dict[tuple[int, Any], tuple[int, int]] = {}
+            for (transaction, name, key), (first, last) in transactions.items():
+                if self.names[name].bare in node.others:
+                    before = bounds.get((transaction, key), (first, last))
+                    bounds[transaction, key] = (min(before[0], first), max(before[1], last))
+            for (transaction, key), (first, last) in bounds.items():
+                rank = BEFORE if node.op == "begin_transaction" else BEHIND
+                edge = first if node.op == "begin_transaction" else last
+                point = point_of(time_of(edge), position_of(edge), rank)
+                found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
+        for arrivals in found.values():
+            arrivals.sort(key=lambda arrival: arrival[0])
+
+    def touch(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            known = self.state.keys.get(key)
+            state = known if known is not None else self.state.born(key, time)
+            self.touched[key] = state
+        return state
+
+    def enter(self, arrivals: dict[Any, list[Arrival]]) -> None:
+        """Take the events of a batch, or hold them back until the watermark has passed them."""
+        by_arrival = self.state.ordering.time_basis == "arrival"
+        for key, items in arrivals.items():
+            first = min(items, key=lambda item: item[0])
+            state = self.touch(key, time_of(first[0]))
+            if by_arrival:
+                self.take(state, items)
+            else:
+                for item in items:
+                    heappush(state.held, item)
+                self.entered[key] = items
+                self.release(state)
+
+    def take(self, state: KeyState, items: list[Arrival]) -> None:
+        """Let events happen, all leaves of one at once, and before each the timers of earlier times."""
+        step = self.step
+        at, end = 0, len(items)
+        while at < end:
+            point = items[at][0]
+            events = [items[at][2]]
+            at += 1
+            while at < end and items[at][0] == point:
+                events.append(items[at][2])
+                at += 1
+            if state.timers or state.tick is not None:
+                step.advance(state, time_of(point))
+            step.arrive(state, point, events)
+
+    def release(self, state: KeyState) -> None:
+        """Let the events happen that nothing can come before."""
+        ready: list[Arrival] = []
+        held_back = self.state.ordering.held_back
+        while state.held and not held_back(state.held[0][0]):
+            ready.append(heappop(state.held))
+        state.released.extend((item[1], position_of(item[0])) for item in ready)
+        self.take(state, ready)
+
+    def wake(self) -> None:
+        """Let time pass for all keys, up to where the history is complete."""
+        frontier = self.state.ordering.frontier
+        if frontier is None:
+            return
+        for key in self.state.due(frontier):
+            self.touch(key, frontier)
+        for state in self.touched.values():
+            self.release(state)
+            self.step.advance(state, frontier)
+
+    def found(self) -> list[Found]:
+        """Return what was detected, in order of time."""
+        found = list(self.step.found)
+        if self.state.graph.frame.partitioned:
+            found.sort(key=lambda one: (one.point, repr(one.key)))
+        return found
+
+    def changes(self, late: list[Late]) -> Changes:
+        """Return what is to be stored, and take it for stored."""
+        opened: list[Row] = []
+        closed: list[Gone] = []
+        keys: list[KeyRow] = []
+        dropped: list[Any] = []
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        for key, state in self.touched.items():
+            state.sweep(self.state.graph.nodes)
+            self.state.remind(state)
+            closed.extend(Gone(key, *one) for one in state.closed)
+            opened.extend(self.added(state))
+            self.held_changes(state, opened, closed)
+            state.stored = state.serial
+            state.closed, state.released = [], []
+            empty = state.empty()
+            due = None if empty else state.due
+            if state.noted != due:
+                if due is not None:
+                    timers[0].append((key, due))
+                if state.noted is not None:
+                    timers[1].append((key, state.noted))
+                state.noted = due
+            if empty:
+                dropped.append(key)
+                del self.state.keys[key]
+            else:
+                keys.append(key_row(state))
+        step = self.step
+        return Changes(
+            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
+            self.state.ordering.dump(),
+        )  # fmt: skip
+
+    def added(self, state: KeyState) -> list[Row]:
+        """Return the rows of what this batch opened and left open."""
+        rows: list[Row] = []
+        stored = state.stored
+        for number in sorted(state.slots):
+            opened = state.slots[number]
+            if not opened or opened[-1][SERIAL] <= stored:
+                continue
+            low = len(opened)
+            while low and opened[low - 1][SERIAL] > stored:
+                low -= 1
+            node, slot = self.state.graph.slot_nodes[number]
+            rows.extend(row_of(state.key, node.name, slot, one[SERIAL], one) for one in opened[low:])
+        return rows
+
+    def held_changes(self, state: KeyState, opened: list[Row], closed: list[Gone]) -> None:
+        """Add what was held back in this batch, and remove what was held before it."""
+        arrived = self.entered.get(state.key, [])
+        entered = {(name, position_of(point)) for point, name, _ in arrived}
+        released = set(state.released)
+        closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
+        opened.extend(
+            row_of(state.key, name, HELD, position_of(point), occurrence)
+            for point, name, occurrence in arrived
+            if (name, position_of(point)) not in released
+        )
+
+# composite.described
+
+import json
+from typing import Any
+
+
+GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
+
+
+def define_from(given: dict[str, Any]) -> Definition:
+    """Return the definition of arguments in JSON; those that are missing have their defaults."""
+    chosen = {name: given[name] for name in (*GIVEN, "types") if given.get(name) is not None}
+    return define(given.get("name") or "", given["expression"], **chosen)
+
+
+def describe_composite(given: str) -> dict[str, Any]:
+    """Return the parts of a composite event; raises SqlTextError as `define` does."""
+    definition = define_from(json.loads(given))
+    found = leaves(definition.expression)
+    (graph,) = build([definition])
+    return {
+        "expression": definition.text,
+        "leaves": [
+            {
+                "type": leaf.type,
+                "moment": leaf.moment,
+                "source": leaf.source,
+                "predicate": leaf.predicate,
+                "columns": list(definition.partition[number]) if definition.partition else [],
+            }
+            for number, leaf in enumerate(found)
+        ],
+        "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
+        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "attributes": [
+            {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            for one in definition.attributes
+        ],
+        "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
+        "ticking": bool(graph.ticking),
+        "transactional": bool(graph.transactional),
+    }
+
+
+def always(_: dict[str, Any]) -> bool:
+    """Stand for a condition that is not asked."""
+    return True
+
+
+def tests_of(graph: Graph) -> list[str]:
+    """Return the conditions of a graph."""
+    return [test.text for node in graph.nodes for test in node.tests]
+
+
+def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
+    """Return the node of each leaf, in the order of the expression."""
+    root = next(node for node in graph.nodes if definition in node.roots)
+    found: list[Node] = []
+
+    def walk(part: Expression, node: Node) -> None:
+        if part.op == "leaf":
+            found.append(node)
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child)
+
+    walk(definition.expression, root)
+    return found
+
+# composite.keys
+
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from decimal import Decimal
+from typing import Any
+
+Ranges = list[tuple[int, int]]  # from, up to and without
+
+KEY_BYTES = 1000  # what an entry of an index has room for
+EVERYTHING = -(1 << 62)
+
+
+def key_of(values: list[Any]) -> str:
+    """Return a key as the text of an array: numbers that are equal in SQL are written the same."""
+    text = "[" + ",".join(write_value(value) for value in values) + "]"
+    data = text.encode()
+    return text if len(data) <= KEY_BYTES else "#" + hashlib.sha256(data).hexdigest()
+
+
+def canonical_key(payload: str, columns: tuple[str, ...]) -> str:
+    """Return the key of an event."""
+    values = json.loads(payload, parse_float=Decimal)
+    return key_of([values.get(column) for column in columns])
+
+
+def write_value(value: Any) -> str:
+    """Return a value as JSON, a number in its shortest form."""
+    if isinstance(value, Decimal):
+        short = value.normalize()
+        return format(short if short else abs(short), "f")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_ranges(text: str) -> Ranges:
+    """Return what PostgreSQL writes as an int8multirange."""
+    return [(int(low), int(high)) for low, high in re.findall(r"\[(-?\d+),(-?\d+)\)", text)]
+
+
+def write_ranges(ranges: Ranges) -> str:
+    """Return ranges as PostgreSQL reads an int8multirange."""
+    return "{" + ",".join(f"[{low},{high})" for low, high in ranges) + "}"
+
+
+def live_ranges(old: Ranges, closed: list[int], since: int, serial: int, live: list[int]) -> Ranges:
+    """Return ranges of serials that hold all rows that count, and no row that counts no more.
+
+    old: the same before; closed: rows of old that are closed; what was written since has serials above `since`,
+    all of it live. Serials that were never written may lie in a range.
+    """
+    ranges = [*old, (since + 1, serial + 1)] if serial > since else list(old)
+    for gone in sorted(closed, reverse=True):
+        at = next((i for i, (low, high) in enumerate(ranges) if low <= gone < high), None)
+        if at is not None:
+            low, high = ranges[at]
+            ranges[at : at + 1] = [part for part in ((low, gone), (gone + 1, high)) if part[0] < part[1]]
+    merged: Ranges = []
+    for low, high in ranges:
+        place = bisect_left(live, low)
+        if place == len(live) or live[place] >= high:
+            continue
+        if merged and merged[-1][1] == low:
+            merged[-1] = (merged[-1][0], high)
+        else:
+            merged.append((low, high))
+    return merged
+
+# composite.memo
+
+import json
+from typing import Any, Optional
+
+
+ASKED_AT_ONCE = 20_000
+
+
+class TooManyAsked(Exception):
+    """Say that enough is asked for one set."""
+
+
+class RaisedError(Exception):
+    """Hold what a condition raised."""
+
+
+class Memo:
+    """Hold the answers to conditions.
+
+    A condition whose answer is not known yet counts as false for the time of the run: what it closes stays open, so
+    that the run asks whatever the next one may ask, and a few runs are enough.
+    """
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = list(dict.fromkeys(texts))
+        self.known: dict[tuple[str, str], Any] = {}
+        self.asked: dict[tuple[str, str], None] = {}
+
+    def callbacks(self) -> dict[str, Predicate]:
+        """Return for each condition what answers it."""
+        self.asked = {}
+        return {text: self.callback(text) for text in self.texts}
+
+    def callback(self, text: str) -> Predicate:
+        """Return what answers one condition, or notes that it is asked."""
+
+        def ask(bound: dict[str, Any]) -> Optional[bool]:
+            mark = (text, write_given(bound))
+            if mark in self.known:
+                answer = self.known[mark]
+                if isinstance(answer, RaisedError):
+                    raise answer
+                return answer  # type: ignore[no-any-return]
+            if len(self.asked) < ASKED_AT_ONCE:
+                self.asked[mark] = None
+            return False
+
+        return ask
+
+    def learn(self, answers: dict[tuple[str, str], Any]) -> None:
+        """Take answers over."""
+        self.known.update(answers)
+
+
+def write_given(bound: dict[str, Any]) -> str:
+    """Return as JSON what the names of a condition stand for; what is not bound is left out."""
+    parts = [
+        f"{json.dumps(name)}: {'[' + ', '.join(value) + ']' if isinstance(value, list) else value}"
+        for name, value in bound.items()
+        if value is not None
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+# composite.occurrences
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+
+MAX_CONSTITUENTS = 100_000
+
+
+def named_parts(expression: Expression, occurrence: Occurrence) -> Iterator[tuple[Optional[Expression], Occurrence]]:
+    """Return the events and ticks of an occurrence with the leaves of the expression that they stand at."""
+    stack: list[tuple[Expression, Occurrence]] = [(expression, occurrence)]
+    while stack:
+        part, found = stack.pop()
+        if len(found) == 7:
+            yield part, found
+            continue
+        for role, group in enumerate(found[GROUPS]):
+            for member in group:
+                if member[NODE] is None:
+                    yield None, member
+                else:
+                    stack.append((part.parts[role], member))
+
+
+def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[str, Any]]:
+    """Return what an occurrence is made of, in order of time; `at` and `tick` are microseconds since 1970.
+
+    An event is {as, event_type, origin, event_id, at, payload}, a tick {as, tick}; `as` is the alias, else the type
+    or the operator. Raises SqlTextError 54000 for more than 100,000.
+    """
+    found: list[tuple[int, dict[str, Any]]] = []
+    for part, one in named_parts(definition.expression, occurrence):
+        if part is None:
+            times = tick_times(one)
+            if len(times) + len(found) > MAX_CONSTITUENTS:
+                message = f"an occurrence of {definition.name} has more than {MAX_CONSTITUENTS:,} constituents"
+                raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
+            found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
+        elif part.op == "leaf":
+            told = {"as": part.name, "event_type": part.type, "origin": one[ORIGIN], "event_id": one[4]}
+            found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]}))
+        elif part.op in ("begin_transaction", "commit"):
+            found.append((one[END], {"as": part.op, "event_type": part.op, "at": time_of(one[END])}))
+        else:
+            found.append((one[END], {"as": part.op, "tick": time_of(one[END])}))
+    return [told for _, told in sorted(found, key=lambda item: item[0])]
+
+
+def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
+    """Return for each name of the definition a payload, None where it is not bound, or a list of payloads."""
+    names = {(alias.name, alias.type): alias for alias in definition.aliases if alias.name}
+    bound: dict[str, Any] = {alias.name: [] if alias.many else None for alias in names.values()}
+    parts = sorted(
+        (
+            (one[START], position_of(one[END]), part, one)
+            for part, one in named_parts(definition.expression, occurrence)
+        ),
+        key=lambda item: item[:2],
+    )
+    for _, _, part, one in parts:
+        alias = names.get((part.name, part.type)) if part is not None and part.op == "leaf" else None
+        if alias is not None and alias.many:
+            bound[alias.name].append(one[PAYLOAD])
+        elif alias is not None:
+            bound[alias.name] = one[PAYLOAD]
+    return bound
+
+# composite.queries
+
+from typing import Any
+
+
+DUE_KEYS = """
+select distinct k.state_id, k.key
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w(state_id, since, upto)
+join pgps_internal.composite_key k on k.state_id = w.state_id and k.due between w.since and w.upto"""
+
+KEYS = """
+select k.state_id, k.key, k.born, k.version, k.serial, k.clock::text as clock, k.ticked, k.due, k.live::text as live
+from unnest($1::bigint[], $2::text[]) w(state_id, key)
+cross join lateral (select n.* from pgps_internal.composite_key n
+    where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
+where k.version > 0"""
+
+OPEN_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+cross join lateral unnest(w.live::int8multirange) r
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
+    and o.serial < upper(r) and o.row_id >= w.born
+union all
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
+from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
+    and o.start_at >= w.bound and o.row_id >= w.born"""
+
+WRITE_KEYS = """
+insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+
+WRITE_OPENED = """
+insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
+select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::json[]) o"""
+
+WRITE_LATE = """
+insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
+select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
+    l(composite_id, name, event_id, at, reason)
+join pgps_internal.event_type t on t.name = l.name"""
+
+WRITE_STEPS = """
+select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+
+
+class Queries:
+    """Run statements; their plans stay with the session."""
+
+    def __init__(self, db: Any, memory: dict[str, Any]) -> None:
+        self.db = db
+        self.plans: dict[str, Any] = memory.setdefault("plans", {})
+
+    def plan(self, text: str, types: list[str]) -> Any:
+        """Return the plan of a statement."""
+        plan = self.plans.get(text)
+        if plan is None:
+            plan = self.plans[text] = self.db.prepare(text, types)
+        return plan
+
+    def rows(self, text: str, *columns: list[Any]) -> Any:
+        """Return the rows of a statement whose parameters are arrays, each with the type that the text gives it."""
+        types = [text.split(f"${number}::", 1)[1].split("]", 1)[0] + "]" for number in range(1, len(columns) + 1)]
+        return self.plan(text, types).execute(list(columns))
+
+    def value(self, text: str) -> Any:
+        """Return the one value of a statement."""
+        return self.plan(text, []).execute([])[0]["value"]
+
+    def events_plan(self, source: dict[str, Any]) -> Any:
+        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
+        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
+
+    def write(self, *sets: list[tuple[Any, ...]]) -> None:
+        """Write keys, open occurrences, late events and steps."""
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+            if rows:
+                self.rows(text, *(list(column) for column in zip(*rows)))
+
+    def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
+        """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
+        found: dict[tuple[str, str], Any] = {}
+        by_text: dict[str, list[str]] = {}
+        for text, given in asked:
+            by_text.setdefault(text, []).append(given)
+        for text, items in by_text.items():
+            plan = self.plan(job["tests"][text], ["text"])
+            self.ask(plan, text, items, found)
+        return found
+
+    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
+        """Ask one condition of some candidates."""
+        try:
+            with self.db.subtransaction():
+                rows = plan.execute(["[" + ", ".join(items) + "]"])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            if len(items) == 1:
+                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                return
+            half = len(items) // 2
+            self.ask(plan, text, items[:half], found)
+            self.ask(plan, text, items[half:], found)
+            return
+        for row in rows:
+            found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+
+def is_fatal(error: Any) -> bool:
+    """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
+
+# composite.told
+
+import json
+from datetime import timedelta
+from typing import Any
+
+
+
+def moment(at: int) -> str:
+    """Return microseconds since 1970 as a timestamp with its zone."""
+    return (EPOCH + timedelta(microseconds=at)).isoformat()
+
+
+def write_parts(definition: Definition, occurrence: Occurrence) -> str:
+    """Return the constituents of an occurrence as a JSON array."""
+    return "[" + ",".join(write_part(part) for part in constituents(definition, occurrence)) + "]"
+
+
+def write_part(part: dict[str, Any]) -> str:
+    """Return a constituent as JSON, with its payload as it came."""
+    payload = part.pop("payload", None)
+    for name in ("at", "tick"):
+        if name in part:
+            part[name] = moment(part[name])
+    text = json.dumps(part, ensure_ascii=False)
+    return text if payload is None else f'{text[:-1]}, "payload": {payload}}}'
+
+# composite.trial
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, Optional
+
+
+Held = dict[tuple[str, int], tuple[Node, Occurrence]]
+INFINITE = 1 << 70
+PLACE_BITS = 48  # as of a position in the broker: the batch is above them
+
+
+def try_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
+    """Detect in the events of a job; return what was found, and for `explain` what became of one event."""
+    job = json.loads(text)
+    definition = define_from(job["given"])
+    (graph,) = build([definition], job["intervals"])
+    stream = read_stream(job, definition, graph)
+    memo = Memo(tests_of(graph))
+    queries = Queries(db, memory)
+    while True:
+        state = State(graph, memo.callbacks())
+        if job.get("explain") is not None:
+            state.step = TracedStep(graph, memo.callbacks(), job["explain"])
+        if graph.ticking and not graph.frame.partitioned and job["began"] is not None:
+            state.start(job["began"])
+        _, found = detect(state, stream, job["now"] if graph.frame.time_basis == "arrival" else None)
+        if not memo.asked:
+            break
+        memo.learn(queries.answers(job, memo.asked))
+    lines = state.step.lines if isinstance(state.step, TracedStep) else []
+    return {"found": [tell_trial(definition, one) for one in found], "lines": lines}
+
+
+def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> list[Event]:
+    """Return the events of a job in their order; each may stand there once for each leaf that it matches."""
+    nodes = leaf_nodes(definition, graph)
+    by_position: dict[int, Event] = {}
+    for one in job["events"]:
+        node = nodes[one["leaf"]]
+        position = place_of(job, one)
+        if position is None:
+            continue
+        key: Any = canonical_key(one["payload"], node.columns) if node.columns else ()
+        event = by_position.get(position)
+        if event is None:
+            span = None
+            if one.get("starts") is not None:
+                span = (point_of(one["starts"], 0), point_of(one["ends"], position))
+            event = by_position[position] = Event(
+                position, one["at"], one["type"], one["payload"], one["id"], one["origin"], one["xid"], None, [], span
+            )
+        if event.matches is not None and (node.name, key) not in event.matches:
+            event.matches.append((node.name, key))
+    return [by_position[position] for position in sorted(by_position)]
+
+
+def place_of(job: dict[str, Any], one: dict[str, Any]) -> Optional[int]:
+    """Return the place of an event in the order of delivery; None when it has not been dispatched."""
+    if one.get("batch") is not None:
+        return one["batch"] << PLACE_BITS | one["id"]  # type: ignore[no-any-return]
+    ranges = job["batches"].get(one["type"], [])
+    at = bisect_right(ranges, [one["id"], INFINITE]) - 1
+    if at < 0 or not ranges[at][0] <= one["id"] <= ranges[at][1]:
+        return None
+    return ranges[at][2] << PLACE_BITS | one["id"]  # type: ignore[no-any-return]
+
+
+def tell_trial(definition: Definition, found: Found) -> dict[str, Any]:
+    """Return what would have been published."""
+    one = found.occurrence
+    return {
+        "starts_at": moment(time_of(one[START])),
+        "ends_at": moment(time_of(one[END])),
+        "detected_at": moment(time_of(found.point)),
+        "constituents": write_parts(definition, one),
+        "bound": write_given(bind(definition, one)),
+    }
+
+
+class TracedStep(Step):
+    """Run steps, and note what becomes of one event."""
+
+    def __init__(self, graph: Graph, conditions: Any, event_id: int) -> None:
+        super().__init__(graph, conditions)
+        self.event_id = event_id
+        self.lines: list[tuple[str, str]] = []
+
+    def concerns(self, occurrence: Occurrence) -> bool:
+        """Tell whether an occurrence has the event in it."""
+        return any(len(one) == 7 and one[4] == self.event_id for one in events_of(occurrence))
+
+    def held(self, state: KeyState) -> Held:
+        """Return what is open with the event in it."""
+        return {
+            (node.name, one[0]): (node, one)
+            for node, slot in self.graph.slot_nodes
+            for one in state.opened(node, slot)
+            if self.concerns(one)
+        }
+
+    def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
+        """Take an event, and note what opens and closes with it."""
+        for event in events:
+            if self.concerns(event):
+                self.lines.append(("matched", event[3].text))
+        before = self.held(state)
+        super().arrive(state, point, events)
+        self.compare(state, before, self.held(state))
+
+    def advance(self, state: KeyState, limit: int) -> None:
+        """Let time pass, and note what closes."""
+        before = self.held(state)
+        super().advance(state, limit)
+        self.compare(state, before, self.held(state))
+
+    def compare(self, state: KeyState, before: Held, after: Held) -> None:
+        """Note what was opened and closed."""
+        for mark in after.keys() - before.keys():
+            self.lines.append(("opened", f"in {after[mark][0].text}"))
+        given_up = {id(one.occurrence) for one in self.given_up}
+        for mark in before.keys() - after.keys():
+            node, one = before[mark]
+            if id(one) in given_up:
+                why = "given up"
+            elif one[START] < self.floor:
+                why = "expired"
+            elif self.context == "recent" and any(other[0] > one[0] for other in state.opened(node)):
+                why = "replaced"
+            else:
+                why = "closed"
+            self.lines.append((why, f"in {node.text}, at {moment(time_of(self.point))}"))
+
+    def offer(self, state: KeyState, node: Node, groups: Groups, start: int, end: int) -> bool:
+        """Make an occurrence, and note whether it became one."""
+        made = super().offer(state, node, groups, start, end)
+        if any(self.concerns(one) for group in groups for one in group):
+            others = ", ".join(str(number) for number in sorted(self.members(groups)))
+            what = "paired" if made else "failed the filter, or takes too long"
+            self.lines.append((what, f"in {node.text}, with events {others}"))
+            if made and node.roots:
+                self.lines.append(("detected", f"at {moment(time_of(self.point))}"))
+        return made
+
+    def members(self, groups: Groups) -> Iterator[int]:
+        """Return the ids of the other events in groups."""
+        for group in groups:
+            for one in group:
+                for event in events_of(one):
+                    number: Optional[int] = event[4] if len(event) == 7 else None
+                    if number is not None and number != self.event_id:
+                        yield number
+
+
+def call(*arguments):
+    return json.dumps(try_step(plpy, SD, *arguments))
+
+
+SD["call"] = call
+return call(job)
+$python$;
+
+comment on function pgps._try_step(text) is
+'Detects a composite event in a history that is given, and keeps nothing; explain: the id of an event, of which it tells
+what became. Runs the queries in job (tests) with the rights of whoever calls it.';
+
+revoke all on function pgps._try_step(text) from public;
+grant execute on function pgps._try_step(text) to public;
+
+create or replace function pgps_internal.take_over(job text)
+returns jsonb
+language plpython3u volatile strict
+as $python$
+if "call" in SD:
+    return SD["call"](job)
+
+import json
+
+
+# composite.times
+
+import re
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta, timezone
+from functools import lru_cache
+from typing import NamedTuple, Optional
+from zoneinfo import ZoneInfo
+
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICROSECOND = timedelta(microseconds=1)
+LONGEST = 366 * 1000 * DAY
+UNITS = {
+    "us": 1, "usec": 1, "usecs": 1, "microsecond": 1, "microseconds": 1,
+    "ms": 1000, "msec": 1000, "msecs": 1000, "millisecond": 1000, "milliseconds": 1000,
+    "s": SECOND, "sec": SECOND, "secs": SECOND, "second": SECOND, "seconds": SECOND,
+    "m": 60 * SECOND, "min": 60 * SECOND, "mins": 60 * SECOND, "minute": 60 * SECOND, "minutes": 60 * SECOND,
+    "h": 3600 * SECOND, "hr": 3600 * SECOND, "hrs": 3600 * SECOND, "hour": 3600 * SECOND, "hours": 3600 * SECOND,
+    "d": DAY, "day": DAY, "days": DAY, "w": 7 * DAY, "week": 7 * DAY, "weeks": 7 * DAY,
+}  # fmt: skip
+PART_RE = re.compile(
+    r"\s*(?:(\d{1,9}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,6})\d*)?)?|(\d{1,15})(?:\.(\d{1,9})\d*)?\s*([a-z]+))"
+)
+CALENDAR_WORDS = frozenset("mon mons month months y yr yrs year years decade decades century centuries".split())
+WRITTEN = (("d", DAY), ("h", 3600 * SECOND), ("min", 60 * SECOND), ("s", SECOND), ("ms", 1000), ("us", 1))
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+WEEKDAYS = "sun mon tue wed thu fri sat".split()
+# From, to, and the names of the values.
+FIELDS: list[tuple[str, int, int, list[str]]] = [
+    ("minute", 0, 59, []), ("hour", 0, 23, []), ("day of the month", 1, 31, []),
+    ("month", 1, 12, MONTHS), ("day of the week", 0, 7, WEEKDAYS),
+]  # fmt: skip
+SEARCHED_DAYS = 366 * 9  # a 29th of February may be eight years away
+
+
+def read_duration(text: str) -> int:
+    """Return the microseconds of an interval as PostgreSQL writes it; ValueError says what is wrong with it.
+
+    A day has 24 hours and a week seven days. Months and years are refused: they have no fixed length.
+    """
+    at, total, source = 0, 0, text.strip().lower()
+    while at < len(source):
+        match = PART_RE.match(source, at)
+        if match is None:
+            raise ValueError(f'"{text}" is no interval')
+        hours, minutes, seconds, fraction, count, decimals, unit = match.groups()
+        if unit in CALENDAR_WORDS:
+            raise ValueError(f'"{text}" has no fixed length')
+        if unit is not None and unit not in UNITS:
+            raise ValueError(f'"{text}" is no interval')
+        if unit is None:
+            total += (int(hours) * 3600 + int(minutes) * 60 + int(seconds or 0)) * SECOND
+            total += int((fraction or "").ljust(6, "0"))
+        else:
+            total += int(count) * UNITS[unit] + int((decimals or "").ljust(9, "0")) * UNITS[unit] // 10**9
+        at = match.end()
+    if not source or total > LONGEST:
+        raise ValueError(f'"{text}" is no interval' if not source else f'"{text}" is longer than a thousand years')
+    return total
+
+
+def write_duration(amount: int) -> str:
+    """Return a duration in its one normal form: 90 seconds are `1 min 30 s`."""
+    parts = []
+    for unit, size in WRITTEN:
+        if amount >= size:
+            parts.append(f"{amount // size} {unit}")
+            amount %= size
+    return " ".join(parts) or "0 s"
+
+
+def read_time(text: str, zone: str) -> int:
+    """Return a moment as PostgreSQL writes it; without an offset it is one of the zone. ValueError when it is none."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f'"{text}" is no time') from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone_of(zone))
+    return microseconds(moment)
+
+
+def write_time(moment: int) -> str:
+    """Return a moment as text, in UTC."""
+    written = EPOCH + moment * MICROSECOND
+    return (
+        written.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
+        + (f".{moment % SECOND:06}" if moment % SECOND else "")
+        + "+00"
+    )
+
+
+def microseconds(moment: datetime) -> int:
+    """Return the microseconds since 1970."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by its name; ValueError when there is none."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f'"{name}" is no time zone') from None
+
+
+class Cron(NamedTuple):
+    """Hold the values that each field of a calendar allows."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool  # both days are restricted: one of them is enough, as in cron
+
+
+@lru_cache(maxsize=256)
+def read_cron(text: str) -> Cron:
+    """Return the calendar of five fields; ValueError says which field is wrong."""
+    words = text.lower().split()
+    if len(words) != 5:
+        raise ValueError(f'"{text}" has {len(words)} fields and not five')
+    values = [cron_field(word, *field) for word, field in zip(words, FIELDS)]
+    weekdays = frozenset(day % 7 for day in values[4])
+    either = not words[2].startswith("*") and not words[4].startswith("*")
+    return Cron(tuple(values[0]), tuple(values[1]), frozenset(values[2]), frozenset(values[3]), weekdays, either)
+
+
+def cron_field(word: str, what: str, low: int, high: int, names: list[str]) -> list[int]:
+    """Return the values of one field: `*`, `5`, `1-5`, `*/10`, `mon,wed`."""
+    found: set[int] = set()
+    for item in word.split(","):
+        match = re.fullmatch(r"(?:\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,3}))?", item)
+        bounds = [cron_value(part, low, names) for part in match.group(1, 2)] if match else []
+        first, last = bounds or (None, None)
+        step = int(match.group(3) or 1) if match else 0
+        if match and match.group(1) is None:
+            first, last = low, high
+        elif last is None and match and match.group(2) is None:
+            last = high if match.group(3) and first is not None else first
+        if first is None or last is None or not low <= first <= last <= high or step < 1:
+            raise ValueError(f'"{item}" is no {what}')
+        found.update(range(first, last + 1, step))
+    return sorted(found)
+
+
+def cron_value(word: Optional[str], low: int, names: list[str]) -> Optional[int]:
+    """Return a number or the number of a name."""
+    if word is None:
+        return None
+    return int(word) if word.isascii() and word.isdigit() else names.index(word) + low if word in names else None
+
+
+def next_cron(cron: Cron, zone: str, after: int) -> Optional[int]:
+    """Return the first moment of a calendar behind another; None when nothing comes in eight years.
+
+    A local time that a change of the clocks leaves out is left out; one that comes twice counts once.
+    """
+    where = zone_of(zone)
+    day = (EPOCH + after * MICROSECOND).astimezone(where).date()
+    for _ in range(SEARCHED_DAYS):
+        if cron_day(cron, day):
+            for moment in cron_moments(cron, day, where):
+                if moment > after:
+                    return moment
+        try:
+            day += timedelta(days=1)
+        except OverflowError:
+            return None
+    return None
+
+
+def cron_day(cron: Cron, day: date) -> bool:
+    """Tell whether a calendar has moments on a day."""
+    weekday = (day.weekday() + 1) % 7 in cron.weekdays
+    if day.month not in cron.months:
+        return False
+    return (day.day in cron.days or weekday) if cron.either else (day.day in cron.days and weekday)
+
+
+def cron_moments(cron: Cron, day: date, where: ZoneInfo) -> Iterator[int]:
+    """Return the moments of a day, in order."""
+    for hour in cron.hours:
+        for minute in cron.minutes:
+            local = datetime(day.year, day.month, day.day, hour, minute, tzinfo=where)
+            moment = local.astimezone(timezone.utc)
+            if moment.astimezone(where).replace(tzinfo=None) == local.replace(tzinfo=None):
+                yield microseconds(moment)
+
+
+def next_tick(op: str, amount: int, text: str, zone: str, after: int) -> Optional[int]:
+    """Return the first tick of at, every or cron behind a moment; None when there is none."""
+    if op == "at":
+        return amount if amount > after else None
+    if op == "every":
+        return (after // amount + 1) * amount
+    return next_cron(read_cron(text), zone, after)
+
+# keywords
+
+# No name of any kind, except a label after AS.
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric both case cast check collate column constraint
+    create current_catalog current_date current_role current_time current_timestamp current_user default
+    deferrable desc distinct do else end except false fetch for foreign from grant group having in initially
+    intersect into lateral leading limit localtime localtimestamp not null offset on only or order placing
+    primary references returning select session_user some symmetric system_user table then to trailing true
+    union unique user using variadic when where window with
+""".split()
+)
+
+# A function or a type, but no column or table.
+FUNCTION_ONLY = frozenset(
+    """
+    authorization binary collation concurrently cross current_schema freeze full ilike inner is isnull join
+    left like natural notnull outer overlaps right similar tablesample verbose
+""".split()
+)
+
+# A column or a table, but no function or type.
+COLUMN_ONLY = frozenset(
+    """
+    between bigint bit boolean char character coalesce dec decimal exists extract float greatest grouping
+    inout int integer interval json json_array json_arrayagg json_exists json_object json_objectagg
+    json_query json_scalar json_serialize json_table json_value least merge_action national nchar none
+    normalize nullif numeric out overlay position precision real row setof smallint substring time timestamp
+    treat trim values varchar xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse
+    xmlpi xmlroot xmlserialize xmltable
+""".split()
+)
+
+UNRESERVED = frozenset(
+    """
+    abort absent absolute access action add admin after aggregate also alter always asensitive assertion
+    assignment at atomic attach attribute backward before begin breadth by cache call called cascade
+    cascaded catalog chain characteristics checkpoint class close cluster columns comment comments commit
+    committed compression conditional configuration conflict connection constraints content continue
+    conversion copy cost csv cube current cursor cycle data database day deallocate declare defaults
+    deferred definer delete delimiter delimiters depends depth detach dictionary disable discard document
+    domain double drop each empty enable encoding encrypted enforced enum error escape event exclude
+    excluding exclusive execute explain expression extension external family filter finalize first following
+    force format forward function functions generated global granted groups handler header hold hour
+    identity if immediate immutable implicit import include including increment indent index indexes inherit
+    inherits inline input insensitive insert instead invoker isolation keep key keys label language large
+    last leakproof level listen load local location lock locked logged mapping match matched materialized
+    maxvalue merge method minute minvalue mode month move name names nested new next nfc nfd nfkc nfkd no
+    normalized nothing notify nowait nulls object objects of off oids old omit operator option options
+    ordinality others over overriding owned owner parallel parameter parser partial partition passing
+    password path period plan plans policy preceding prepare prepared preserve prior privileges procedural
+    procedure procedures program publication quote quotes range read reassign recheck recursive ref
+    referencing refresh reindex relative release rename repeatable replace replica reset restart restrict
+    return returns revoke role rollback rollup routine routines rows rule savepoint scalar schema schemas
+    scroll search second security sequence sequences serializable server session set sets share show simple
+    skip snapshot source sql stable standalone start statement statistics stdin stdout storage stored strict
+    string strip subscription support sysid system tables tablespace target temp template temporary text
+    ties transaction transform trigger truncate trusted type types uescape unbounded uncommitted
+    unconditional unencrypted unknown unlisten unlogged until update vacuum valid validate validator value
+    varying version view views virtual volatile whitespace within without work wrapper write xml year yes
+    zone
+""".split()
+)
+
+KEYWORDS = RESERVED | FUNCTION_ONLY | COLUMN_ONLY | UNRESERVED
+NOT_A_COLUMN = RESERVED | FUNCTION_ONLY
+
+# lexer
+
+import re
+from typing import NamedTuple
+
+NAME_BYTES = 63
+NUMBER_CHARACTERS = 1000  # for 0x, 0o and 0b: Python refuses to convert more than 4300 digits
+
+
+class SqlTextError(ValueError):
+    """Say what is wrong with a text, at which character (from 1), and what to do."""
+
+    def __init__(self, message: str, position: int, hint: str, *, sqlstate: str = "42601") -> None:
+        super().__init__(message)
+        self.message = message
+        self.position = position
+        self.hint = hint
+        self.sqlstate = sqlstate
+
+
+class Token(NamedTuple):
+    """Hold one token.
+
+    kind: ident (a name or key word, not quoted), quoted (a name), string, bits (B'' and X''), integer,
+        decimal, operator, parameter ($1), or symbol, which is one of `( ) [ ] { } , ; : . .. :: := =>`.
+    text: the source, character by character.
+    value: names folded and cut at 63 bytes, strings decoded, numbers in decimal, `!=` as `<>`.
+    position: of the first character, from 1. slot: a literal that stands for a parameter.
+    """
+
+    kind: str
+    text: str
+    value: str
+    position: int = 0
+    slot: bool = False
+
+    @property
+    def end(self) -> int:
+        """Return the offset, from 0, of the character behind the token."""
+        return self.position - 1 + len(self.text)
+
+    def word(self, *words: str) -> bool:
+        """Tell whether the token is one of the given key words, not quoted."""
+        return self.kind == "ident" and self.value in words
+
+    def symbol(self, *symbols: str) -> bool:
+        """Tell whether the token is one of the given symbols."""
+        return self.kind == "symbol" and self.value in symbols
+
+
+NAME_START = "A-Za-z_\x80-\U0010ffff"
+SPACE = " \t\n\r\f"
+SPACE_RE = re.compile(f"[{SPACE}]+|--[^\n\r]*")
+# What may stand between the parts of one string constant: at least one end of line, no /* comment */.
+CONTINUATION_RE = re.compile(r"(?:[ \t\f]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f]|--[^\n\r]*[\n\r])*'")
+NAME_RE = re.compile(f"[{NAME_START}][{NAME_START}0-9$]*")
+DOLLAR_RE = re.compile(f"\\$(?:[{NAME_START}][{NAME_START}0-9]*)?\\$")
+PARAMETER_RE = re.compile(r"\$[0-9]+")
+RADIX_RE = re.compile(r"0(?:[xX](?:_?[0-9A-Fa-f])+|[oO](?:_?[0-7])+|[bB](?:_?[01])+)")
+DIGITS = r"[0-9](?:_?[0-9])*"
+DECIMAL_RE = re.compile(rf"(?:{DIGITS}(?:\.(?!\.)(?:{DIGITS})?)?|\.{DIGITS})(?:[eE][-+]?{DIGITS})?")
+OPERATOR_RE = re.compile(r"[-~!@#^&|`?+*/%<>=]+")
+SYMBOL_RE = re.compile(r"::|:=|\.\.|[][(){},;:.]")
+STRING_RE = re.compile(r"[EeBbXx]?'|[Uu]&['\"]|\"")
+UESCAPE_RE = re.compile(f"uescape(?![{NAME_START}0-9$])", re.IGNORECASE)
+NO_BACKSLASH = {"'": re.compile(r"[^']*(?:''[^']*)*"), '"': re.compile(r'[^"]*(?:""[^"]*)*')}
+BACKSLASH = re.compile(r"[^'\\]*(?:(?:''|\\.)[^'\\]*)*", re.DOTALL)
+SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+E_ESCAPE_RE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return all tokens of a text; SqlTextError 42601 when PostgreSQL could not cut it either."""
+    check_characters(text)
+    tokens: list[Token] = []
+    at = skip_space(text, 0)
+    while at < len(text):
+        tokens.append(token_at(text, at))
+        at = skip_space(text, tokens[-1].end)
+    return tokens
+
+
+def check_characters(text: str) -> None:
+    """Raise SqlTextError for what is no character to PostgreSQL."""
+    bad = re.search("[\x00\ud800-\udfff]", text)
+    if bad:
+        raise SqlTextError(
+            "the text contains a character that PostgreSQL cannot store",
+            bad.start() + 1,
+            "Leave out the zero character and halves of surrogate pairs.",
+        )
+
+
+def skip_space(text: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is neither white space nor in a comment."""
+    while True:
+        match = SPACE_RE.match(text, at)
+        if match:
+            at = match.end()
+        elif text.startswith("/*", at):
+            at = skip_block_comment(text, at)
+        else:
+            return at
+
+
+def skip_block_comment(text: str, start: int) -> int:
+    """Return the offset behind a /* comment */, which may hold others."""
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return start + mark.end()
+    raise SqlTextError("unterminated /* comment", start + 1, "Close the comment with */.")
+
+
+def token_at(text: str, at: int) -> Token:
+    """Return the token that starts at an offset, which is not white space."""
+    name = NAME_RE.match(text, at)
+    if STRING_RE.match(text, at):
+        token = quoted_token(text, at)
+    elif name:
+        national = name.group() in ("n", "N") and text.startswith("'", name.end())  # N'..' is NCHAR '..'
+        token = Token("ident", name.group(), "nchar" if national else clip_name(fold(name.group())), at + 1)
+    elif DECIMAL_RE.match(text, at):
+        token = number_token(text, at)
+    elif text[at] == "$":
+        token = dollar_token(text, at)
+    elif OPERATOR_RE.match(text, at):
+        token = operator_token(text, at)
+    else:
+        symbol = SYMBOL_RE.match(text, at)
+        if symbol is None:
+            hint = "No SQL token starts with this character."
+            raise SqlTextError(f'syntax error at "{text[at]}"', at + 1, hint)
+        token = Token("symbol", symbol.group(), symbol.group(), at + 1)
+    return token
+
+
+def fold(name: str) -> str:
+    """Return a name with only A to Z put in lower case, as PostgreSQL folds in a multi-byte encoding."""
+    return "".join(c.lower() if "A" <= c <= "Z" else c for c in name)
+
+
+def clip_name(name: str) -> str:
+    """Return a name cut to the 63 bytes that PostgreSQL keeps."""
+    return name.encode()[:NAME_BYTES].decode(errors="ignore")
+
+
+def number_token(text: str, at: int) -> Token:
+    """Return the number at an offset; its value has no `_` and is decimal."""
+    match = RADIX_RE.match(text, at) or DECIMAL_RE.match(text, at)
+    assert match is not None
+    digits = match.group()
+    if NAME_RE.match(text, match.end()):
+        raise SqlTextError(
+            f'trailing junk after the number "{clip(digits)}"',
+            at + 1,
+            "Put a space or an operator behind the number.",
+        )
+    value = digits.replace("_", "").lower()
+    if value[1:2] in ("x", "o", "b"):
+        if len(value) > NUMBER_CHARACTERS:
+            raise SqlTextError("number too long", at + 1, "Write a shorter number.", sqlstate="54000")
+        value = str(int(value, 0))
+    return Token("integer" if value.isdigit() else "decimal", digits, value, at + 1)
+
+
+def dollar_token(text: str, at: int) -> Token:
+    """Return the dollar-quoted string or the parameter at an offset."""
+    match = DOLLAR_RE.match(text, at)
+    if match:
+        close = text.find(match.group(), match.end())
+        if close < 0:
+            raise SqlTextError(
+                f'unterminated dollar-quoted string at "{clip(text[at:])}"',
+                at + 1,
+                f"Close the string with {match.group()}.",
+            )
+        return Token("string", text[at : close + len(match.group())], text[match.end() : close], at + 1)
+    match = PARAMETER_RE.match(text, at)
+    if not match or NAME_RE.match(text, match.end()):
+        raise SqlTextError(f'syntax error at "{clip(text[at:])}"', at + 1, "A $ starts a dollar-quoted string: $$..$$.")
+    return Token("parameter", match.group(), match.group(), at + 1)
+
+
+def operator_token(text: str, at: int) -> Token:
+    """Return the operator at an offset: the longest, without a comment or the sign of what follows."""
+    match = OPERATOR_RE.match(text, at)
+    assert match is not None
+    name = re.split(r"/\*|--", match.group())[0]
+    if not re.search(r"[~!@#^&|`?%]", name):
+        name = name[0] + name[1:].rstrip("+-")
+    if len(name) > NAME_BYTES:
+        raise SqlTextError(f'operator too long at "{clip(name)}"', at + 1, "Operators have at most 63 characters.")
+    if name == "=>":
+        return Token("symbol", name, name, at + 1)
+    return Token("operator", name, "<>" if name == "!=" else name, at + 1)
+
+
+def quoted_token(text: str, at: int) -> Token:
+    """Return the quoted name or string at an offset, with its continuation lines and its UESCAPE clause."""
+    match = STRING_RE.match(text, at)
+    assert match is not None
+    quote, prefix = match.group()[-1], match.group()[:-1].lower()
+    parts, end = quoted_parts(text, match.end(), quote, NO_BACKSLASH[quote] if prefix != "e" else BACKSLASH)
+    if prefix == "e":
+        value = "".join(decode_backslashes(part, at + 1) for part in parts)
+    else:
+        value = "".join(parts).replace(quote * 2, quote)
+    if prefix == "u&":
+        escape, end = uescape(text, end)
+        value = decode_unicode(value, escape, at + 1)
+    if prefix in ("b", "x") and re.search("[^01]" if prefix == "b" else "[^0-9A-Fa-f]", value):
+        raise SqlTextError(
+            f'invalid digit in "{clip(text[at:end])}"', at + 1, "Write binary digits in B'', others in X''."
+        )
+    if quote == "'":
+        return Token("bits" if prefix in ("b", "x") else "string", text[at:end], value, at + 1)
+    if not value:
+        raise SqlTextError('zero-length name at """"', at + 1, "Write a name between the double quotes.")
+    return Token("quoted", text[at:end], clip_name(value), at + 1)
+
+
+def quoted_parts(text: str, at: int, quote: str, inside: "re.Pattern[str]") -> tuple[list[str], int]:
+    """Return the source between the quotes, in pieces if continued, and the offset behind the last quote."""
+    parts: list[str] = []
+    while True:
+        match = inside.match(text, at)
+        assert match is not None
+        if not text.startswith(quote, match.end()):
+            what = "quoted string" if quote == "'" else "quoted name"
+            raise SqlTextError(f'unterminated {what} at "{clip(text[at - 1 :])}"', at, f"Close it with {quote}.")
+        parts.append(match.group())
+        again = CONTINUATION_RE.match(text, match.end() + 1) if quote == "'" else None
+        if again is None:
+            return parts, match.end() + 1
+        at = again.end()
+
+
+def decode_backslashes(source: str, position: int) -> str:
+    """Return the value of one piece of an E'' string; its escapes make bytes, which have to be UTF-8."""
+    value = bytearray()
+    at = 0
+    high = 0  # the first half of a surrogate pair; the second has to follow at once
+    while at < len(source):
+        match = E_ESCAPE_RE.match(source, at)
+        code = int(match.group(3) or match.group(4) or "0", 16) if match else 0
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None:
+            value += source[at].encode()
+            at += 2 if source[at] == "'" else 1
+            continue
+        at = match.end()
+        if match.group(3) or match.group(4):
+            high, character = join_surrogates(high, code, position)
+            value += character.encode()
+        elif match.group(1) or match.group(2):
+            value.append(int(match.group(1), 8) & 255 if match.group(1) else int(match.group(2), 16))
+        elif match.group(5) in "uU":
+            raise SqlTextError("invalid Unicode escape", position, "Write \\uXXXX or \\UXXXXXXXX.")
+        else:
+            value += SIMPLE_ESCAPES.get(match.group(5), match.group(5)).encode()
+    try:
+        decoded = value.decode()
+    except UnicodeDecodeError:
+        decoded = "\0"
+    if high or "\0" in decoded:
+        raise SqlTextError("the escapes in a string make no valid text", position, "Escape whole characters of UTF-8.")
+    return decoded
+
+
+def decode_unicode(source: str, escape: str, position: int) -> str:
+    """Return the value of the inside of a U&'' string or U&"" name."""
+    mark = re.escape(escape)
+    pattern = re.compile(f"{mark}(?:({mark})|([0-9A-Fa-f]{{4}})|\\+([0-9A-Fa-f]{{6}})|)")
+    value: list[str] = []
+    at = high = 0
+    while at < len(source):
+        match = pattern.match(source, at)
+        code = int(match.group(2) or match.group(3) or "0", 16) if match else 0
+        if match and match.end() == at + 1:
+            raise SqlTextError("invalid Unicode escape", position, "Write \\XXXX or \\+XXXXXX.")
+        if high and not 0xDC00 <= code <= 0xDFFF:
+            raise bad_surrogates(position)
+        if match is None or match.group(1):
+            value.append(source[at])
+        else:
+            high, character = join_surrogates(high, code, position)
+            value.append(character)
+        at = match.end() if match else at + 1
+    if high:
+        raise bad_surrogates(position)
+    return "".join(value)
+
+
+def join_surrogates(high: int, code: int, position: int) -> tuple[int, str]:
+    """Return the pending first half of a surrogate pair, or 0, and the character that is complete, if any."""
+    if 0xD800 <= code <= 0xDBFF and not high:
+        return code, ""
+    if 0xDC00 <= code <= 0xDFFF:
+        if not high:
+            raise bad_surrogates(position)
+        return 0, chr(0x10000 + ((high & 0x3FF) << 10) + (code & 0x3FF))
+    if not 0 < code <= 0x10FFFF:
+        raise SqlTextError("invalid Unicode escape value", position, "Values go from 1 to 10FFFF.")
+    return 0, chr(code)
+
+
+def bad_surrogates(position: int) -> SqlTextError:
+    """Return the error for half a pair."""
+    return SqlTextError(
+        "invalid Unicode surrogate pair", position, "Write both halves of the pair, one behind the other."
+    )
+
+
+def uescape(text: str, at: int) -> tuple[str, int]:
+    """Return the escape character of a U& token that ends at an offset, and the offset behind its UESCAPE."""
+    word = UESCAPE_RE.match(text, skip_space(text, at))
+    if word is None:
+        return "\\", at
+    start = skip_space(text, word.end())
+    token = token_at(text, start) if start < len(text) else None
+    if token is None or token.kind != "string" or token.text[0] in "uU":
+        raise SqlTextError("UESCAPE must be followed by a simple string", word.start() + 1, "Write UESCAPE '!'.")
+    if len(token.value.encode()) != 1 or re.fullmatch(f"[0-9A-Fa-f+'\"{SPACE}]", token.value):
+        raise SqlTextError(
+            f'invalid Unicode escape character "{clip(token.value)}"', token.position, "Write UESCAPE '!'."
+        )
+    return token.value, token.end
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text, fit to be quoted in a message."""
+    return text if len(text) <= 40 else text[:40] + "..."
+
+# token_lists
+
+import re
+
+
+NESTING = 100  # of brackets and CASE together; the readers below are recursive
+CLOSERS = {")": "(", "]": "["}
+DOLLAR_DIGIT_RE = re.compile(r"\$(?=[0-9])")
+PLAIN_NAME_RE = re.compile(r"[a-z_][a-z0-9_]*")
+# Reserved words that are a value, or end one.
+VALUE_WORDS = frozenset(
+    "null true false end isnull notnull current_catalog current_date current_role current_schema current_time"
+    " current_timestamp current_user localtime localtimestamp session_user system_user user".split()
+)
+# Reserved words that belong to a query and never to an expression outside parentheses.
+QUERY_WORDS = (
+    "select",
+    "table",
+    "union",
+    "intersect",
+    "except",
+    "where",
+    "group",
+    "having",
+    "window",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "into",
+    "returning",
+)
+INT8_MAX = 2**63 - 1
+
+
+def check_brackets(tokens: list[Token], what: str) -> None:
+    """Raise SqlTextError unless all parentheses and square brackets pair up; `what` names the text.
+
+    42601 for a bracket without its partner, 54000 for more than 100 levels of brackets and CASE.
+    """
+    opened: list[Token] = []
+    cases = 0
+    for token in tokens:
+        if token.symbol("(", "["):
+            opened.append(token)
+        elif token.symbol(")", "]") and (not opened or opened.pop().value != CLOSERS[token.value]):
+            raise SqlTextError(
+                f'unbalanced "{token.value}" in the {what}',
+                token.position,
+                f"Each {token.value} needs its {CLOSERS[token.value]} before it.",
+            )
+        cases = max(cases + token.word("case") - token.word("end"), 0)
+        if len(opened) + cases > NESTING:
+            raise SqlTextError(
+                f"the {what} is nested deeper than {NESTING} levels",
+                token.position,
+                "Write it with fewer parentheses.",
+                sqlstate="54000",
+            )
+    if opened:
+        raise SqlTextError(
+            f'unclosed "{opened[-1].value}" in the {what}',
+            opened[-1].position,
+            "Close every parenthesis and square bracket.",
+        )
+
+
+def partners(tokens: list[Token]) -> dict[int, int]:
+    """Return for the index of each bracket the index of its partner; the brackets must have been checked."""
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "["):
+            opened.append(i)
+        elif token.symbol(")", "]"):
+            found[i] = opened.pop()
+            found[found[i]] = i
+    return found
+
+
+def top_level(tokens: list[Token]) -> list[int]:
+    """Return the indexes of the tokens outside brackets and CASE, whose own tokens are left out too.
+
+    An END closes nothing but a CASE between the same brackets: elsewhere the words may be labels of columns.
+    """
+    found = []
+    opened: list[str] = []
+    for i, token in enumerate(tokens):
+        if token.symbol("(", "[") or token.word("case"):
+            opened.append(token.value)
+        elif token.symbol(")", "]"):
+            while opened and opened.pop() == "case":
+                pass
+        elif token.word("end") and opened and opened[-1] == "case":
+            opened.pop()
+        elif not opened:
+            found.append(i)
+    return found
+
+
+def starts_query(tokens: list[Token]) -> bool:
+    """Tell whether tokens begin as a query does that does not begin with a word of QUERY_WORDS."""
+    if not tokens:
+        return False
+    return tokens[0].word("with") or (tokens[0].word("values") and len(tokens) > 1 and tokens[1].symbol("("))
+
+
+def operands_end(tokens: list[Token]) -> list[bool]:
+    """Return for each token whether a value is complete behind it, so that an operator may follow.
+
+    Tells a sign from a subtraction and the operator BETWEEN from a column of that name. In doubt: complete.
+    """
+    ends: list[bool] = []
+    for i, token in enumerate(tokens):
+        if token.kind == "symbol":
+            ends.append(token.value in (")", "]"))
+        elif token.kind == "ident":
+            if token.value in NOT_A_COLUMN:
+                ends.append(token.value in VALUE_WORDS)
+            else:
+                ends.append(not (token.value in ("between", "escape") and infix_position(tokens, ends, i)))
+        else:
+            ends.append(token.kind != "operator" or (i > 0 and tokens[i - 1].symbol(".")))
+    return ends
+
+
+def infix_position(tokens: list[Token], ends: list[bool], i: int) -> bool:
+    """Tell whether token i stands where an operator is expected, NOT put aside; `ends` is known up to it."""
+    if i > 1 and tokens[i - 1].word("not"):
+        return ends[i - 2]
+    return i > 0 and ends[i - 1]
+
+
+def fold_signs(tokens: list[Token]) -> list[Token]:
+    """Return the tokens with each minus sign made part of the number it belongs to.
+
+    Not before `::`, which binds more tightly than a sign: `-32768::int2` overflows.
+    """
+    ends = operands_end(tokens)
+    folded: list[Token] = []
+    for i, token in enumerate(tokens):
+        signed = (
+            i > 0
+            and token.kind in ("integer", "decimal")
+            and tokens[i - 1].kind == "operator"
+            and tokens[i - 1].value == "-"
+            and (i == 1 or not ends[i - 2])
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("::", "[", "."))
+        )
+        if signed:
+            folded[-1] = token._replace(value="-" + token.value, position=tokens[i - 1].position)
+        else:
+            folded.append(token)
+    return folded
+
+
+def literal_kind(token: Token) -> str:
+    """Return string, integer (fits in int8 before its sign, as PostgreSQL reads it) or decimal."""
+    if token.kind == "integer" and (len(token.value) > 20 or int(token.value.lstrip("-")) > INT8_MAX):
+        return "decimal"
+    return token.kind
+
+
+def quote_name(name: str) -> str:
+    """Return a name between double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_string(value: str) -> str:
+    """Return a string constant that reads the same whatever standard_conforming_strings is."""
+    quoted = "'" + value.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+
+
+def hide_dollars(quoted: str) -> str:
+    """Return a quoted name or string in which no $ comes before a digit, so that only a parameter looks like one."""
+    if not DOLLAR_DIGIT_RE.search(quoted):
+        return quoted
+    if quoted[0] == '"':
+        return "U&" + DOLLAR_DIGIT_RE.sub(r"\\0024", quoted.replace("\\", "\\\\"))
+    return DOLLAR_DIGIT_RE.sub(r"\\044", quoted if quoted[0] == "E" else "E" + quoted)
+
+
+def write_token(token: Token) -> str:
+    """Return a token in its one normal form."""
+    if token.kind == "string":
+        return hide_dollars(quote_string(token.value))
+    if token.kind == "bits":
+        return token.text[0].lower() + "'" + token.value + "'"
+    if token.kind == "attribute":
+        return token.text
+    keyword = token.kind == "quoted" and token.value in KEYWORDS
+    if keyword or (token.kind in ("ident", "quoted") and not PLAIN_NAME_RE.fullmatch(token.value)):
+        return hide_dollars(quote_name(token.value))
+    return token.value
+
+
+def glued(token: Token, after: Token) -> bool:
+    """Tell whether nothing stands between two tokens when written."""
+    names = ("ident", "quoted")
+    if token.symbol(":"):
+        return False
+    if token.symbol("(", "[", "::") or after.symbol(")", "]", ",", "::"):
+        return True
+    if token.symbol("."):
+        return after.kind in names or after.value == "*"
+    if after.symbol("."):
+        return token.kind in names or token.symbol(")", "]")
+    if after.symbol("("):
+        return token.kind == "quoted" or (token.kind == "ident" and token.value not in SPACED_WORDS)
+    return after.symbol("[") and (token.kind in names or token.symbol(")", "]"))
+
+
+GLUED_WORDS = VALUE_WORDS | {"cast", "left", "right"}
+SPACED_WORDS = NOT_A_COLUMN - GLUED_WORDS | {"between", "escape", "exists", "filter", "over", "values", "within"}
+
+
+def write_tokens(tokens: list[Token], first_slot: int = 1) -> str:
+    """Return tokens as text, single spaces where needed; slots are written as $n, from `first_slot` on."""
+    parts: list[str] = []
+    slot = first_slot
+    for i, token in enumerate(tokens):
+        if i and not glued(tokens[i - 1], token):
+            parts.append(" ")
+        if token.slot:
+            parts.append(f"${slot}")
+            slot += 1
+        else:
+            parts.append(write_token(token))
+    return "".join(parts)
+
+# composite.syntax
+
+from typing import NamedTuple
+
+
+# Each needs its quotes as the name of a type or as an alias.
+CONNECTIVES = frozenset("or and not begin end begin_transaction commit".split())
+OPERATOR_WORDS = CONNECTIVES | frozenset("seq any plus repeat at every cron".split())
+BINDING = {"or": 1, "and": 2, "seq": 3}  # from loosest to tightest
+INFIX = {"or": "or", "and": "and", "seq": ";"}
+TEMPORAL = ("at", "every", "cron")
+TRANSACTION = ("begin_transaction", "commit")
+
+
+class Expression(NamedTuple):
+    """Hold one node of an expression.
+
+    op: leaf; or, and, seq; any (amount of them); not (E2, E1, E3); absence (E2, E1, no E2 for amount);
+        a, a* (E1, E2, E3); p, p* (E1, E3, every amount); plus (E1, amount); repeat (E1, amount to upper);
+        at (amount), every (amount), cron (text, zone); begin_transaction, commit.
+    amount and upper: counts, microseconds, or for `at` microseconds since 1970.
+    A leaf has type, moment (begin, end or nothing), source, predicate and alias, empty when not given.
+    """
+
+    op: str
+    parts: "tuple[Expression, ...]" = ()
+    amount: int = 0
+    upper: int = 0
+    text: str = ""
+    zone: str = ""
+    type: str = ""
+    moment: str = ""
+    source: str = ""
+    predicate: str = ""
+    alias: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return what a filter may call a leaf: its alias, else its type."""
+        return self.alias or self.type
+
+
+def leaves(expression: Expression) -> list[Expression]:
+    """Return the leaves that name an event type, in the order of the text."""
+    if expression.op == "leaf":
+        return [expression]
+    return [leaf for part in expression.parts for leaf in leaves(part)]
+
+
+def print_expression(expression: Expression, binding: int = 0) -> str:
+    """Return the normal form: what parses to the same expression and is printed as itself again."""
+    op, parts = expression.op, expression.parts
+    own = BINDING.get(op, 4)
+    if op in INFIX:
+        left, right = print_expression(parts[0], own - 1), print_expression(parts[1], own)
+        written = f"{left} {INFIX[op]} {right}"
+    elif op == "leaf":
+        written = print_leaf(expression)
+    elif op in ("not", "absence"):
+        end = print_expression(parts[2]) if op == "not" else "+ " + quote_string(write_duration(expression.amount))
+        written = f"not({print_expression(parts[0])})[{print_expression(parts[1])}, {end}]"
+    elif op in TRANSACTION:
+        written = op
+    else:
+        written = f"{op.upper() if op in ('a', 'a*', 'p', 'p*') else op}({', '.join(arguments_of(expression))})"
+    return f"({written})" if own <= binding else written
+
+
+def arguments_of(expression: Expression) -> list[str]:
+    """Return the printed arguments of an operator that is written like a function."""
+    op, parts = expression.op, [print_expression(part) for part in expression.parts]
+    if op == "any":
+        return [str(expression.amount), *parts]
+    if op == "repeat":
+        return [*parts, str(expression.amount), *([str(expression.upper)] if expression.upper else [])]
+    if op in ("p", "p*"):
+        return [parts[0], quote_string(write_duration(expression.amount)), parts[1]]
+    if op == "plus":
+        return [*parts, quote_string(write_duration(expression.amount))]
+    if op == "at":
+        return [quote_string(write_time(expression.amount))]
+    if op == "every":
+        return [quote_string(write_duration(expression.amount))]
+    return [quote_string(expression.text)] if op == "cron" else parts
+
+
+def print_leaf(leaf: Expression) -> str:
+    """Return a leaf as text."""
+    written = f"{leaf.moment} " if leaf.moment else ""
+    written += print_name(leaf.type)
+    if leaf.source:
+        written += "@" + print_name(leaf.source)
+    if leaf.predicate:
+        written += f" ({leaf.predicate})"
+    return f"{written} {print_name(leaf.alias)}" if leaf.alias else written
+
+
+def print_name(name: str) -> str:
+    """Return a name as text, quoted where it would be read as something else."""
+    plain = PLAIN_NAME_RE.fullmatch(name) and name not in OPERATOR_WORDS
+    return name if plain else quote_name(name)
+
+# composite.parser
+
+from typing import Optional
+
+
+CHARACTERS = 100_000
+LEVELS = 100
+LEAVES = 1000
+# How many arguments at top level make a word before ( an operator.
+ARGUMENTS = {
+    "seq": (2, 2), "any": (2, LEAVES), "not": (1, 1), "a": (3, 3), "p": (3, 3), "plus": (2, 2), "repeat": (2, 3),
+    "at": (1, 1), "every": (1, 1), "cron": (1, 1),
+}  # fmt: skip
+SPELLINGS = {"|": "or", "^": "and", "<<": "seq"}
+NOT_SYNTAX = "Write not(E2)[E1, E3], or not(E2)[E1, + '5 min']."
+SYNTAX = "Operators: or, and, ;, any, not(E2)[E1, E3], A, A*, P, P*, plus, repeat, at, every, cron."
+
+
+def parse_expression(text: str, zone: str = "UTC") -> Expression:
+    """Return the expression that a text stands for; `zone` is that of its calendars and of times without one.
+
+    Raises SqlTextError: 42601 for what is not the language, 22023 for a number, duration or time that makes no
+    sense, 42710 for an alias given twice, 54000 for what is too long or too deep.
+    """
+    if len(text) > CHARACTERS:
+        hint = f"Use at most {CHARACTERS:,} characters."
+        raise SqlTextError("the expression is too long", 1, hint, sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, "expression")
+    return Parser(tokens, len(text) + 1, zone).whole()
+
+
+class Parser:
+    """Read tokens by recursive descent; brackets have been checked."""
+
+    def __init__(self, tokens: list[Token], end: int, zone: str) -> None:
+        self.tokens = tokens
+        self.nothing = Token("nothing", "", "", end)
+        self.partners = partners(tokens)
+        self.zone = zone
+        self.at = 0
+        self.aliases: set[str] = set()
+        self.count = 0
+        self.deep: dict[int, tuple[int, Expression]] = {}
+
+    def whole(self) -> Expression:
+        """Read the whole text."""
+        found = self.binary(1)
+        if self.at < len(self.tokens):
+            raise self.refuse(self.peek())
+        return found
+
+    def peek(self, ahead: int = 0) -> Token:
+        """Return a token further on."""
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else self.nothing
+
+    def next(self) -> Token:
+        """Step over a token."""
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def refuse(self, token: Token, hint: str = SYNTAX, message: str = "", sqlstate: str = "42601") -> SqlTextError:
+        """Return the error for a token that cannot be there."""
+        what = f'syntax error at "{clip(token.text)}"' if token.text else "syntax error at the end of the expression"
+        return SqlTextError(message or what, token.position, hint, sqlstate=sqlstate)
+
+    def expect(self, symbol: str, hint: str = SYNTAX) -> None:
+        """Step over a symbol, which has to be there."""
+        if not self.peek().symbol(symbol):
+            raise self.refuse(self.peek(), hint)
+        self.next()
+
+    def make(self, token: Token, expression: Expression) -> Expression:
+        """Return an expression whose depth and size have been counted."""
+        depth = 1 + max((self.deep[id(part)][0] for part in expression.parts), default=0)
+        self.count += not expression.parts
+        if depth > LEVELS or self.count > LEAVES:
+            what = f"is nested deeper than {LEVELS} levels" if depth > LEVELS else f"has more than {LEAVES} leaves"
+            hint = "Make a part of it a composite event of its own."
+            raise self.refuse(token, hint, f"the expression {what}", "54000")
+        self.deep[id(expression)] = (depth, expression)
+        return expression
+
+    def binary(self, level: int) -> Expression:
+        """Read operands of `or`, `and`, or `;`; each binds to the left."""
+        if level > 3:
+            return self.shifted()
+        found = self.binary(level + 1)
+        while True:
+            token = self.peek()
+            op = "seq" if token.symbol(";") else SPELLINGS.get(token.value) if token.kind == "operator" else None
+            op = token.value if token.word("or", "and") else op
+            if op is None or BINDING[op] != level:
+                return found
+            self.next()
+            found = self.make(token, Expression(op, (found, self.binary(level + 1))))
+
+    def shifted(self) -> Expression:
+        """Read an operand, and durations added to it."""
+        found = self.primary()
+        while self.peek().kind == "operator" and self.peek().value == "+":
+            token = self.next()
+            found = self.make(token, Expression("plus", (found,), amount=self.duration()))
+        return found
+
+    def primary(self) -> Expression:
+        """Read an expression in parentheses, an operator with its arguments, or a leaf."""
+        token = self.peek()
+        if token.symbol("("):
+            self.next()
+            found = self.binary(1)
+            self.expect(")")
+            return found
+        if token.word(*TRANSACTION):
+            return self.make(self.next(), Expression(token.value))
+        if token.word("begin", "end") and self.peek(1).kind in ("ident", "quoted"):
+            self.next()
+            return self.leaf(token.value)
+        op = self.operator()
+        if op:
+            self.at += 3 if op.endswith("*") else 2
+            return self.make(token, self.call(token, op))
+        return self.leaf("")
+
+    def operator(self) -> Optional[str]:
+        """Return the operator that stands here, by its name and the number of its arguments, or None."""
+        token = self.peek()
+        star = token.word("a", "p") and self.peek(1).kind == "operator" and self.peek(1).value == "*"
+        opening = self.at + 1 + star
+        if not token.word(*ARGUMENTS) or not self.peek(1 + star).symbol("("):
+            return None
+        closing = self.partners[opening]
+        inside = self.tokens[opening + 1 : closing]
+        low, high = ARGUMENTS[token.value]
+        if not star and not low <= count_arguments(inside) <= high:
+            return None
+        if token.word("at", "every", "cron") and [inner.kind for inner in inside] != ["string"]:
+            return None
+        return token.value + ("*" if star else "")
+
+    def call(self, token: Token, op: str) -> Expression:
+        """Read the arguments of an operator and the parenthesis behind them."""
+        if op == "not":
+            return self.negation()
+        if op in ("at", "every", "cron"):
+            found = self.temporal(op)
+        elif op == "any":
+            found = self.any_of(token)
+        elif op == "repeat":
+            found = self.repetition(token)
+        else:
+            found = self.operands(op)
+        self.expect(")")
+        return found
+
+    def operands(self, op: str) -> Expression:
+        """Read the arguments of seq, plus, A, A*, P and P*."""
+        first = self.argument()
+        if op == "plus":
+            return Expression(op, (first,), amount=self.duration())
+        if op == "seq":
+            return Expression(op, (first, self.binary(1)))
+        if op.startswith("p"):
+            amount = self.duration()
+            self.expect(",")
+            return Expression(op, (first, self.binary(1)), amount=amount)
+        second = self.argument()
+        return Expression(op, (first, second, self.binary(1)))
+
+    def argument(self) -> Expression:
+        """Read an argument and the comma behind it."""
+        found = self.binary(1)
+        self.expect(",")
+        return found
+
+    def negation(self) -> Expression:
+        """Read not(E2)[E1, E3] from E2 on."""
+        second = self.binary(1)
+        self.expect(")")
+        self.expect("[", NOT_SYNTAX)
+        first = self.binary(1)
+        self.expect(",", NOT_SYNTAX)
+        if self.peek().kind == "operator" and self.peek().value == "+":
+            self.next()
+            found = Expression("absence", (second, first), amount=self.duration())
+        else:
+            found = Expression("not", (second, first, self.binary(1)))
+        self.expect("]", NOT_SYNTAX)
+        return found
+
+    def any_of(self, token: Token) -> Expression:
+        """Read the arguments of any."""
+        amount = self.number("any takes how many, and of which: any(2, E1, E2, E3).")
+        parts = []
+        while self.peek().symbol(","):
+            self.next()
+            parts.append(self.binary(1))
+        if not 1 <= amount <= len(parts):
+            message = f"any asks for {amount} of {len(parts)} events"
+            raise self.refuse(token, f"Ask for 1 to {len(parts)} of them.", message, "22023")
+        return Expression("any", tuple(parts), amount=amount)
+
+    def repetition(self, token: Token) -> Expression:
+        """Read the arguments of repeat."""
+        part = self.argument()
+        amount = upper = self.number("repeat takes an event and how often: repeat(E1, 3).")
+        if self.peek().symbol(","):
+            self.next()
+            upper = self.number("repeat takes an event, the least and the most: repeat(E1, 3, 5).")
+        if not 1 <= amount <= upper:
+            message = f"repeat from {amount} to {upper} times makes no sense"
+            raise self.refuse(token, "Give the least, which is 1 or more, and then the most.", message, "22023")
+        return Expression("repeat", (part,), amount=amount, upper=0 if upper == amount else upper)
+
+    def number(self, hint: str) -> int:
+        """Read a number of events."""
+        token = self.next()
+        if token.kind != "integer" or len(token.value) > 9:
+            raise self.refuse(token, hint)
+        return int(token.value)
+
+    def duration(self) -> int:
+        """Read a duration in quotes."""
+        token = self.next() if not self.peek().symbol(",") else self.peek()
+        if token.kind != "string":
+            raise self.refuse(token, "Write a duration in quotes, as '10 s' or '5 min'.")
+        try:
+            amount = read_duration(token.value)
+        except ValueError as error:
+            hint = "Write days, hours, minutes and seconds, as '1 day', '90 s' or '00:05:00'."
+            raise self.refuse(token, hint, str(error), "22023") from None
+        if amount == 0:
+            raise self.refuse(token, "Write a duration above zero.", f'"{token.value}" is no time at all', "22023")
+        return amount
+
+    def temporal(self, op: str) -> Expression:
+        """Read the argument of at, every or cron."""
+        if op == "every":
+            return Expression(op, amount=self.duration())
+        token = self.next()
+        hint = (
+            "Write a time with its offset, as '2026-12-24 18:00+01'."
+            if op == "at"
+            else "Write minute, hour, day of the month, month and day of the week, as '0 8 * * 1-5'."
+        )
+        try:
+            zone_of(self.zone)
+            if op == "at":
+                return Expression(op, amount=read_time(token.value, self.zone))
+            if next_cron(read_cron(token.value), self.zone, 0) is None:
+                raise ValueError(f'"{token.value}" never comes')
+        except (ValueError, OverflowError) as error:
+            raise self.refuse(token, hint, str(error), "22023") from None
+        return Expression(op, text=" ".join(token.value.lower().split()), zone=self.zone)
+
+    def leaf(self, moment: str) -> Expression:
+        """Read an event type with its source, predicate and alias."""
+        token = self.next()
+        if token.kind not in ("ident", "quoted") or token.word(*CONNECTIVES):
+            hint = SYNTAX
+            if token.word(*CONNECTIVES):
+                hint = f'"{token.value}" is a word of the language; as a name put it in double quotes.'
+            raise self.refuse(token, hint)
+        source = self.source()
+        predicate = self.predicate() if self.peek().symbol("(") else ""
+        alias = self.alias() if self.peek().kind in ("ident", "quoted") else ""
+        return self.make(
+            token,
+            Expression("leaf", type=token.value, moment=moment, source=source, predicate=predicate, alias=alias),
+        )
+
+    def source(self) -> str:
+        """Read `@source` or `::source` where it stands."""
+        mark = self.peek()
+        if not (mark.symbol("::") or (mark.kind == "operator" and mark.value == "@")):
+            return ""
+        self.next()
+        token = self.next()
+        if token.kind not in ("ident", "quoted"):
+            raise self.refuse(token, "Name the source behind @, as in rain@hilltop.")
+        return token.value
+
+    def predicate(self) -> str:
+        """Read a predicate in parentheses; its one normal form. Only PostgreSQL can tell whether it is one."""
+        opening = self.peek()
+        closing = self.partners[self.at]
+        inside = self.tokens[self.at + 1 : closing]
+        if count_arguments(inside) != 1:
+            hint = "Put one condition between the parentheses, or quote the name of the type before them."
+            raise self.refuse(opening if not inside else inside[0], hint)
+        for token in inside:
+            if token.kind == "parameter" or token.symbol(";", "{", "}"):
+                raise self.refuse(token, "A predicate is one SQL expression over the attributes of its event.")
+        self.at = closing + 1
+        return write_tokens(plain_names(inside))
+
+    def alias(self) -> str:
+        """Read an alias, unless a word of the language stands here."""
+        token = self.peek()
+        if token.word("or", "and"):
+            return ""
+        if token.word(*OPERATOR_WORDS):
+            hint = f'"{token.value}" is a word of the language; as an alias put it in double quotes.'
+            raise self.refuse(token, hint)
+        if token.value in self.aliases:
+            message = f"alias {print_name(token.value)} is given twice"
+            raise self.refuse(token, "Give each leaf an alias of its own.", message, "42710")
+        self.aliases.add(token.value)
+        return self.next().value
+
+
+def count_arguments(tokens: list[Token]) -> int:
+    """Return how many arguments stand between two parentheses."""
+    depth = 0
+    count = 1 if tokens else 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        count += depth == 0 and token.symbol(",")
+    return count
+
+
+def plain_names(tokens: list[Token]) -> list[Token]:
+    """Return tokens in which no word behind a dot is a key word."""
+    return [
+        token._replace(kind="quoted") if i and tokens[i - 1].symbol(".") and token.kind == "ident" else token
+        for i, token in enumerate(tokens)
+    ]
+
+# composite.texts
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Optional
+
+
+CHARACTERS_BESIDE = 100_000
+RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
+
+
+class Condition(NamedTuple):
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+
+    text: str
+    names: tuple[str, ...]
+
+
+class Attribute(NamedTuple):
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+
+    name: str
+    type: str
+    text: str
+    names: tuple[str, ...]
+
+
+def read_tokens(text: str, what: str) -> list[Token]:
+    """Return the tokens of a text that is SQL but for its frame."""
+    if len(text) > CHARACTERS_BESIDE:
+        raise SqlTextError(f"the {what} is too long", 1, "Write a shorter one.", sqlstate="54000")
+    tokens = tokenize(text)
+    check_brackets(tokens, what)
+    for token in tokens:
+        if token.kind == "parameter" or token.symbol(";", "{", "}"):
+            raise SqlTextError(f'syntax error at "{clip(token.text)}"', token.position, f"Give SQL as the {what}.")
+    if not tokens:
+        raise SqlTextError(f"the {what} is empty", 1, "Leave the argument out.")
+    return plain_names(tokens)
+
+
+def read_partition(text: str, leaf_count: int) -> tuple[tuple[str, ...], ...]:
+    """Return the key attributes of each leaf: `symbol`, `symbol, ticker` or `(symbol, day), (ticker, d)`."""
+    tokens = read_tokens(text, "partition key")
+    groups = [column_names(part) for part in split_at_commas(tokens)]
+    if len(groups) == 1:
+        groups *= leaf_count
+    if len(groups) != leaf_count:
+        message = f"{len(groups)} partition keys for {leaf_count} leaves"
+        hint = "Name one attribute that all leaves have, or one for each leaf; several columns go in parentheses."
+        raise SqlTextError(message, 1, hint, sqlstate="22023")
+    if len({len(group) for group in groups}) > 1:
+        hint = "Give each leaf as many key attributes as the others."
+        raise SqlTextError("partition keys of several lengths", 1, hint, sqlstate="22023")
+    return tuple(groups)
+
+
+def column_names(tokens: list[Token]) -> tuple[str, ...]:
+    """Return the one name, or those between parentheses."""
+    if tokens[0].symbol("(") and tokens[-1].symbol(")"):
+        return tuple(name for part in split_at_commas(tokens[1:-1], tokens[0]) for name in column_names(part))
+    if len(tokens) != 1 or tokens[0].kind not in ("ident", "quoted"):
+        bad = tokens[1] if len(tokens) > 1 and tokens[0].kind in ("ident", "quoted") else tokens[0]
+        message = f'syntax error at "{clip(bad.text)}"'
+        raise SqlTextError(message, bad.position, "Name attributes, as symbol or (symbol, day).")
+    return (tokens[0].value,)
+
+
+def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list[list[Token]]:
+    """Return the parts between commas at top level; none may be empty."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += token.symbol("(", "[") - token.symbol(")", "]")
+        if depth == 0 and token.symbol(","):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    if not all(parts):
+        position = tokens[0].position if tokens else before.position if before else 1
+        raise SqlTextError("nothing between two commas", position, "Leave out the comma that is too many.")
+    return parts
+
+
+def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
+    """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
+    tokens = read_tokens(text, "filter")
+    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+
+
+def split_conditions(tokens: list[Token]) -> list[list[Token]]:
+    """Return the operands of AND at top level; one part when there is an OR beside it."""
+    top = top_level(tokens)
+    if any(tokens[i].word("or") for i in top):
+        return [tokens]
+    parts: list[list[Token]] = [[]]
+    between = 0
+    inside = set(top)
+    for i, token in enumerate(tokens):
+        between += i in inside and token.word("between")
+        if i in inside and token.word("and"):
+            if not between:
+                parts.append([])
+                continue
+            between -= 1
+        parts[-1].append(token)
+    return parts if all(parts) else [tokens]
+
+
+def names_in(tokens: list[Token], names: Mapping[str, str], what: str) -> tuple[str, ...]:
+    """Return the names of leaves in an SQL expression; SqlTextError for one that can never stand for an event."""
+    found: set[str] = set()
+    query = any(token.word("select") for token in tokens)
+    for i, token in enumerate(tokens):
+        if token.kind not in ("ident", "quoted") or (i and tokens[i - 1].symbol(".")):
+            continue
+        after = tokens[i + 1] if i + 1 < len(tokens) else None
+        if after is not None and after.symbol("("):
+            continue
+        bound = names.get(token.value)
+        qualifies = after is not None and after.symbol(".") and not calls(tokens, i + 2)
+        if bound in ("always", "maybe"):
+            found.add(token.value)
+        elif qualifies and (bound == "never" or not query):
+            raise unbound_name(token, bound, what, names)
+    return tuple(sorted(found))
+
+
+def calls(tokens: list[Token], at: int) -> bool:
+    """Tell whether a name behind a dot is that of a function, or of a schema's table."""
+    return at + 1 < len(tokens) and tokens[at + 1].symbol("(", ".")
+
+
+def unbound_name(token: Token, bound: Optional[str], what: str, names: Mapping[str, str]) -> SqlTextError:
+    """Return the error for a name that stands for no event."""
+    name = print_name(token.value)
+    if bound == "ambiguous":
+        hint = "Give each of these leaves an alias."
+        return SqlTextError(f"{name} could be several leaves", token.position, hint, sqlstate="42702")
+    if bound == "never":
+        message = f"alias {name} in the {what} is never bound"
+        hint = "What must not come, and what only closes a window, is no part of what is detected."
+        return SqlTextError(message, token.position, hint, sqlstate="42704")
+    known = ", ".join(print_name(name) for name, bound in names.items() if bound in ("always", "maybe"))
+    message = f"alias {name} in the {what} does not exist"
+    return SqlTextError(message, token.position, f"The expression has: {known or 'none'}.", sqlstate="42704")
+
+
+def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...]:
+    """Return the attributes of `name type = expression, ...`."""
+    found: list[Attribute] = []
+    for part in split_at_commas(read_tokens(text, "list of attributes")):
+        equals = next((i for i, token in enumerate(part) if token.kind == "operator" and token.value == "="), 0)
+        hint = "Write each as: name type = expression."
+        if part[0].kind not in ("ident", "quoted") or equals < 2 or equals + 1 == len(part):
+            raise SqlTextError(f'syntax error at "{clip(part[0].text)}"', part[0].position, hint)
+        name = part[0].value
+        if name in RESERVED_ATTRIBUTES or name in [attribute.name for attribute in found]:
+            message = f"attribute {print_name(name)} is there already"
+            raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
+        value = part[equals + 1 :]
+        used = names_in(value, names, "list of attributes")
+        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+    return tuple(found)
+
+
+def rename(condition: Condition, new: Callable[[str], str]) -> str:
+    """Return the text of a condition with other names for its leaves."""
+    tokens = plain_names(tokenize(condition.text))
+    return write_tokens(
+        [
+            token._replace(kind="quoted", value=new(token.value), text="")
+            if token.kind in ("ident", "quoted")
+            and token.value in condition.names
+            and not (i and tokens[i - 1].symbol("."))
+            and not (i + 1 < len(tokens) and tokens[i + 1].symbol("("))
+            else token
+            for i, token in enumerate(tokens)
+        ]
+    )
+
+# composite.definition
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Optional
+
+
+CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
+TIME_BASES = ("arrival", "event")
+MAX_OPEN = 10_000
+# Their third event ends what they hold, or time does.
+CLOSING = frozenset("a a* p p* absence plus repeat or leaf at every cron begin_transaction commit".split())
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Say what a name in a filter stands for.
+
+    leaf: which leaf, counted from 0 in the order of the text. many: it stands for a set of events.
+    bound: always, maybe (a branch of `or` or `any`), or never (what must not come, or only closes).
+    """
+
+    name: str
+    leaf: int
+    type: str
+    many: bool
+    bound: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Hold a composite event; make one with `define`. Durations are microseconds."""
+
+    name: str
+    expression: Expression
+    context: str
+    partition: tuple[tuple[str, ...], ...]
+    within: Optional[int]
+    aliases: tuple[Alias, ...]
+    conditions: tuple[Condition, ...]
+    attributes: tuple[Attribute, ...]
+    time_basis: str
+    lateness: int
+    max_open: int
+
+    @property
+    def text(self) -> str:
+        """Return the normal form of the expression."""
+        return print_expression(self.expression)
+
+
+def define(  # noqa: PLR0913 -- what a user may say of a composite event
+    name: str,
+    expression: str,
+    *,
+    context: str = "recent",
+    partition_by: Optional[str] = None,
+    within: Optional[str] = None,
+    filter: Optional[str] = None,  # noqa: A002
+    attributes: Optional[str] = None,
+    time_basis: str = "arrival",
+    lateness: str = "0 s",
+    max_open: Optional[int] = None,
+    zone: str = "UTC",
+    types: Optional[Mapping[str, Mapping[str, str]]] = None,
+) -> Definition:
+    """Return a composite event whose parts fit together.
+
+    `types` maps event types to their attributes and these to SQL types; with it, partition keys are checked, too.
+    Raises SqlTextError, its position that in the argument at fault: 42601 syntax, 42703 unknown attribute, 42704
+    unknown alias, 42702 a name that could be two leaves, 42710 given twice, 42804 keys of several types,
+    22023 what makes no sense, 54000 too long.
+    """
+    check_word(context, CONTEXTS, "context")
+    check_word(time_basis, TIME_BASES, "time basis")
+    if max_open is not None and max_open < 1:
+        raise refuse(f"max_open {max_open} leaves nothing open", "Give a number above zero, or leave it out.")
+    parsed = parse_expression(expression, zone)
+    span = None if within is None else duration_of("within", within, least=1)
+    late = duration_of("lateness", lateness, least=0)
+    aliases = find_aliases(parsed, context)
+    definition = Definition(
+        name,
+        parsed,
+        context,
+        read_partition(partition_by, len(leaves(parsed))) if partition_by is not None else (),
+        span,
+        aliases,
+        read_conditions(filter, usable(aliases)) if filter is not None else (),
+        read_attributes(attributes, usable(aliases)) if attributes is not None else (),
+        time_basis,
+        late,
+        max_open or MAX_OPEN,
+    )
+    check_bounds(definition, explicit=max_open is not None)
+    check_basis(definition)
+    if types is not None:
+        check_partition(definition, types)
+    return definition
+
+
+def refuse(message: str, hint: str, sqlstate: str = "22023") -> SqlTextError:
+    """Return an error about an argument as a whole."""
+    return SqlTextError(message, 1, hint, sqlstate=sqlstate)
+
+
+def check_word(word: str, words: tuple[str, ...], what: str) -> None:
+    """Raise SqlTextError unless a word is one of those allowed."""
+    if word not in words:
+        raise refuse(f'"{word}" is no {what}', f"Use one of: {', '.join(words)}.")
+
+
+def duration_of(what: str, text: str, least: int) -> int:
+    """Return the microseconds of an argument."""
+    try:
+        amount = read_duration("0 s" if text.strip() == "0" else text)
+    except ValueError as error:
+        raise refuse(f"{what}: {error}", "Write days, hours, minutes and seconds, as '1 day' or '90 s'.") from None
+    if amount < least:
+        raise refuse(f'{what} "{text}" is no time at all', "Give a duration above zero, or leave it out.")
+    return amount
+
+
+def find_aliases(expression: Expression, context: str) -> tuple[Alias, ...]:
+    """Return what each leaf is called, and what the name stands for; a type named twice has no name."""
+    found = list(walk_aliases(expression, "always", context, many=context == "cumulative"))
+    given = {leaf.alias for leaf, _, _ in found if leaf.alias}
+    plain = [leaf.type for leaf, _, _ in found if not leaf.alias]
+    return tuple(
+        Alias(leaf.name if leaf.alias or plain.count(leaf.type) == 1 else "", number, leaf.type, many, bound)
+        for number, (leaf, many, bound) in enumerate(found)
+        if leaf.alias or leaf.type not in given
+    )
+
+
+def walk_aliases(
+    expression: Expression, bound: str, context: str, *, many: bool
+) -> Iterable[tuple[Expression, bool, str]]:
+    """Return each leaf, whether its name stands for a set, and when it is bound."""
+    op = expression.op
+    if op == "leaf":
+        yield expression, many, bound
+    for role, part in enumerate(expression.parts):
+        inner = "never" if role in unbound_roles(op, context) else bound
+        if inner == "always" and op in ("or", "any"):
+            inner = "maybe"
+        yield from walk_aliases(part, inner, context, many=many or (op, role) in (("a*", 1), ("repeat", 0)))
+
+
+def unbound_roles(op: str, context: str) -> tuple[int, ...]:
+    """Return the operands of an operator that are no part of what it detects."""
+    if op in ("not", "absence"):
+        return (0,)
+    if context == "cumulative":
+        return ()
+    return {"a": (2,), "p": (1,)}.get(op, ())
+
+
+def usable(aliases: Iterable[Alias]) -> dict[str, str]:
+    """Return for each name when it is bound."""
+    return {alias.name: alias.bound for alias in aliases if alias.name} | {
+        alias.type: "ambiguous" for alias in aliases if not alias.name
+    }
+
+
+def check_bounds(definition: Definition, *, explicit: bool) -> None:
+    """Raise SqlTextError when something would be kept for ever, or would expire before it is detected."""
+    for part in nodes(definition.expression):
+        if definition.within is not None and part.op in ("plus", "absence", "p", "p*"):
+            if part.amount > definition.within:
+                raise refuse(
+                    f"{print_expression(part)} takes longer than within, which is {write_duration(definition.within)}",
+                    "Make within longer: what is open beyond it expires.",
+                )
+        kept = part.op not in CLOSING and not (part.op == "not" and definition.context != "unrestricted")
+        if kept and definition.context != "recent" and definition.within is None and not explicit:
+            raise refuse(
+                f"{print_expression(part)} would keep events for ever in {definition.context} context",
+                "Give within or max_open, or use the context recent.",
+            )
+
+
+def check_basis(definition: Definition) -> None:
+    """Raise SqlTextError for what needs the order of arrival."""
+    if definition.time_basis == "event":
+        for part in nodes(definition.expression):
+            if part.op in TRANSACTION:
+                raise refuse(f"{part.op} has no place in event time", "Use the time basis arrival.")
+    elif definition.lateness:
+        raise refuse("lateness is of no use with the time basis arrival", "Use the time basis event, or leave it out.")
+
+
+def nodes(expression: Expression) -> Iterable[Expression]:
+    """Return an expression and all in it."""
+    yield expression
+    for part in expression.parts:
+        yield from nodes(part)
+
+
+def check_partition(definition: Definition, types: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise SqlTextError unless every leaf has its key attributes, of the same SQL types."""
+    first: tuple[str, ...] = ()
+    for leaf, columns in zip(leaves(definition.expression), definition.partition):
+        known = types.get(leaf.type)
+        if known is None:
+            message = f"event type {print_name(leaf.type)} does not exist"
+            raise refuse(message, "Create it with pgps.create_event_type.", "42704")
+        missing = [column for column in columns if column not in known]
+        if missing:
+            message = f"event type {print_name(leaf.type)} has no attribute {print_name(missing[0])}"
+            raise refuse(message, f"It has {', '.join(known)}; name one key for each leaf.", "42703")
+        found = tuple(known[column] for column in columns)
+        if first and found != first:
+            message = f"partition keys of several types: {', '.join(first)} and {', '.join(found)}"
+            raise refuse(message, f"Make {print_name(leaf.type)} have the same type as the others.", "42804")
+        first = found
+
+
+def find_cycle(name: str, expression: Expression, definitions: Mapping[str, Expression]) -> Optional[list[str]]:
+    """Return the composite events through which one would be made of itself, or None."""
+    stack = [(name, [name], expression)]
+    seen: set[str] = set()
+    while stack:
+        _, path, current = stack.pop()
+        for leaf in leaves(current):
+            if leaf.type == name:
+                return [*path, name]
+            if leaf.type in definitions and leaf.type not in seen:
+                seen.add(leaf.type)
+                stack.append((leaf.type, [*path, leaf.type], definitions[leaf.type]))
+    return None
+
+# composite.graph
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple, Optional
+
+
+SLOTS = {"seq": 1, "not": 2, "absence": 1, "a": 2, "a*": 2, "p": 1, "p*": 1, "plus": 1, "repeat": 1}
+
+
+class Test(NamedTuple):
+    """Hold a condition where it is tested: paths lead from the node to the leaves it is about."""
+
+    text: str
+    paths: tuple[tuple[str, tuple[int, ...]], ...]
+    many: tuple[bool, ...]
+
+
+class Node:
+    """Hold a sub-expression, what is made of it and what it is made of.
+
+    name: the same for the same sub-expression in any graph, since stored state refers to it.
+    parents: (node, role). roots: the definitions whose whole expression this is.
+    mixed: two of its parts may hold the same event. point: an occurrence begins and ends where it is detected.
+    """
+
+    __slots__ = (
+        "amount", "bare", "base", "children", "columns", "expression", "index", "mixed", "name", "op", "others",
+        "parents", "point", "roots", "slots", "sources", "tests", "text", "upper",
+    )  # fmt: skip
+
+    def __init__(self, expression: Expression, children: "list[Node]", index: int, name: str, base: int) -> None:
+        self.expression = expression
+        self.op = expression.op
+        self.amount = expression.amount
+        self.upper = expression.upper or expression.amount
+        self.children = children
+        self.index = index
+        self.name = name
+        self.base = base
+        self.slots = SLOTS.get(self.op, len(children) if self.op in ("and", "any") else 0)
+        self.parents: list[tuple[Node, int]] = []
+        self.roots: list[Definition] = []
+        self.tests: tuple[Test, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        self.others: tuple[str, ...] = ()
+        self.text = print_expression(expression)
+        self.bare = print_expression(bare(expression))
+        types = [child.sources for child in children]
+        self.sources: frozenset[str] = frozenset().union(*types) if types else own_source(expression)
+        self.mixed = sum(map(len, types)) > len(self.sources)
+        self.point: bool = all(child.point for child in children) and self.op in (
+            "leaf",
+            "or",
+            "plus",
+            *TEMPORAL,
+            *TRANSACTION,
+        )
+
+
+class Frame(NamedTuple):
+    """Hold what definitions must have in common to be detected in one graph."""
+
+    context: str
+    within: Optional[int]
+    time_basis: str
+    lateness: int
+    max_open: int
+    partitioned: bool
+
+
+class Graph:
+    """Hold the nodes, each behind those it is made of."""
+
+    def __init__(self, frame: Frame, intervals: frozenset[str]) -> None:
+        self.frame = frame
+        self.intervals = intervals
+        self.nodes: list[Node] = []
+        self.names: dict[str, Node] = {}
+        self.slot_nodes: list[tuple[Node, int]] = []
+
+    @property
+    def leaves(self) -> list[Node]:
+        """Return the nodes at which events come in."""
+        return [node for node in self.nodes if node.op == "leaf"]
+
+    @property
+    def ticking(self) -> list[Node]:
+        """Return the nodes that tick by the clock alone."""
+        return [node for node in self.nodes if node.op in TEMPORAL]
+
+    @property
+    def transactional(self) -> list[Node]:
+        """Return the nodes for the beginning and the end of transactions."""
+        return [node for node in self.nodes if node.op in TRANSACTION]
+
+    def add(self, definition: Definition) -> None:
+        """Add a definition, which must have the frame of the graph."""
+        if frame_of(definition) != self.frame:
+            raise ValueError(f"{definition.name} has another frame than the graph")
+        named = {alias.name: alias for alias in definition.aliases if alias.name}
+        keys = {name: alias.leaf for name, alias in named.items()}
+        waiting = [
+            (condition, frozenset(keys[name] for name in condition.names)) for condition in definition.conditions
+        ]
+        builder = Builder(self, definition, waiting, {name: alias.many for name, alias in named.items()}, keys)
+        builder.place(definition.expression, 0, folded=None)[0].roots.append(definition)
+
+
+class Builder:
+    """Place the expression of one definition in a graph."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        definition: Definition,
+        waiting: list[tuple[Condition, frozenset[int]]],
+        many: dict[str, bool],
+        keys: dict[str, int],
+    ) -> None:
+        self.graph = graph
+        self.definition = definition
+        self.waiting = waiting
+        self.many = many
+        self.keys = keys
+
+    def place(
+        self, expression: Expression, first: int, *, folded: Optional[bool]
+    ) -> tuple[Node, dict[int, tuple[int, ...]]]:
+        """Return the node of an expression whose leaves are numbered from `first`, and the paths to these.
+
+        folded: None for the whole expression, True where an operator above makes sets of what is found here.
+        """
+        children: list[Node] = []
+        paths: dict[int, tuple[int, ...]] = {first: ()} if expression.op == "leaf" else {}
+        number = first
+        cumulative = self.definition.context == "cumulative"
+        for role, part in enumerate(expression.parts):
+            gathers = cumulative or (expression.op, role) in (("a*", 1), ("repeat", 0))
+            child, below = self.place(part, number, folded=bool(folded) or gathers)
+            children.append(child)
+            number += len(leaves(part))
+            paths.update({leaf: (role, *path) for leaf, path in below.items()})
+        tests = self.tests_at(paths, folded=folded)
+        columns = self.definition.partition[first] if expression.op == "leaf" and self.definition.partition else ()
+        others: tuple[str, ...] = ()
+        if expression.op in TRANSACTION:
+            others = tuple(sorted({print_expression(bare(leaf)) for leaf in leaves(self.definition.expression)}))
+        return self.node(expression, children, tests, columns, others), paths
+
+    def tests_at(self, paths: dict[int, tuple[int, ...]], *, folded: Optional[bool]) -> list[tuple[str, Test]]:
+        """Return the conditions to test here: where their leaves come together, sets of them being complete."""
+        ready = [
+            (condition, about)
+            for condition, about in self.waiting
+            if folded is None
+            or (about and about <= paths.keys() and not (folded and any(self.many[name] for name in condition.names)))
+        ]
+        self.waiting = [item for item in self.waiting if item not in ready]
+        found = []
+        for condition, _ in ready:
+            where = tuple((name, paths[self.keys[name]]) for name in condition.names)
+            places = dict(where)
+            text = rename(condition, lambda name, places=places: ".".join(map(str, places[name])))  # type: ignore[misc]
+            found.append((text, Test(condition.text, where, tuple(self.many[name] for name in condition.names))))
+        return found
+
+    def node(
+        self,
+        expression: Expression,
+        children: list[Node],
+        tests: list[tuple[str, Test]],
+        columns: tuple[str, ...],
+        others: tuple[str, ...],
+    ) -> Node:
+        """Return the node for a sub-expression, made when it is not there yet."""
+        graph = self.graph
+        own = bare(expression)._replace(parts=())
+        key = repr((graph.frame, own, [child.name for child in children], [text for text, _ in tests], columns, others))
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        node = graph.names.get(name)
+        if node is None:
+            node = Node(expression, children, len(graph.nodes), name, len(graph.slot_nodes))
+            node.tests = tuple(test for _, test in tests)
+            node.columns, node.others = columns, others
+            node.point = node.point and expression.type not in graph.intervals
+            graph.slot_nodes += [(node, slot) for slot in range(node.slots)]
+            graph.nodes.append(node)
+            graph.names[name] = node
+            for role, child in enumerate(children):
+                child.parents.append((node, role))
+        return node
+
+
+def build(definitions: Iterable[Definition], intervals: Iterable[str] = ()) -> list[Graph]:
+    """Return the graphs of definitions: one for each frame, in order of first appearance.
+
+    `intervals` names the event types whose events have a beginning of their own: composite events.
+    """
+    graphs: dict[Frame, Graph] = {}
+    for definition in definitions:
+        frame = frame_of(definition)
+        if frame not in graphs:
+            graphs[frame] = Graph(frame, frozenset(intervals))
+        graphs[frame].add(definition)
+    return list(graphs.values())
+
+
+def frame_of(definition: Definition) -> Frame:
+    """Return what a definition must have in common with others."""
+    d = definition
+    return Frame(d.context, d.within, d.time_basis, d.lateness, d.max_open, bool(d.partition))
+
+
+def bare(expression: Expression) -> Expression:
+    """Return an expression without what only names it."""
+    return expression._replace(alias="")
+
+
+def own_source(expression: Expression) -> frozenset[str]:
+    """Return the event type of a leaf; a tick is an event of its own."""
+    return frozenset([expression.type] if expression.op == "leaf" else [print_expression(expression)])
+
+# composite.points
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
+
+BEFORE, EVENT, BEHIND = 0, 1, 2  # ranks: the beginning of a transaction, an event, a commit
+TIME_BITS = 100
+TICK = 1 << 99
+POSITION = (1 << 97) - 1
+
+Occurrence = tuple[Any, ...]
+Groups = tuple[tuple[Occurrence, ...], ...]
+SERIAL, START, END, NODE, GROUPS, ORIGIN, PAYLOAD = range(7)
+
+
+class Event(NamedTuple):
+    """Hold an event as the detector takes it.
+
+    position: its place in the order of delivery, below 2^96. time: microseconds since 1970.
+    matches: (name of the leaf, key) for each leaf that it matches; None has the detector ask its matcher.
+    payload: what conditions and attributes are given; the detector never looks into it.
+    start: (time, position) of the beginning of a composite event.
+    span: its beginning and its end as points, where the end is not the moment at which it came.
+    """
+
+    position: int
+    time: Optional[int]
+    type: str
+    payload: Any = None
+    id: Optional[int] = None
+    origin: Optional[str] = None
+    transaction: Optional[int] = None
+    start: Optional[tuple[int, int]] = None
+    matches: Optional[list[tuple[str, Any]]] = None
+    span: Optional[tuple[int, int]] = None
+
+
+class Idle(NamedTuple):
+    """Say in the stream that a source had been silent for too long at a time: it holds up nothing now."""
+
+    origin: Optional[str]
+    type: str
+    time: int
+
+
+def point_of(time: int, position: int, rank: int = EVENT) -> int:
+    """Return the point of an event."""
+    return time << TIME_BITS | position << 2 | rank
+
+
+def tick_point(time: int) -> int:
+    """Return the point of the ticks of a time."""
+    return time << TIME_BITS | TICK
+
+
+def undone(point: int) -> int:
+    """Return the first time whose ticks are still to come at a point."""
+    return (point >> TIME_BITS) + (1 if point & TICK else 0)
+
+
+def time_of(point: int) -> int:
+    """Return the microseconds of a point."""
+    return point >> TIME_BITS
+
+
+def position_of(point: int) -> int:
+    """Return the position of the event at a point."""
+    return point >> 2 & POSITION
+
+
+def events_of(occurrence: Occurrence) -> Iterator[Occurrence]:
+    """Return the events and ticks that an occurrence is made of, not in order of time."""
+    stack = [occurrence]
+    while stack:
+        found = stack.pop()
+        if found[NODE] is None or len(found) == 7:
+            yield found
+        else:
+            for group in found[GROUPS]:
+                stack.extend(group)
+
+
+def identities(occurrence: Occurrence) -> set[Any]:
+    """Return what tells the events of an occurrence from others; ticks of a window belong to it alone."""
+    return {identity(event) for event in events_of(occurrence) if event[NODE] is not None}
+
+
+def identity(event: Occurrence) -> Any:
+    """Return what tells one event or tick from others: composite events may end at the same point."""
+    if event[NODE].op == "leaf":
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+    return event[END], event[NODE].name
+
+
+def shares(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether two occurrences have an event in common."""
+    if len(one) == 7 and len(other) == 7:
+        return identities(one) == identities(other)
+    return not identities(one).isdisjoint(identities(other))
+
+
+def span(groups: Iterable[Iterable[Occurrence]]) -> tuple[int, int]:
+    """Return the least beginning and the last end in groups of occurrences."""
+    members = [member for group in groups for member in group]
+    return min(member[START] for member in members), max(member[END] for member in members)
+
+
+def tick_times(ticks: Occurrence) -> range:
+    """Return the times of a run of ticks."""
+    first, last, period = time_of(ticks[START]), time_of(ticks[END]), ticks[GROUPS]
+    return range(first, last + 1, period or 1)
+
+# composite.keystate
+
+from heapq import heapify, heappush
+from typing import Any, Optional
+
+
+Timer = tuple[int, int, int]  # time, index of the node, serial of the window
+
+
+class KeyState:
+    """Hold the open occurrences, events held back and timers of a key.
+
+    slots: by number of the slot, in order of serial. serial: the last one given. clock: the last point done.
+    stored: serials up to this one are known to whoever keeps the state. closed: of those, what is open no more.
+    tick: the next tick of the clock; ticked: the last one. held: events that wait for the watermark, a heap.
+    due: when something happens without an event; queued and noted: the same as it stands in the agenda,
+    and as whoever keeps the state knows it.
+    """
+
+    __slots__ = (
+        "clock",
+        "closed",
+        "due",
+        "held",
+        "key",
+        "noted",
+        "queued",
+        "released",
+        "serial",
+        "slots",
+        "stored",
+        "tick",
+        "ticked",
+        "timers",
+    )
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.slots: dict[int, list[Occurrence]] = {}
+        self.timers: list[Timer] = []
+        self.held: list[tuple[int, str, Occurrence]] = []
+        self.closed: list[tuple[str, int, int]] = []
+        self.released: list[tuple[str, int]] = []
+        self.serial = self.stored = 0
+        self.clock = -1 << 200
+        self.tick: Optional[int] = None
+        self.ticked: Optional[int] = None
+        self.due: Optional[int] = None
+        self.queued: Optional[int] = None
+        self.noted: Optional[int] = None
+
+    def number(self) -> int:
+        """Return the next serial."""
+        self.serial += 1
+        return self.serial
+
+    def open(self, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence; the caller keeps to the limit."""
+        opened = self.slots.get(node.base + slot)
+        if opened is None:
+            self.slots[node.base + slot] = [occurrence]
+        else:
+            opened.append(occurrence)
+
+    def opened(self, node: Node, slot: int = 0) -> list[Occurrence]:
+        """Return what is open in a slot, which is not for keeping."""
+        return self.slots.get(node.base + slot) or []
+
+    def close(self, node: Node, slot: int, gone: list[Occurrence]) -> None:
+        """Close some of what is open in a slot."""
+        if not gone:
+            return
+        opened = self.slots[node.base + slot]
+        stored = self.stored
+        self.closed.extend((node.name, slot, one[SERIAL]) for one in gone if one[SERIAL] <= stored)
+        if len(gone) == len(opened):
+            opened.clear()
+        elif gone[0] is opened[0] and gone[-1] is opened[len(gone) - 1]:
+            del opened[: len(gone)]
+        else:
+            serials = {one[SERIAL] for one in gone}
+            opened[:] = [one for one in opened if one[SERIAL] not in serials]
+
+    def expire(self, node: Node, slot: int, floor: int) -> None:
+        """Close what began before a point, from the oldest on."""
+        opened = self.slots.get(node.base + slot)
+        if opened and opened[0][START] < floor:
+            count = next((i for i, one in enumerate(opened) if one[START] >= floor), len(opened))
+            self.close(node, slot, opened[:count])
+
+    def find(self, node: Node, serial: int) -> Optional[Occurrence]:
+        """Return an open window by its serial."""
+        opened = self.slots.get(node.base)
+        low, high = 0, len(opened) if opened else 0
+        while opened and low < high:
+            middle = (low + high) // 2
+            if opened[middle][SERIAL] < serial:
+                low = middle + 1
+            else:
+                high = middle
+        return opened[low] if opened and low < len(opened) and opened[low][SERIAL] == serial else None
+
+    def schedule(self, node: Node, window: Occurrence) -> None:
+        """Set the next timer of a window."""
+        self.schedule_at(first_firing(node, window, self.clock), node, window[SERIAL])
+
+    def schedule_at(self, time: int, node: Node, serial: int) -> None:
+        """Set a timer of a window."""
+        heappush(self.timers, (time, node.index, serial))
+
+    def sweep(self, nodes: list[Node]) -> None:
+        """Drop the timers of windows that are closed, when they have become the most."""
+        if len(self.timers) > 64:
+            live = sum(len(self.opened(nodes[index])) for index in {timer[1] for timer in self.timers})
+            if len(self.timers) > 2 * live + 64:
+                self.timers = [timer for timer in self.timers if self.find(nodes[timer[1]], timer[2])]
+                heapify(self.timers)
+
+    def restore_timers(self, nodes: list[Node]) -> None:
+        """Set the timers that open windows and the last point done call for."""
+        self.timers = [
+            (first_firing(node, window, self.clock), node.index, window[SERIAL])
+            for node in nodes
+            if node.op in ("plus", "absence", "p")
+            for window in self.opened(node)
+        ]
+        heapify(self.timers)
+
+    def empty(self) -> bool:
+        """Tell whether nothing would be lost with this state."""
+        return self.ticked is None and not self.held and not any(self.slots.values())
+
+
+def first_firing(node: Node, window: Occurrence, point: int) -> int:
+    """Return when the timer of a window fires next, seen from a point; what should have been before is now."""
+    end, now = time_of(window[END]), undone(point)
+    if node.op != "p":
+        return max(end + node.amount, now)
+    return end + max(1, -((end - now) // node.amount)) * node.amount
+
+# composite.matching
+
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+
+Matches = Callable[[Any], Optional[bool]]
+
+
+class Matcher:
+    """Find the leaves of a graph for events whose payload is a mapping.
+
+    predicates: for each predicate text what tells whether a payload satisfies it; unknown is no match.
+    equalities: for a predicate the attribute and the value that it asks for, by which it is found; give them
+    only where equal values are equal in Python, and see `equality_of`. What they cover entirely needs no predicate.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        predicates: Mapping[str, Matches],
+        equalities: Optional[Mapping[str, tuple[str, Any]]] = None,
+    ) -> None:
+        self.plain: dict[str, list[tuple[Node, Optional[Matches]]]] = {}
+        self.indexed: dict[str, dict[str, dict[Any, list[tuple[Node, Optional[Matches]]]]]] = {}
+        self.names: dict[str, Node] = {}
+        for node in graph.leaves:
+            text, kind = node.expression.predicate, node.expression.type
+            predicate = predicates.get(text)
+            equality = (equalities or {}).get(text)
+            if text and predicate is None and equality is None:
+                raise ValueError(f"no callback for the predicate {text}")
+            if equality is None:
+                self.plain.setdefault(kind, []).append((node, predicate))
+            else:
+                values = self.indexed.setdefault(kind, {}).setdefault(equality[0], {})
+                values.setdefault(equality[1], []).append((node, predicate))
+
+    def __call__(self, event: Event) -> list[tuple[str, Any]]:
+        """Return the names of the leaves that an event matches, each with its key."""
+        candidates = list(self.plain.get(event.type, ()))
+        for attribute, values in self.indexed.get(event.type, {}).items():
+            candidates += values.get(event.payload.get(attribute), ())
+        return [
+            (node.name, tuple(event.payload.get(column) for column in node.columns) if node.columns else ())
+            for node, predicate in candidates
+            if (not node.expression.source or node.expression.source == event.origin)
+            and (predicate is None or predicate(event.payload) is True)
+        ]
+
+
+def equality_of(predicate: str) -> Optional[tuple[str, Any, bool]]:
+    """Return attribute and value of the first condition `attribute = constant`, and whether it is the only one.
+
+    The value is text or a whole number as it is written: the caller knows whether the attribute's type agrees.
+    """
+    conditions = split_conditions(read_tokens(predicate, "predicate"))
+    for tokens in conditions:
+        if len(tokens) == 3 and tokens[1].kind == "operator" and tokens[1].value == "=":
+            sides = (tokens[0], tokens[2])
+            for name, value in (sides, sides[::-1]):
+                if name.kind in ("ident", "quoted") and value.kind in ("string", "integer"):
+                    found = int(value.value) if value.kind == "integer" else value.value
+                    return name.value, found, len(conditions) == 1
+    return None
+
+# composite.ordering
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Optional, Union
+
+
+Source = tuple[Optional[str], str]  # origin and event type
+
+
+class Late(NamedTuple):
+    """Hold an event that came too late, and why it could not be taken."""
+
+    event: Event
+    reason: str
+
+
+class Ordering:
+    """Say where each event of a stream belongs, and how far the history is complete.
+
+    frontier: all before it has come. sources: the latest time of each; idle: when one had been silent for too long.
+    """
+
+    def __init__(self, time_basis: str, lateness: int) -> None:
+        self.time_basis = time_basis
+        self.lateness = lateness
+        self.frontier: Optional[int] = None
+        self.sources: dict[Source, int] = {}
+        self.idle: dict[Source, int] = {}
+
+    def take(self, batch: Iterable[Union[Event, Idle]]) -> tuple[list[tuple[int, Event]], list[Late]]:
+        """Return the events with their points, in the order in which they came, and those that are too late."""
+        if self.time_basis == "arrival":
+            return self.take_arrivals(batch), []
+        placed: list[tuple[int, Event]] = []
+        late: list[Late] = []
+        for item in batch:
+            if isinstance(item, Idle):
+                self.idle[item.origin, item.type] = item.time
+                self.sources.setdefault((item.origin, item.type), item.time)
+                self.advance()
+            elif item.time is None:
+                late.append(Late(item, "its time is null"))
+            elif self.frontier is not None and item.time < self.frontier:
+                late.append(Late(item, "the watermark had passed its time"))
+            else:
+                source = (item.origin, item.type)
+                self.idle.pop(source, None)
+                self.sources[source] = max(self.sources.get(source, item.time), item.time)
+                placed.append((point_of(item.time, item.position), item))
+                self.advance()
+        return placed, late
+
+    def take_arrivals(self, batch: Iterable[Union[Event, Idle]]) -> list[tuple[int, Event]]:
+        """Return events with points along which time never goes back."""
+        placed: list[tuple[int, Event]] = []
+        clock = self.frontier
+        for item in batch:
+            if isinstance(item, Idle):
+                continue
+            time = item.time
+            if time is None:
+                raise ValueError(f"event {item.position} has no time")
+            if clock is None or time > clock:
+                clock = time
+            placed.append((point_of(clock, item.position), item))
+        self.frontier = clock
+        return placed
+
+    def advance(self) -> None:
+        """Move the frontier to the least time of the sources that are not idle, less the lateness."""
+        active = [time for source, time in self.sources.items() if source not in self.idle]
+        reached = min(active) if active else max(self.idle.values())
+        self.reach(reached - self.lateness)
+
+    def reach(self, frontier: int) -> None:
+        """Move the frontier on; it never goes back."""
+        if self.frontier is None or frontier > self.frontier:
+            self.frontier = frontier
+
+    def held_back(self, point: int) -> bool:
+        """Tell whether something may still come before a point.
+
+        With a lateness an event of the frontier's own time may still come; without one ties stand as they came.
+        """
+        if self.frontier is None:
+            return True
+        return point >= point_of(self.frontier + (self.lateness == 0), 0, BEFORE)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        return {
+            "frontier": self.frontier,
+            "sources": [[*source, time] for source, time in self.sources.items()],
+            "idle": [[*source, time] for source, time in self.idle.items()],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.frontier = dumped["frontier"]
+        self.sources = {(origin, kind): time for origin, kind, time in dumped["sources"]}
+        self.idle = {(origin, kind): time for origin, kind, time in dumped["idle"]}
+
+# composite.rows
+
+from typing import Any, NamedTuple, Optional
+
+
+VERSION = 1
+HELD = -1  # the slot of events that wait for the watermark; their serial is their position
+
+
+class Row(NamedTuple):
+    """Hold an open occurrence: (key, node, slot, serial) is unique."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+    start: int
+    end: int
+    data: list[Any]
+
+
+class Gone(NamedTuple):
+    """Name a row that is removed."""
+
+    key: Any
+    node: str
+    slot: int
+    serial: int
+
+
+class KeyRow(NamedTuple):
+    """Hold what there is once for a key.
+
+    clock: the last point done. due: when something happens next without an event, in microseconds, None for never.
+    """
+
+    key: Any
+    version: int
+    serial: int
+    clock: int
+    ticked: Optional[int]
+    due: Optional[int]
+
+
+def dump_occurrence(occurrence: Occurrence) -> list[Any]:
+    """Return an occurrence as JSON."""
+    serial, start, end, node = occurrence[:4]
+    if node is None:
+        return [serial, start, end, None, occurrence[4]]
+    if len(occurrence) == 7:
+        return [serial, start, end, node.name, *occurrence[4:]]
+    return [serial, start, end, node.name, [[dump_occurrence(one) for one in group] for group in occurrence[4]]]
+
+
+def load_occurrence(graph: Graph, dumped: list[Any]) -> Occurrence:
+    """Return an occurrence from JSON; KeyError when its node is no part of the graph."""
+    serial, start, end, name = dumped[:4]
+    if start == end:
+        end = start  # one object: there may be a million of them
+    if name is None:
+        return (serial, start, end, None, dumped[4])
+    node = graph.names[name]
+    if len(dumped) == 7:
+        return (serial, start, end, node, dumped[4], dumped[5], dumped[6])
+    groups = tuple(tuple(load_occurrence(graph, one) for one in group) for group in dumped[4])
+    return (serial, start, end, node, groups)
+
+
+def row_of(key: Any, node: str, slot: int, serial: int, occurrence: Occurrence) -> Row:
+    """Return the row of an open occurrence."""
+    return Row(key, node, slot, serial, occurrence[1], occurrence[2], dump_occurrence(occurrence))
+
+
+def key_row(state: KeyState) -> KeyRow:
+    """Return the row of a key."""
+    return KeyRow(state.key, VERSION, state.serial, state.clock, state.ticked, state.due)
+
+
+def frozen(key: Any) -> Any:
+    """Return a key that was read from JSON as the detector has it: lists as tuples."""
+    return tuple(frozen(part) for part in key) if isinstance(key, list) else key
+
+# composite.pairing
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+Inputs = list[tuple[int, Occurrence]]
+
+
+def run_or(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pass on each occurrence; what is an occurrence of both operands at once counts for the first."""
+    roles = {role for role, _ in inputs}
+    firsts = [identities(found) for role, found in inputs if role == 0] if len(roles) > 1 else []
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if role == 0 or identities(found) not in firsts:
+            groups: Groups = ((found,), ()) if role == 0 else ((), (found,))
+            step.offer(state, node, groups, found[START], found[END])
+
+
+def run_seq(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair what begins after another has ended."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        else:
+            pair(step, state, node, before(step, state, node, found), found)
+
+
+def before(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the open initiators that have ended when an occurrence begins, oldest first."""
+    start, floor = last[START], step.floor
+    for first in state.opened(node):
+        if first[END] < start and first[START] >= floor and not (node.mixed and shares(first, last)):
+            yield first
+
+
+def pair(step: "Step", state: KeyState, node: Node, ready: Iterator[Occurrence], last: Occurrence) -> None:
+    """Make what the context makes of initiators and one terminator, and close what it uses up."""
+    context = step.context
+    used: list[Occurrence] = []
+    if context == "cumulative":
+        used = list(ready)
+        if not used or not step.offer(state, node, joined(node, tuple(used), (last,)), *span((used, (last,)))):
+            return
+    else:
+        for first in ready if context == "chronicle" else list(ready):
+            groups = joined(node, (first,), (last,))
+            if step.offer(state, node, groups, first[START], last[END] if last[END] > first[END] else first[END]):
+                used.append(first)
+                if context == "chronicle":
+                    break
+    if context not in ("unrestricted", "recent"):
+        state.close(node, 0, used)
+
+
+def joined(node: Node, first: tuple[Occurrence, ...], last: tuple[Occurrence, ...]) -> Groups:
+    """Return initiators and terminators in the order of the operands."""
+    return (first, last) if node.op == "seq" else ((), first, last)
+
+
+def run_not(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Pair E1 and E3 with no whole E2 between; inputs are terminators, then E2, then initiators."""
+    state.expire(node, 0, step.floor)
+    order = (1, 2, 0)
+    for role, found in sorted(inputs, key=lambda item: (order[item[0]], item[1][SERIAL])):
+        if role == 1:
+            step.initiate(state, node, found)
+        elif role == 0:
+            forbid(step, state, node, found)
+        else:
+            pair(step, state, node, undisturbed(step, state, node, found), found)
+    if not state.opened(node):
+        state.close(node, 1, list(state.opened(node, 1)))
+
+
+def forbid(step: "Step", state: KeyState, node: Node, found: Occurrence) -> None:
+    """Close the windows in which an E2 lies; keep it where an E3 may have begun before it."""
+    if node.children[2].point:
+        state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+    elif state.opened(node):
+        step.keep(state, node, 1, found)
+
+
+def disturbs(node: Node, found: Occurrence, window: Occurrence) -> bool:
+    """Tell whether an E2 lies behind the end of a window's beginning and is no part of it."""
+    return bool(window[END] <= found[START]) and not (node.mixed and shares(found, window))
+
+
+def undisturbed(step: "Step", state: KeyState, node: Node, last: Occurrence) -> Iterator[Occurrence]:
+    """Return the initiators between whose end and the beginning of a terminator no whole E2 lies."""
+    between = [
+        one for one in state.opened(node, 1) if one[END] <= last[START] and not (node.mixed and shares(one, last))
+    ]
+    for first in before(step, state, node, last):
+        if not any(disturbs(node, one, first) for one in between):
+            yield first
+
+
+def run_any(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences of as many different operands as are asked for; `and` asks for both of two."""
+    wanted = node.amount if node.op == "any" else 2
+    for slot in range(node.slots):
+        state.expire(node, slot, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (item[1][SERIAL], item[0])):
+        if step.context == "recent":
+            state.close(node, role, list(state.opened(node, role)))
+            step.keep(state, node, role, found)
+        used = MEETINGS[step.context](step, state, node, role, found, wanted)
+        if step.context == "unrestricted" or (step.context != "recent" and not used):
+            step.keep(state, node, role, found)
+
+
+def fitting(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence) -> list[list[Occurrence]]:
+    """Return for each operand the open occurrences that may meet another one; none for its own operand."""
+    floor, check = step.floor, node.op == "and"
+    return [
+        []
+        if slot == role
+        else [
+            one
+            for one in state.opened(node, slot)
+            if one[START] >= floor and not (node.mixed and shares(one, found)) and not (check and inside(one, found))
+        ]
+        for slot in range(node.slots)
+    ]
+
+
+def inside(one: Occurrence, other: Occurrence) -> bool:
+    """Tell whether one interval lies in the other, so that none is first at both ends."""
+    return bool(
+        (one[START] < other[START] and other[END] < one[END]) or (other[START] < one[START] and one[END] < other[END])
+    )
+
+
+def meet(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, others: list[tuple[int, Occurrence]]
+) -> bool:
+    """Offer an occurrence with one of each of several other operands."""
+    groups: list[tuple[Occurrence, ...]] = [()] * node.slots
+    groups[role] = (found,)
+    start, end = found[START], found[END]
+    for i, (slot, one) in enumerate(others):
+        if node.mixed and any(shares(one, another) for _, another in others[:i]):
+            return False
+        groups[slot] = (one,)
+        start, end = min(start, one[START]), max(end, one[END])
+    return step.offer(state, node, tuple(groups), start, end)
+
+
+def meet_all(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer every combination."""
+    open_in = fitting(step, state, node, role, found)
+    slots = [slot for slot, opened in enumerate(open_in) if opened]
+    for chosen in combinations(slots, wanted - 1):
+        for others in product(*(open_in[slot] for slot in chosen)):
+            meet(step, state, node, role, found, list(zip(chosen, others)))
+    return False
+
+
+def meet_in_order(
+    step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int, *, newest: bool
+) -> list[tuple[int, Occurrence]]:
+    """Offer the first combination, by age or by youth, that is one; return the others in it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return []
+    if not (node.tests or node.mixed or step.within):
+        open_in = [opened[:1] for opened in open_in]
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: item[:2], reverse=newest,
+    )  # fmt: skip
+    for chosen in combinations(members, wanted - 1):
+        if len({slot for _, slot, _ in chosen}) == wanted - 1:
+            others = [(slot, one) for _, slot, one in chosen]
+            if meet(step, state, node, role, found, others):
+                return others or [(role, found)]
+    return []
+
+
+def meet_newest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the latest of the others; they stay open."""
+    return bool(meet_in_order(step, state, node, role, found, wanted, newest=True))
+
+
+def meet_oldest(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer the oldest of the others and close them."""
+    others = meet_in_order(step, state, node, role, found, wanted, newest=False)
+    for slot, one in others:
+        if one is not found:
+            state.close(node, slot, [one])
+    return bool(others)
+
+
+def meet_each(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer for each open initiator what has come since, and close the initiators that this completes."""
+    if wanted == 1:
+        return meet(step, state, node, role, found, [])
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    members = sorted(
+        ((one[SERIAL], slot, one) for slot, opened in enumerate(open_in) for one in opened), key=lambda item: item[:2]
+    )
+    used: list[tuple[int, Occurrence]] = []
+    for i, (_, slot, first) in enumerate(members):
+        others = {slot: first}
+        for _, later, one in members[i + 1 :] if wanted > 2 else ():
+            if len(others) < wanted - 1 and not (node.mixed and any(shares(one, other) for other in others.values())):
+                others.setdefault(later, one)
+        if len(others) < wanted - 1:
+            if node.mixed:
+                continue
+            break  # a later one has no more behind it
+        if meet(step, state, node, role, found, list(others.items())):
+            used.append((slot, first))
+    for slot in range(node.slots):
+        state.close(node, slot, [one for where, one in used if where == slot])
+    return bool(used)
+
+
+def meet_together(step: "Step", state: KeyState, node: Node, role: int, found: Occurrence, wanted: int) -> bool:
+    """Offer all that is open in one, and close it."""
+    open_in = fitting(step, state, node, role, found)
+    if sum(1 for opened in open_in if opened) < wanted - 1:
+        return False
+    open_in[role] = [*(one for one in state.opened(node, role) if one[START] >= step.floor), found]
+    if node.mixed:
+        open_in = apart(open_in, found)
+        if sum(1 for opened in open_in if opened) < wanted:
+            return False
+    groups = [tuple(opened) for opened in open_in]
+    if not step.offer(state, node, tuple(groups), *span(groups)):
+        return False
+    for slot, group in enumerate(groups):
+        state.close(node, slot, [one for one in group if one is not found])
+    return True
+
+
+def apart(open_in: list[list[Occurrence]], found: Occurrence) -> list[list[Occurrence]]:
+    """Leave out what shares an event with an older occurrence of another operand, or with the last to come."""
+    kept: list[list[Occurrence]] = [[] for _ in open_in]
+    for one, slot in sorted(
+        ((one, slot) for slot, opened in enumerate(open_in) for one in opened),
+        key=lambda item: (item[0] is not found, item[0][SERIAL], item[1]),
+    ):
+        if not any(shares(one, other) for where, group in enumerate(kept) if where != slot for other in group):
+            kept[slot].append(one)
+    return [sorted(group, key=lambda one: one[SERIAL]) for group in kept]
+
+
+MEETINGS = {
+    "unrestricted": meet_all, "recent": meet_newest, "chronicle": meet_oldest,
+    "continuous": meet_each, "cumulative": meet_together,
+}  # fmt: skip
+
+# composite.windows
+
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from composite.stepping import Step
+
+
+def run_aperiodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run A and A*: E3 closes, then E2 counts, then E1 opens."""
+    state.expire(node, 0, step.floor)
+    gathers = node.op == "a*" or step.context == "cumulative"
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 0:
+            step.initiate(state, node, found)
+        elif role == 2:
+            close_windows(step, state, node, found)
+        elif gathers:
+            if any(True for _ in before(step, state, node, found)):
+                step.keep(state, node, 1, found)
+        else:
+            for window in list(before(step, state, node, found)):
+                step.offer(state, node, ((window,), (found,), ()), found[START], found[END])
+    if gathers:
+        forget_unreachable(state, node)
+
+
+def forget_unreachable(state: KeyState, node: Node) -> None:
+    """Close the E2 that no open window can hold."""
+    gathered = state.opened(node, 1)
+    if not gathered:
+        return
+    windows = state.opened(node)
+    if not windows:
+        state.close(node, 1, list(gathered))
+    elif gathered[0][START] <= windows[0][END]:
+        # An early return for the common case: the oldest window reaches back to the oldest E2.
+        reach = windows[0][END] if node.children[0].point else min(window[END] for window in windows)
+        if node.children[1].point:
+            state.close(node, 1, gathered[: first_behind(gathered, reach)])
+        else:
+            state.close(node, 1, [one for one in gathered if one[START] <= reach])
+
+
+def close_windows(step: "Step", state: KeyState, node: Node, last: Occurrence) -> None:
+    """Let E3 close windows of A, A*, P or P*: the oldest in chronicle context, else all."""
+    closing = []
+    for window in before(step, state, node, last):
+        closing.append(window)
+        if step.context == "chronicle":
+            break
+    if closing and step.context == "cumulative":
+        offer_gathered(step, state, node, tuple(closing), last)
+    elif node.op in ("a*", "p*"):
+        for window in closing:
+            offer_gathered(step, state, node, (window,), last)
+    state.close(node, 0, closing)
+
+
+def offer_gathered(
+    step: "Step", state: KeyState, node: Node, windows: tuple[Occurrence, ...], last: Occurrence
+) -> None:
+    """Offer what lies in windows at once, unless nothing does."""
+    if node.op in ("a", "a*"):
+        found = gathered_between(node, state.opened(node, 1), windows, last)
+        groups: Groups = (windows, found, (last,))
+    else:
+        found = tuple(ticks for window in windows for ticks in ticks_of(node, window, last))
+        groups = (windows, (last,), found)
+    if found:
+        in_order = node.op in ("a", "a*") and node.children[1].point
+        bounds = (found[0][START], found[-1][END]) if in_order else span((found,))
+        step.offer(state, node, groups, *bounds)
+
+
+def gathered_between(
+    node: Node, gathered: list[Occurrence], windows: tuple[Occurrence, ...], last: Occurrence
+) -> tuple[Occurrence, ...]:
+    """Return the E2 that came behind one of the windows and lie before a terminator."""
+    if node.children[0].point and node.children[1].point and not node.mixed:
+        found = tuple(gathered[first_behind(gathered, windows[0][END]) :])
+        if not found or found[-1][END] < last[START]:
+            return found  # points lie in order
+    return tuple(
+        one
+        for one in gathered
+        if one[END] < last[START]
+        and any(window[END] < one[START] and window[SERIAL] < one[SERIAL] for window in windows)
+        and not (node.mixed and any(shares(one, other) for other in (*windows, last)))
+    )
+
+
+def first_behind(gathered: list[Occurrence], reach: int) -> int:
+    """Return the index of the first that begins behind a point."""
+    low, high = 0, len(gathered)
+    while low < high:
+        middle = (low + high) // 2
+        if gathered[middle][START] <= reach:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def ticks_of(node: Node, window: Occurrence, last: Occurrence) -> list[Occurrence]:
+    """Return the ticks of a window before a terminator, as one run."""
+    end = time_of(window[END])
+    count = (time_of(last[START]) - end) // node.amount
+    if count > 0 and tick_point(end + count * node.amount) >= last[START]:
+        count -= 1
+    if count < 1:
+        return []
+    return [(0, tick_point(end + node.amount), tick_point(end + count * node.amount), None, node.amount)]
+
+
+def run_periodic(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run P and P*: E3 closes, then E1 opens; ticks come by timers, those of P* are counted at the end."""
+    state.expire(node, 0, step.floor)
+    for role, found in sorted(inputs, key=lambda item: (-item[0], item[1][SERIAL])):
+        if role == 1:
+            close_windows(step, state, node, found)
+        else:
+            step.initiate(state, node, found)
+            if node.op == "p" and step.context != "cumulative":
+                state.schedule(node, found)
+
+
+def run_delayed(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Run plus and absence up to their tick; an E2 closes all windows of an absence that it lies in."""
+    state.expire(node, 0, step.floor)
+    opener = 0 if node.op == "plus" else 1
+    for role, found in sorted(inputs, key=lambda item: (item[0], item[1][SERIAL])):
+        if role == opener:
+            step.initiate(state, node, found)
+            state.schedule(node, found)
+        else:
+            state.close(node, 0, [one for one in state.opened(node) if disturbs(node, found, one)])
+
+
+def fire(step: "Step", state: KeyState, node: Node, serial: int) -> None:
+    """Let the timer of a window tick at the point of the step, if it is still open."""
+    window = state.find(node, serial)
+    if window is None:
+        return
+    tick: Occurrence = (0, step.point, step.point, None, 0)
+    if window[START] < step.floor:
+        state.close(node, 0, [window])
+    elif node.op == "p":
+        step.offer(state, node, ((window,), (), (tick,)), step.point, step.point)
+        state.schedule(node, window)
+    else:
+        windows: tuple[Occurrence, ...] = (window,)
+        if step.context == "cumulative":
+            windows = tuple(one for one in state.opened(node) if one[START] >= step.floor)
+        start = step.point if node.op == "plus" else min(one[START] for one in windows)
+        groups: Groups = (windows, (tick,)) if node.op == "plus" else ((), windows, (tick,))
+        if step.offer(state, node, groups, start, step.point):
+            state.close(node, 0, list(windows))
+        else:
+            state.close(node, 0, [window])
+
+
+def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> None:
+    """Take together occurrences in a row; one that overlaps the one before it is in no row with it."""
+    state.expire(node, 0, step.floor)
+    tumbling = step.context in ("chronicle", "cumulative")
+    for _, found in inputs:
+        row = row_before(state.opened(node), found, node.upper - 1)
+        if tumbling and len(row) < len(state.opened(node)):
+            continue  # it overlaps the last of a row that is counted from its beginning
+        lengths = range(min(node.upper, len(row) + 1), node.amount - 1, -1)
+        for length in (lengths[:1] if step.context == "recent" else reversed(lengths)) if not tumbling else lengths[:1]:
+            taken = (*row[len(row) + 1 - length :], found)
+            step.offer(state, node, (taken,), *span((taken,)))
+        if tumbling and len(row) + 1 == node.upper:
+            state.close(node, 0, list(state.opened(node)))
+        elif node.upper > 1:
+            if not tumbling and len(state.opened(node)) >= row_limit(node):
+                state.close(node, 0, state.opened(node)[:1])
+            step.keep(state, node, 0, found)
+
+
+def row_limit(node: Node) -> int:
+    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
+    return node.upper - 1 if node.children[0].point else 4 * node.upper
+
+
+def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
+    """Return the last occurrences that end before each other and before another, oldest first."""
+    row: list[Occurrence] = []
+    start = found[START]
+    for one in reversed(opened):
+        if len(row) == length:
+            break
+        if one[END] < start:
+            row.append(one)
+            start = one[START]
+    return row[::-1]
+
+# composite.stepping
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, Optional
+
+
+Predicate = Callable[[dict[str, Any]], Optional[bool]]
+ALWAYS = -1 << 200
+RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
+    "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
+    "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
+    "repeat": run_repeat,
+}  # fmt: skip
+
+
+class Found(NamedTuple):
+    """Hold what was detected: for each of the node's definitions, an occurrence, and the point of its detection."""
+
+    key: Any
+    node: Node
+    point: int
+    occurrence: Occurrence
+
+
+class Fault(NamedTuple):
+    """Hold what a condition raised; its combination was no candidate."""
+
+    key: Any
+    node: Node
+    point: int
+    text: str
+    error: Exception
+
+
+class GivenUp(NamedTuple):
+    """Hold an open occurrence that the limit had no room for."""
+
+    key: Any
+    node: Node
+    occurrence: Occurrence
+
+
+class Step:
+    """Run steps over a graph, and gather what they bring.
+
+    point: where the history is. floor: what began before it has expired.
+    """
+
+    def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
+        missing = {test.text for node in graph.nodes for test in node.tests} - conditions.keys()
+        if missing:
+            raise ValueError(f"no callback for the condition {min(missing)}")
+        self.graph = graph
+        self.conditions = conditions
+        self.context = graph.frame.context
+        self.within = graph.frame.within
+        self.max_open = graph.frame.max_open
+        self.ticking = graph.ticking
+        self.point = 0
+        self.floor = ALWAYS
+        self.found: list[Found] = []
+        self.faults: list[Fault] = []
+        self.given_up: list[GivenUp] = []
+        self.pending: dict[int, Inputs] = {}
+        self.firing: dict[int, list[int]] = {}
+        self.order: list[int] = []
+
+    def move(self, state: KeyState, point: int) -> None:
+        """Go on to a point of the history."""
+        self.point = state.clock = point
+        if self.within is not None:
+            self.floor = ((point >> TIME_BITS) - self.within) << TIME_BITS
+
+    def arrive(self, state: KeyState, point: int, events: list[Occurrence]) -> None:
+        """Take the leaf occurrences of one event, whose serials are still to be given."""
+        self.move(state, point)
+        for event in events:
+            node = event[NODE]
+            numbered = (state.number(), *event[1:])
+            if not node.tests or self.holds(state, node, numbered):
+                self.deliver(state, node, numbered)
+        self.propagate(state)
+
+    def advance(self, state: KeyState, limit: int) -> None:
+        """Fire all timers of a key whose time is before a limit, each at its own time and in order."""
+        timers = state.timers
+        while True:
+            time = state.tick
+            if timers and (time is None or timers[0][0] < time):
+                time = timers[0][0]
+            if time is None or time >= limit:
+                return
+            self.move(state, tick_point(time))
+            while timers and timers[0][0] == time:
+                _, index, serial = heappop(timers)
+                if index not in self.firing:
+                    self.firing[index] = []
+                    if index not in self.pending:
+                        heappush(self.order, index)
+                self.firing[index].append(serial)
+            if state.tick == time:
+                self.tick(state, time)
+            self.propagate(state)
+
+    def tick(self, state: KeyState, time: int) -> None:
+        """Let the clock tick at a time."""
+        for node in self.ticking:
+            one = node.expression
+            if next_tick(one.op, one.amount, one.text, one.zone, time - 1) == time:
+                self.deliver(state, node, (state.number(), self.point, self.point, node, None, None, None))
+        self.set_tick(state, time)
+
+    def set_tick(self, state: KeyState, ticked: int) -> None:
+        """Note the last tick and find the next."""
+        if self.ticking:
+            state.ticked = ticked
+            found = [
+                next_tick(node.op, node.amount, node.expression.text, node.expression.zone, ticked)
+                for node in self.ticking
+            ]
+            state.tick = min((time for time in found if time is not None), default=None)
+
+    def deliver(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Hand an occurrence to what is made of it."""
+        if node.roots:
+            self.found.append(Found(state.key, node, self.point, occurrence))
+        for parent, role in node.parents:
+            inputs = self.pending.get(parent.index)
+            if inputs is None:
+                self.pending[parent.index] = [(role, occurrence)]
+                if parent.index not in self.firing:
+                    heappush(self.order, parent.index)
+            else:
+                inputs.append((role, occurrence))
+
+    def propagate(self, state: KeyState) -> None:
+        """Run the operators that got something or whose timers are due, each behind those it is made of."""
+        while self.order:
+            index = heappop(self.order)
+            node = self.graph.nodes[index]
+            inputs = self.pending.pop(index, None)
+            if inputs:
+                RUNNERS[node.op](self, state, node, inputs)
+            if self.firing:
+                for serial in self.firing.pop(index, ()):
+                    fire(self, state, node, serial)
+
+    def offer(self, state: KeyState, node: Node, groups: Groups, start: int, end: int) -> bool:
+        """Make an occurrence of an operator, unless it takes too long or a condition does not hold."""
+        if self.within is not None and (end >> TIME_BITS) - (start >> TIME_BITS) > self.within:
+            return False
+        candidate = (0, start, end, node, groups)
+        if node.tests and not self.holds(state, node, candidate):
+            return False
+        if node.parents or node.roots:
+            self.deliver(state, node, (state.number(), start, end, node, groups))
+        return True
+
+    def holds(self, state: KeyState, node: Node, occurrence: Occurrence) -> bool:
+        """Tell whether all conditions at a node are true of an occurrence; unknown is not true."""
+        for test in node.tests:
+            try:
+                if self.conditions[test.text](bindings(test, occurrence)) is not True:
+                    return False
+            except Exception as error:
+                self.faults.append(Fault(state.key, node, self.point, test.text, error))
+                return False
+        return True
+
+    def initiate(self, state: KeyState, node: Node, occurrence: Occurrence) -> None:
+        """Open an initiator; in recent context it takes the place of the one before."""
+        if self.context == "recent":
+            opened = state.opened(node)
+            if opened:
+                state.close(node, 0, list(opened))
+        self.keep(state, node, 0, occurrence)
+
+    def keep(self, state: KeyState, node: Node, slot: int, occurrence: Occurrence) -> None:
+        """Open an occurrence and give up the oldest of the operator where there are too many."""
+        state.open(node, slot, occurrence)
+        count = len(state.slots[node.base + slot])
+        if node.slots > 1:
+            count = sum(len(state.opened(node, other)) for other in range(node.slots))
+        if count > self.max_open:
+            oldest = min(
+                (other for other in range(node.slots) if state.opened(node, other)),
+                key=lambda other: state.opened(node, other)[0][0],
+            )
+            gone = state.opened(node, oldest)[0]
+            state.close(node, oldest, [gone])
+            self.given_up.append(GivenUp(state.key, node, gone))
+
+
+def bindings(test: Test, occurrence: Occurrence) -> dict[str, Any]:
+    """Return what each name of a condition stands for: a payload, None, or a list of payloads in order of time."""
+    found: dict[str, Any] = {}
+    for (name, path), many in zip(test.paths, test.many):
+        members = [occurrence]
+        for role in path:
+            members = [one for member in members for one in member[GROUPS][role]]
+        members.sort(key=lambda one: (one[START], one[END]))
+        payloads = [one[PAYLOAD] for one in members]
+        found[name] = payloads if many else payloads[0] if payloads else None
+    return found
+
+# composite.detector
+
+from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, NamedTuple, Optional, Union
+
+
+Arrival = tuple[int, str, Occurrence]  # point, name of the leaf, occurrence without serial
+
+
+class Changes(NamedTuple):
+    """Say what a batch has changed, as sets.
+
+    keys: one row for each key that was touched, in place of the one before. dropped: keys of which nothing is left.
+    timers: (key, time) added and removed; a key has one timer, its earliest.
+    ordering: how far the stream is, in place of the one before.
+    """
+
+    opened: list[Row]
+    closed: list[Gone]
+    keys: list[KeyRow]
+    dropped: list[Any]
+    timers_added: list[tuple[Any, int]]
+    timers_removed: list[tuple[Any, int]]
+    late: list[Late]
+    given_up: list[GivenUp]
+    faults: list[Fault]
+    ordering: dict[str, Any]
+
+
+class State:
+    """Hold what is known of a graph: the order of its stream, and its keys, or those that were loaded."""
+
+    def __init__(
+        self, graph: Graph, conditions: Optional[Mapping[str, Predicate]] = None, matcher: Optional[Matcher] = None
+    ) -> None:
+        frame = graph.frame
+        self.graph = graph
+        self.step = Step(graph, conditions or {})
+        self.matcher = matcher
+        self.ordering = Ordering(frame.time_basis, frame.lateness)
+        self.timed = [
+            node
+            for node in graph.nodes
+            if node.op in ("plus", "absence") or (node.op == "p" and frame.context != "cumulative")
+        ]
+        self.keys: dict[Any, KeyState] = {}
+        self.agenda: list[tuple[int, int, Any]] = []
+        self.entries = count()
+
+    def start(self, time: int) -> None:
+        """Begin the history of what has no partition key, so that the clock ticks before its first event."""
+        if not self.graph.frame.partitioned:
+            self.key(()) if () in self.keys else self.born((), time)
+
+    def key(self, key: Any) -> KeyState:
+        """Return the state of a key that is there."""
+        return self.keys[key]
+
+    def born(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that begins at a time; ticks before it are not its."""
+        state = self.keys[key] = KeyState(key)
+        self.step.set_tick(state, time - 1)
+        self.remind(state)
+        return state
+
+    def remind(self, state: KeyState) -> None:
+        """Find when a key has something to do without an event, and note it."""
+        times = [state.timers[0][0]] if state.timers else []
+        times += [state.tick] if state.tick is not None else []
+        times += [time_of(state.held[0][0])] if state.held else []
+        due = min(times, default=None)
+        if due is not None and due != state.queued:
+            heappush(self.agenda, (due, next(self.entries), state.key))
+            state.queued = due
+        state.due = due
+
+    def load(self, ordering: dict[str, Any], keys: Iterable[KeyRow], rows: Iterable[Row]) -> None:
+        """Take over stored keys, in place of what is known of them; other keys stay as they are."""
+        self.ordering.load(ordering)
+        loaded = []
+        for row in keys:
+            if row.version != VERSION:
+                raise ValueError(f"the state of a key has version {row.version} and not {VERSION}")
+            state = self.keys[frozen(row.key)] = KeyState(frozen(row.key))
+            state.serial = state.stored = row.serial
+            state.clock, state.ticked, state.noted = row.clock, row.ticked, row.due
+            loaded.append(state)
+        for one in sorted(rows, key=lambda row: row.serial):
+            self.load_row(self.keys[frozen(one.key)], one)
+        for state in loaded:
+            state.restore_timers(self.timed)
+            if state.ticked is not None:
+                self.step.set_tick(state, state.ticked)
+            self.remind(state)
+
+    def load_row(self, state: KeyState, row: Row) -> None:
+        """Take over an open occurrence, or an event that waits."""
+        occurrence = load_occurrence(self.graph, row.data)
+        if row.slot == HELD:
+            heappush(state.held, (occurrence[2], row.node, occurrence))
+        else:
+            state.open(self.graph.names[row.node], row.slot, occurrence)
+
+    def forget(self, keys: Iterable[Any]) -> None:
+        """Let keys go from memory; they have to be loaded before they are touched again."""
+        for key in keys:
+            self.keys.pop(key, None)
+
+    def due(self, frontier: int) -> list[Any]:
+        """Return the keys that have something to do before a time."""
+        found: list[Any] = []
+        while self.agenda and self.agenda[0][0] <= frontier:
+            time, _, key = heappop(self.agenda)
+            state = self.keys.get(key)
+            if state is not None and state.queued == time:
+                state.queued = None
+                found.append(key)
+        return list(dict.fromkeys(found))
+
+
+def detect(state: State, batch: Iterable[Union[Event, Idle]], now: Optional[int] = None) -> tuple[Changes, list[Found]]:
+    """Take a batch of the stream; return what it changes in the stored state, and what was detected, in order.
+
+    `now` says that all events before a time have come: by arrival the time up to which timers may fire, in event
+    time a watermark from elsewhere. It belongs to the history like an event: to repeat one, repeat both.
+    A batch holds whole transactions if the graph has `begin_transaction` or `commit`.
+    """
+    run = Run(state)
+    placed, late = state.ordering.take(batch)
+    if now is not None:
+        state.ordering.reach(now)
+    run.enter(run.arrivals(placed))
+    run.wake()
+    return run.changes(late), run.found()
+
+
+class Run:
+    """Take one batch."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.step = state.step
+        self.names = state.graph.names
+        self.touched: dict[Any, KeyState] = {}
+        self.entered: dict[Any, list[Arrival]] = {}
+        for gathered in (self.step.found, self.step.faults, self.step.given_up):
+            gathered.clear()
+
+    def arrivals(self, placed: list[tuple[int, Event]]) -> dict[Any, list[Arrival]]:
+        """Return the leaf occurrences of events, by key."""
+        names, matcher = self.names, self.state.matcher
+        found: dict[Any, list[Arrival]] = {}
+        transactional = self.state.graph.transactional
+        transactions: dict[tuple[int, str, Any], tuple[int, int]] = {}
+        for point, event in placed:
+            matches = event.matches
+            if matches is None:
+                matches = matcher(event) if matcher else []
+            for name, key in matches:
+                node = names[name]
+                start, end = point, point
+                moment = node.expression.moment
+                if event.span is not None:
+                    start, end = event.span
+                    start, end = (end if moment == "end" else start), (start if moment == "begin" else end)
+                elif event.start is not None and moment != "end":
+                    start = point_of(*event.start)
+                    end = start if moment == "begin" else point
+                arrival = (point, name, (0, start, end, node, event.id, event.origin, event.payload))
+                arrivals = found.get(key)
+                if arrivals is None:
+                    found[key] = [arrival]
+                else:
+                    arrivals.append(arrival)
+                if transactional and event.transaction is not None:
+                    mark = (event.transaction, name, key)
+                    first, _ = transactions.setdefault(mark, (point, point))
+                    transactions[mark] = (first, point)
+        if transactional:
+            self.mark(found, transactions, transactional)
+        return found
+
+    def mark(
+        self, found: dict[Any, list[Arrival]], transactions: dict[tuple[int, str, Any], tuple[int, int]],
+        nodes: list[Node],
+    ) -> None:  # fmt: skip
+        """Add the beginning and the end of transactions to the arrivals of their keys."""
+        for node in nodes:
+            bounds: dict[tuple[int, Any], tuple[int, int]] = {}
+            for (transaction, name, key), (first, last) in transactions.items():
+                if self.names[name].bare in node.others:
+                    before = bounds.get((transaction, key), (first, last))
+                    bounds[transaction, key] = (min(before[0], first), max(before[1], last))
+            for (transaction, key), (first, last) in bounds.items():
+                rank = BEFORE if node.op == "begin_transaction" else BEHIND
+                edge = first if node.op == "begin_transaction" else last
+                point = point_of(time_of(edge), position_of(edge), rank)
+                found[key].append((point, node.name, (0, point, point, node, transaction, None, None)))
+        for arrivals in found.values():
+            arrivals.sort(key=lambda arrival: arrival[0])
+
+    def touch(self, key: Any, time: int) -> KeyState:
+        """Return the state of a key that is about to change."""
+        state = self.touched.get(key)
+        if state is None:
+            known = self.state.keys.get(key)
+            state = known if known is not None else self.state.born(key, time)
+            self.touched[key] = state
+        return state
+
+    def enter(self, arrivals: dict[Any, list[Arrival]]) -> None:
+        """Take the events of a batch, or hold them back until the watermark has passed them."""
+        by_arrival = self.state.ordering.time_basis == "arrival"
+        for key, items in arrivals.items():
+            first = min(items, key=lambda item: item[0])
+            state = self.touch(key, time_of(first[0]))
+            if by_arrival:
+                self.take(state, items)
+            else:
+                for item in items:
+                    heappush(state.held, item)
+                self.entered[key] = items
+                self.release(state)
+
+    def take(self, state: KeyState, items: list[Arrival]) -> None:
+        """Let events happen, all leaves of one at once, and before each the timers of earlier times."""
+        step = self.step
+        at, end = 0, len(items)
+        while at < end:
+            point = items[at][0]
+            events = [items[at][2]]
+            at += 1
+            while at < end and items[at][0] == point:
+                events.append(items[at][2])
+                at += 1
+            if state.timers or state.tick is not None:
+                step.advance(state, time_of(point))
+            step.arrive(state, point, events)
+
+    def release(self, state: KeyState) -> None:
+        """Let the events happen that nothing can come before."""
+        ready: list[Arrival] = []
+        held_back = self.state.ordering.held_back
+        while state.held and not held_back(state.held[0][0]):
+            ready.append(heappop(state.held))
+        state.released.extend((item[1], position_of(item[0])) for item in ready)
+        self.take(state, ready)
+
+    def wake(self) -> None:
+        """Let time pass for all keys, up to where the history is complete."""
+        frontier = self.state.ordering.frontier
+        if frontier is None:
+            return
+        for key in self.state.due(frontier):
+            self.touch(key, frontier)
+        for state in self.touched.values():
+            self.release(state)
+            self.step.advance(state, frontier)
+
+    def found(self) -> list[Found]:
+        """Return what was detected, in order of time."""
+        found = list(self.step.found)
+        if self.state.graph.frame.partitioned:
+            found.sort(key=lambda one: (one.point, repr(one.key)))
+        return found
+
+    def changes(self, late: list[Late]) -> Changes:
+        """Return what is to be stored, and take it for stored."""
+        opened: list[Row] = []
+        closed: list[Gone] = []
+        keys: list[KeyRow] = []
+        dropped: list[Any] = []
+        timers: tuple[list[tuple[Any, int]], list[tuple[Any, int]]] = ([], [])
+        for key, state in self.touched.items():
+            state.sweep(self.state.graph.nodes)
+            self.state.remind(state)
+            closed.extend(Gone(key, *one) for one in state.closed)
+            opened.extend(self.added(state))
+            self.held_changes(state, opened, closed)
+            state.stored = state.serial
+            state.closed, state.released = [], []
+            empty = state.empty()
+            due = None if empty else state.due
+            if state.noted != due:
+                if due is not None:
+                    timers[0].append((key, due))
+                if state.noted is not None:
+                    timers[1].append((key, state.noted))
+                state.noted = due
+            if empty:
+                dropped.append(key)
+                del self.state.keys[key]
+            else:
+                keys.append(key_row(state))
+        step = self.step
+        return Changes(
+            opened, closed, keys, dropped, *timers, late, list(step.given_up), list(step.faults),
+            self.state.ordering.dump(),
+        )  # fmt: skip
+
+    def added(self, state: KeyState) -> list[Row]:
+        """Return the rows of what this batch opened and left open."""
+        rows: list[Row] = []
+        stored = state.stored
+        for number in sorted(state.slots):
+            opened = state.slots[number]
+            if not opened or opened[-1][SERIAL] <= stored:
+                continue
+            low = len(opened)
+            while low and opened[low - 1][SERIAL] > stored:
+                low -= 1
+            node, slot = self.state.graph.slot_nodes[number]
+            rows.extend(row_of(state.key, node.name, slot, one[SERIAL], one) for one in opened[low:])
+        return rows
+
+    def held_changes(self, state: KeyState, opened: list[Row], closed: list[Gone]) -> None:
+        """Add what was held back in this batch, and remove what was held before it."""
+        arrived = self.entered.get(state.key, [])
+        entered = {(name, position_of(point)) for point, name, _ in arrived}
+        released = set(state.released)
+        closed.extend(Gone(state.key, name, HELD, position) for name, position in released - entered)
+        opened.extend(
+            row_of(state.key, name, HELD, position_of(point), occurrence)
+            for point, name, occurrence in arrived
+            if (name, position_of(point)) not in released
+        )
+
+# composite.described
+
+import json
+from typing import Any
+
+
+GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
+
+
+def define_from(given: dict[str, Any]) -> Definition:
+    """Return the definition of arguments in JSON; those that are missing have their defaults."""
+    chosen = {name: given[name] for name in (*GIVEN, "types") if given.get(name) is not None}
+    return define(given.get("name") or "", given["expression"], **chosen)
+
+
+def describe_composite(given: str) -> dict[str, Any]:
+    """Return the parts of a composite event; raises SqlTextError as `define` does."""
+    definition = define_from(json.loads(given))
+    found = leaves(definition.expression)
+    (graph,) = build([definition])
+    return {
+        "expression": definition.text,
+        "leaves": [
+            {
+                "type": leaf.type,
+                "moment": leaf.moment,
+                "source": leaf.source,
+                "predicate": leaf.predicate,
+                "columns": list(definition.partition[number]) if definition.partition else [],
+            }
+            for number, leaf in enumerate(found)
+        ],
+        "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
+        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "attributes": [
+            {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            for one in definition.attributes
+        ],
+        "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
+        "ticking": bool(graph.ticking),
+        "transactional": bool(graph.transactional),
+    }
+
+
+def always(_: dict[str, Any]) -> bool:
+    """Stand for a condition that is not asked."""
+    return True
+
+
+def tests_of(graph: Graph) -> list[str]:
+    """Return the conditions of a graph."""
+    return [test.text for node in graph.nodes for test in node.tests]
+
+
+def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
+    """Return the node of each leaf, in the order of the expression."""
+    root = next(node for node in graph.nodes if definition in node.roots)
+    found: list[Node] = []
+
+    def walk(part: Expression, node: Node) -> None:
+        if part.op == "leaf":
+            found.append(node)
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child)
+
+    walk(definition.expression, root)
+    return found
+
+# composite.memo
+
+import json
+from typing import Any, Optional
+
+
+ASKED_AT_ONCE = 20_000
+
+
+class TooManyAsked(Exception):
+    """Say that enough is asked for one set."""
+
+
+class RaisedError(Exception):
+    """Hold what a condition raised."""
+
+
+class Memo:
+    """Hold the answers to conditions.
+
+    A condition whose answer is not known yet counts as false for the time of the run: what it closes stays open, so
+    that the run asks whatever the next one may ask, and a few runs are enough.
+    """
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = list(dict.fromkeys(texts))
+        self.known: dict[tuple[str, str], Any] = {}
+        self.asked: dict[tuple[str, str], None] = {}
+
+    def callbacks(self) -> dict[str, Predicate]:
+        """Return for each condition what answers it."""
+        self.asked = {}
+        return {text: self.callback(text) for text in self.texts}
+
+    def callback(self, text: str) -> Predicate:
+        """Return what answers one condition, or notes that it is asked."""
+
+        def ask(bound: dict[str, Any]) -> Optional[bool]:
+            mark = (text, write_given(bound))
+            if mark in self.known:
+                answer = self.known[mark]
+                if isinstance(answer, RaisedError):
+                    raise answer
+                return answer  # type: ignore[no-any-return]
+            if len(self.asked) < ASKED_AT_ONCE:
+                self.asked[mark] = None
+            return False
+
+        return ask
+
+    def learn(self, answers: dict[tuple[str, str], Any]) -> None:
+        """Take answers over."""
+        self.known.update(answers)
+
+
+def write_given(bound: dict[str, Any]) -> str:
+    """Return as JSON what the names of a condition stand for; what is not bound is left out."""
+    parts = [
+        f"{json.dumps(name)}: {'[' + ', '.join(value) + ']' if isinstance(value, list) else value}"
+        for name, value in bound.items()
+        if value is not None
+    ]
+    return "{" + ", ".join(parts) + "}"
+
+# composite.queries
+
+from typing import Any
+
+
+DUE_KEYS = """
+select distinct k.state_id, k.key
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w(state_id, since, upto)
+join pgps_internal.composite_key k on k.state_id = w.state_id and k.due between w.since and w.upto"""
+
+KEYS = """
+select k.state_id, k.key, k.born, k.version, k.serial, k.clock::text as clock, k.ticked, k.due, k.live::text as live
+from unnest($1::bigint[], $2::text[]) w(state_id, key)
+cross join lateral (select n.* from pgps_internal.composite_key n
+    where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
+where k.version > 0"""
+
+OPEN_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+cross join lateral unnest(w.live::int8multirange) r
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
+    and o.serial < upper(r) and o.row_id >= w.born
+union all
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
+from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
+    and o.start_at >= w.bound and o.row_id >= w.born"""
+
+WRITE_KEYS = """
+insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+
+WRITE_OPENED = """
+insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
+select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::json[]) o"""
+
+WRITE_LATE = """
+insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
+select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
+    l(composite_id, name, event_id, at, reason)
+join pgps_internal.event_type t on t.name = l.name"""
+
+WRITE_STEPS = """
+select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+
+
+class Queries:
+    """Run statements; their plans stay with the session."""
+
+    def __init__(self, db: Any, memory: dict[str, Any]) -> None:
+        self.db = db
+        self.plans: dict[str, Any] = memory.setdefault("plans", {})
+
+    def plan(self, text: str, types: list[str]) -> Any:
+        """Return the plan of a statement."""
+        plan = self.plans.get(text)
+        if plan is None:
+            plan = self.plans[text] = self.db.prepare(text, types)
+        return plan
+
+    def rows(self, text: str, *columns: list[Any]) -> Any:
+        """Return the rows of a statement whose parameters are arrays, each with the type that the text gives it."""
+        types = [text.split(f"${number}::", 1)[1].split("]", 1)[0] + "]" for number in range(1, len(columns) + 1)]
+        return self.plan(text, types).execute(list(columns))
+
+    def value(self, text: str) -> Any:
+        """Return the one value of a statement."""
+        return self.plan(text, []).execute([])[0]["value"]
+
+    def events_plan(self, source: dict[str, Any]) -> Any:
+        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
+        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
+
+    def write(self, *sets: list[tuple[Any, ...]]) -> None:
+        """Write keys, open occurrences, late events and steps."""
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+            if rows:
+                self.rows(text, *(list(column) for column in zip(*rows)))
+
+    def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
+        """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
+        found: dict[tuple[str, str], Any] = {}
+        by_text: dict[str, list[str]] = {}
+        for text, given in asked:
+            by_text.setdefault(text, []).append(given)
+        for text, items in by_text.items():
+            plan = self.plan(job["tests"][text], ["text"])
+            self.ask(plan, text, items, found)
+        return found
+
+    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
+        """Ask one condition of some candidates."""
+        try:
+            with self.db.subtransaction():
+                rows = plan.execute(["[" + ", ".join(items) + "]"])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            if len(items) == 1:
+                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                return
+            half = len(items) // 2
+            self.ask(plan, text, items[:half], found)
+            self.ask(plan, text, items[half:], found)
+            return
+        for row in rows:
+            found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+
+def is_fatal(error: Any) -> bool:
+    """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")
+
+# composite.takeover
+
+import json
+from typing import Any
+
+
+OPEN_NOW = """
+select o.key, o.node, o.slot, o.serial, o.start_at::text as start_at, o.data::text as data
+from pgps_internal.open_now o where o.state_id = any ($1::bigint[])"""
+
+
+def take_over(db: Any, memory: dict[str, Any], text: str) -> int:
+    """Write what is open in one state into another, whose nodes have other names; return how many rows."""
+    job = json.loads(text)
+    queries = Queries(db, memory)
+    pairs: dict[str, list[tuple[Node, Node]]] = {}
+    (before,) = build([define_from(job["before"])], job["intervals"])
+    (after,) = build([define_from(job["after"])], job["intervals"])
+
+    def walk(old: Node, new: Node) -> None:
+        known = pairs.setdefault(old.name, [])
+        if all(new is not other for _, other in known):
+            known.append((old, new))
+        for one, other in zip(old.children, new.children):
+            walk(one, other)
+
+    walk(root_of(before.nodes), root_of(after.nodes))
+    rows = []
+    for row in queries.rows(OPEN_NOW, [job["from"]]):
+        for old, new in pairs.get(row["node"], ()):
+            data = json.loads(row["data"])
+            inner = inner_node(old, new, data[3])
+            if row["slot"] == -1:
+                inner = new
+            data = renamed(data, inner)
+            rows.append(
+                (job["to"], row["key"], new.name, row["slot"], row["serial"], row["start_at"], json.dumps(data))
+            )
+    if rows:
+        queries.rows(WRITE_OPENED, *(list(column) for column in zip(*rows)))
+    return len(rows)
+
+
+def root_of(nodes: list[Node]) -> Node:
+    """Return the node of the whole expression."""
+    return next(node for node in nodes if node.roots)
+
+
+def inner_node(old: Node, new: Node, name: str) -> Node:
+    """Return the operand of the altered node for that of the node before which has this name."""
+    return next((other for one, other in zip(old.children, new.children) if one.name == name), new)
+
+
+def renamed(data: list[Any], node: Node) -> list[Any]:
+    """Return a dumped occurrence with the names of a node and of those below it."""
+    if data[3] is None:
+        return data
+    if len(data) == 7:
+        return [*data[:3], node.name, *data[4:]]
+    groups = [[renamed(one, node.children[role]) for one in group] for role, group in enumerate(data[4])]
+    return [*data[:3], node.name, groups]
+
+
+def call(*arguments):
+    return json.dumps(take_over(plpy, SD, *arguments))
+
+
+SD["call"] = call
+return call(job)
+$python$;
+
+comment on function pgps_internal.take_over(text) is
+'Writes what is open of a composite event again, under the names that its altered definition gives to the nodes of its
+graph. job: before, after (definitions), from, to (states), intervals. Returns how many rows.';
+
+revoke all on function pgps_internal.take_over(text) from public;

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from lexer import SqlTextError, check_characters
+from statement_composite import create_composite_event, create_event_rule
 from statement_reader import StatementReader
 
 SYNTAX = {
@@ -14,6 +15,9 @@ SYNTAX = {
     "unadvertise": "UNADVERTISE t",
     "publish": "PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, v2, ..)",
     "create_rule": "CREATE RULE r AS ON {INSERT|UPDATE|DELETE} TO table [WHERE filter] PUBLISH t (v1, v2, ..)",
+    "create_composite_event": "CREATE [GLOBAL] COMPOSITE EVENT t ON expression [CONTEXT c] [PARTITION BY ..]"
+    " [WITHIN 'interval'] [WHERE filter] [AS (attribute type = expression, ..)]",
+    "create_event_rule": "CREATE RULE r ON t [WHERE filter] EXECUTE f(args) [COUPLING c] [WITH priority]",
     "drop_rule": "DROP RULE r",
     "create_subscription": "CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]"
     " [EXECUTE f(args)] [WITH priority]",
@@ -32,6 +36,8 @@ HEADS = {
     ("unadvertise",): "unadvertise",
     ("publish",): "publish",
     ("create", "rule"): "create_rule",
+    ("create", "composite", "event"): "create_composite_event",
+    ("create", "global", "composite", "event"): "create_composite_event",
     ("drop", "rule"): "drop_rule",
     ("create", "subscription"): "create_subscription",
     ("create", "local", "subscription"): "create_subscription",
@@ -76,7 +82,8 @@ def find_verb(text: str) -> Optional[str]:
         for head, verb in HEADS.items():
             reader.at = 0
             if reader.accept(*head):
-                return None if is_ordinary(verb, reader) else verb
+                found = "create_event_rule" if verb == "create_rule" and reader.peek(1).word("on") else verb
+                return None if is_ordinary(found, reader) else found
     except SqlTextError:
         pass  # PostgreSQL cannot read it either
     return None
@@ -256,6 +263,8 @@ READERS: dict[str, Callable[[StatementReader], dict[str, Any]]] = {
     "unadvertise": advertise,
     "publish": publish,
     "create_rule": create_rule,
+    "create_composite_event": create_composite_event,
+    "create_event_rule": create_event_rule,
     "drop_rule": drop_named,
     "create_subscription": create_subscription,
     "drop_subscription": drop_named,

@@ -1,5 +1,150 @@
 -- breaking: no
--- Composite events.
+-- Composite events: what is defined, and what the detector keeps. What changes with every batch is appended to ledgers
+-- in four segments, as elsewhere: the newest row counts, and a segment is truncated when what still counts in it has
+-- been written again.
+
+create sequence pgps_internal.composite_state_seq as bigint;
+create sequence pgps_internal.composite_row_seq as bigint;
+
+create table pgps_internal.composite (
+    composite_id bigint generated always as identity primary key,
+    type_id integer not null unique references pgps_internal.event_type on delete cascade,
+    owner regrole not null,
+    -- What is open belongs to a state; a new number forgets it.
+    state_id bigint not null default nextval('pgps_internal.composite_state_seq'),
+    expression text not null,
+    context text not null,
+    partition_by text,
+    within interval,
+    filter text,
+    attributes text,
+    scope text not null check (scope in ('local', 'global')),
+    time_basis text not null,
+    lateness interval not null,
+    start text not null,
+    max_open integer,
+    environment jsonb not null,
+    -- The arguments of the definition as the detector takes them, and what was found in them when it was parsed.
+    given jsonb not null,
+    parsed jsonb not null,
+    enabled boolean not null default true,
+    last_error text,
+    began_at timestamptz not null,
+    after_batch bigint not null,
+    created_at timestamptz not null
+);
+
+-- The events that a composite event is made of, in the order of its expression; each is a hidden subscription.
+create table pgps_internal.composite_leaf (
+    composite_id bigint not null references pgps_internal.composite on delete cascade,
+    leaf integer not null,
+    type_id integer not null references pgps_internal.event_type on delete cascade,
+    subscription_id bigint not null unique,
+    source text,
+    primary key (composite_id, leaf)
+);
+create index composite_leaf_type_idx on pgps_internal.composite_leaf (type_id);
+
+-- The attribute by which the events of a type are taken in order, where the time basis is event.
+create table pgps_internal.time_attribute (
+    type_id integer primary key references pgps_internal.event_type on delete cascade,
+    name text not null
+);
+
+-- Logical names of applications, for leaves: a broker and, where given, one client there.
+create table pgps_internal.source (
+    name text primary key,
+    broker text not null,
+    client text,
+    owner regrole not null,
+    created_at timestamptz not null
+);
+
+-- Taken by who detects.
+create table pgps_internal.turn_of_detection (held boolean);
+
+-- How far each composite event is: its newest row counts. now: microseconds up to which all has come; heard: when each
+-- source was last heard of (time basis event); the rest are totals, and when a source will be idle.
+create table pgps_internal.composite_step (
+    row_id bigint not null default nextval('pgps_internal.composite_row_seq'),
+    composite_id bigint not null,
+    state_id bigint not null,
+    batch_id bigint not null,
+    ordering jsonb not null,
+    heard jsonb,
+    idle_at timestamptz,
+    open bigint not null,
+    keys bigint not null,
+    detected bigint not null,
+    late bigint not null,
+    given_up bigint not null,
+    stepped_at timestamptz not null
+) partition by list (((row_id / 262144) % 4));
+create index composite_step_idx on pgps_internal.composite_step (composite_id, row_id desc);
+
+-- What there is once for each partition key: its newest row counts. live: the serials of open occurrences that still
+-- count, those behind born; version 0: nothing is left of the key.
+create table pgps_internal.composite_key (
+    row_id bigint not null default nextval('pgps_internal.composite_row_seq'),
+    state_id bigint not null,
+    key text not null,
+    born bigint not null,
+    version integer not null,
+    serial bigint not null,
+    clock numeric not null,
+    ticked bigint,
+    due bigint,
+    live int8multirange not null
+) partition by list (((row_id / 262144) % 4));
+create index composite_key_idx on pgps_internal.composite_key (state_id, key, row_id desc);
+create index composite_key_due_idx on pgps_internal.composite_key (state_id, due) where due is not null;
+
+-- Open occurrences, which never change. Slot -1: an event that waits for the watermark.
+create table pgps_internal.composite_open (
+    row_id bigint not null default nextval('pgps_internal.composite_row_seq'),
+    state_id bigint not null,
+    key text not null,
+    node text not null,
+    slot integer not null,
+    serial bigint,
+    start_at numeric not null,
+    data json not null
+) partition by list (((row_id / 262144) % 4));
+create index composite_open_idx on pgps_internal.composite_open (state_id, key, serial);
+create index composite_held_idx on pgps_internal.composite_open (state_id, key, start_at) where slot = -1;
+
+-- Where detected events begin and end as points: their times alone do not tell what is first among equal times.
+create table pgps_internal.composite_span (
+    event_id bigint not null,
+    start_at numeric not null,
+    end_at numeric not null
+) partition by list (((event_id / 65536) % 4));
+create index composite_span_idx on pgps_internal.composite_span (event_id);
+
+do $$
+declare
+    v_ledger text;
+    v_slot integer;
+begin
+    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'composite_span'] loop
+        for v_slot in 0..3 loop
+            execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
+                v_ledger || '_' || v_slot, v_ledger, v_slot);
+        end loop;
+    end loop;
+end
+$$;
+
+-- Events that came when the watermark had passed their time, or without a time.
+create table pgps_internal.composite_late (
+    composite_id bigint not null references pgps_internal.composite on delete cascade,
+    type_id integer not null,
+    event_id bigint,
+    at timestamptz,
+    reason text not null,
+    noted_at timestamptz not null
+);
+create index composite_late_idx on pgps_internal.composite_late (composite_id, noted_at);
 
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0019')
 on conflict (key) do update set value = excluded.value;

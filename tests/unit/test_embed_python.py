@@ -118,4 +118,4 @@ graph, = build([define("pair", "a ; b")])
 changes, found = detect(State(graph, matcher=Matcher(graph, {})), [Event(1, 10, "a"), Event(2, 20, "b")])
 """
     exec(modules + program, scope)
-    assert [time >> 66 for time in scope["found"][0].occurrence[1:3]] == [10, 20]
+    assert [time >> 100 for time in scope["found"][0].occurrence[1:3]] == [10, 20]

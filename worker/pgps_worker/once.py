@@ -10,6 +10,7 @@ from pgps_worker.agenda import Agenda
 from pgps_worker.calls import Batch, dispatch, pending_subscribers, reclaim, wash
 from pgps_worker.clients import calls
 from pgps_worker.clients.requests import Requests
+from pgps_worker.composites import detect
 from pgps_worker.connection import Connection, connect
 from pgps_worker.lanes import run_all_lanes
 from pgps_worker.large import dispatch_large
@@ -69,6 +70,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
             dispatched += events
     vitals.events_dispatched += dispatched
     await run_all_lanes(connection)
+    detected = await detect(connection)
     agenda.offer(await pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
     confirmed = (await calls.raise_confirming(connection)).done
@@ -76,7 +78,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
         vitals.events_confirmed += confirmed
         await wash(connection)
     waiting = await calls.pending_requests(connection) > 0
-    return waiting or dispatched > 0 or confirmed > 0 or vitals.events_handled + vitals.events_filed > before
+    return waiting or max(dispatched, detected, confirmed) > 0 or vitals.events_handled + vitals.events_filed > before
 
 
 def _dispatch(wire: Wire, timeout: float) -> Batch:

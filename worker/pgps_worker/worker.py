@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pgps_worker.clients.duties import Duties
 from pgps_worker.clients.requests import Requests
+from pgps_worker.composites import Composites
 from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.health import Health
 from pgps_worker.lanes import QuickLanes, SlowLanes
@@ -38,6 +39,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         Dispatcher(config, stop, vitals),
         QuickLanes(config, stop, vitals),
         SlowLanes(config, stop, vitals),
+        Composites(config, stop, vitals),
         Watcher(config, stop, vitals, agenda),
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),

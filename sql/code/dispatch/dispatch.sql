@@ -214,6 +214,9 @@ begin
     if exists (select from pgps_internal.lane) then
         perform pgps_internal.run_lanes_here();
     end if;
+    if exists (select from pgps_internal.composite) and not pgps_internal.leads() then
+        perform pgps_internal.detect_here();
+    end if;
     if pgps_internal.clock() > v_started + interval '20 ms' then
         perform pgps_internal.note_matched(pgps_internal.last_batch_before(v_started));
     end if;

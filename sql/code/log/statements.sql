@@ -70,6 +70,36 @@ $$;
 comment on function pgps._subscription_statement(jsonb) is
 'CREATE SUBSCRIPTION of the statement language; see pgps.execute';
 
+create or replace function pgps._composite_statement(parsed jsonb) returns text
+language plpgsql
+as $$
+begin
+    perform pgps.create_composite_event(pg_catalog.quote_ident(_composite_statement.parsed ->> 'name'),
+        _composite_statement.parsed ->> 'expression', _composite_statement.parsed ->> 'context',
+        _composite_statement.parsed ->> 'partition_by', (_composite_statement.parsed ->> 'within')::interval,
+        _composite_statement.parsed ->> 'filter', _composite_statement.parsed ->> 'attributes',
+        _composite_statement.parsed ->> 'scope');
+    return 'CREATE COMPOSITE EVENT';
+end
+$$;
+comment on function pgps._composite_statement(jsonb) is
+'CREATE COMPOSITE EVENT of the statement language; see pgps.execute';
+
+create or replace function pgps._rule_statement(parsed jsonb) returns text
+language plpgsql
+as $$
+begin
+    if _rule_statement.parsed ->> 'coupling' <> 'detached' then
+        raise exception 'coupling "%" is not supported', _rule_statement.parsed ->> 'coupling' using errcode = '0A000',
+            hint = 'Leave COUPLING out: the rule then runs in a transaction of its own.';
+    end if;
+    perform pgps._subscription_statement(_rule_statement.parsed);
+    return 'CREATE RULE';
+end
+$$;
+comment on function pgps._rule_statement(jsonb) is
+'CREATE RULE … ON an event of the statement language, which is an internal subscription; see pgps.execute';
+
 create or replace function pgps._grant_statement(parsed jsonb) returns text
 language plpgsql
 as $$
@@ -136,7 +166,16 @@ begin
                     from pg_catalog.jsonb_array_elements_text(v_parsed -> 'operations') o),
                     pg_catalog.quote_ident(v_parsed ->> 'event_type'),
                 array(select pg_catalog.jsonb_array_elements_text(v_parsed -> 'values')), v_parsed ->> 'condition');
-        when 'drop_rule' then perform pgps.drop_rule(v_name);
+        when 'create_composite_event' then return pgps._composite_statement(v_parsed);
+        when 'create_event_rule' then return pgps._rule_statement(v_parsed);
+        when 'drop_rule' then
+            -- A rule on an event is a subscription.
+            if exists (select from pgps.subscriptions s where s.name = v_parsed ->> 'name' and s.kind = 'internal')
+                and not exists (select from pgps.rules r where r.name = v_parsed ->> 'name') then
+                perform pgps.unsubscribe(v_name);
+            else
+                perform pgps.drop_rule(v_name);
+            end if;
         when 'create_subscription' then return pgps._subscription_statement(v_parsed);
         when 'drop_subscription' then perform pgps.unsubscribe(v_name);
         when 'create_link' then
@@ -153,8 +192,8 @@ begin
                 pg_catalog.left(execute.statement, 60)
             using errcode = '42601',
                 hint = 'CREATE EVENT TYPE, DROP EVENT TYPE, ALTER QUEUE, ADVERTISE, UNADVERTISE, PUBLISH, CREATE RULE, '
-                'CREATE SUBSCRIPTION, CREATE LINK, GRANT or REVOKE; anything else is ordinary SQL and is run without '
-                    'pgps.execute.';
+                'CREATE COMPOSITE EVENT, CREATE SUBSCRIPTION, CREATE LINK, GRANT or REVOKE; anything else is ordinary '
+                    'SQL and is run without pgps.execute.';
     end case;
     return pg_catalog.upper(pg_catalog.replace(v_parsed ->> 'verb', '_', ' '));
 end
@@ -164,11 +203,13 @@ comment on function pgps.execute(text) is
 tag: CREATE EVENT TYPE t AS (…), DROP EVENT TYPE t [CASCADE], ALTER QUEUE q SET [NON-AUDITABLE | AUDITABLE], ADVERTISE
 t, UNADVERTISE t, PUBLISH [IMMEDIATE | DEFERRED] [NON-GUARANTEED | GUARANTEED] t (v1, …), CREATE RULE r AS ON {INSERT |
 UPDATE | DELETE} TO table [WHERE filter] PUBLISH t (v1, …), CREATE [LOCAL | GLOBAL] SUBSCRIPTION s ON t [WHERE filter]
-[EXECUTE f(args)] [WITH priority], CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH |
-SUBSCRIBE} ON EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/server/service {TO | FROM}
-role. Errors: 42601 with the place, and those of the functions behind the
-statements.';
+[EXECUTE f(args)] [WITH priority], CREATE [GLOBAL] COMPOSITE EVENT t ON expression [CONTEXT c] [PARTITION BY …] [WITHIN
+''interval''] [WHERE filter] [AS (attribute type = expression, …)], CREATE RULE r ON t [WHERE filter] EXECUTE f(args)
+[COUPLING c] [WITH priority], CREATE LINK l TO address port USING user password, GRANT | REVOKE {PUBLISH | SUBSCRIBE} ON
+EVENT TYPE t {TO | FROM} role, GRANT | REVOKE {SEND | SERVE} ON SERVICE class/server/service {TO | FROM} role. Errors:
+42601 with the place, and those of the functions behind the statements.';
 
 grant execute on function pgps._publish_statement(jsonb), pgps._subscription_statement(jsonb),
+    pgps._composite_statement(jsonb), pgps._rule_statement(jsonb),
     pgps._grant_statement(jsonb), pgps._service_statement(jsonb),
     pgps.execute(text) to public;

@@ -20,7 +20,11 @@ declare
 begin
     -- ENABLE ALWAYS: what a session inserts that applies replicated changes is an event, too, and must not stay in the
     -- endpoint.
-    v_definition := case (write_endpoint.event_type).visibility when 'deferred' then $rules$
+    v_definition := case when exists (select from pgps_internal.composite c
+            where c.type_id = (write_endpoint.event_type).type_id) then $rules$
+        create or replace rule publish as on insert to {endpoint} do instead select pgps._refuse_publication({label});
+        alter table {endpoint} enable always rule publish;
+        $rules$ when (write_endpoint.event_type).visibility = 'deferred' then $rules$
         create or replace rule publish as on insert to {endpoint} do instead {publication} {returning};
         alter table {endpoint} enable always rule publish;
         $rules$ else $rules$
@@ -58,4 +62,5 @@ begin
 end
 $write$;
 comment on function pgps_internal.write_endpoint(pgps_internal.event_type, jsonb) is
-'Writes the rules of pgps_event.<type>: into the log, or for immediate types into the stage';
+'Writes the rules of pgps_event.<type>: into the log, or for immediate types into the stage; that of a composite event
+refuses';

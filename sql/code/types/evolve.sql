@@ -1,6 +1,6 @@
 -- Changing event types while events wait: attributes are added and dropped.
 -- Locks: the event type's relations, access exclusive.
--- Writes: event_type.
+-- Writes: event_type, time_attribute.
 
 create or replace function pgps_internal.do_alter_type(caller name, args jsonb) returns void
 language plpgsql
@@ -137,8 +137,11 @@ $$;
 comment on function pgps_internal.copy_column(regclass, regclass, boolean) is
 'Adds the columns of source to target, with defaults, and with NOT NULL and CHECK when checked';
 
+drop function if exists pgps.alter_event_type(text, text, text, interval);
+
 create or replace function pgps.alter_event_type(
-    name text, add_attribute text = null, drop_attribute text = null, dedupe_retention interval = null
+    name text, add_attribute text = null, drop_attribute text = null, dedupe_retention interval = null,
+    time_attribute text = null
 ) returns void
 language plpgsql
 as $$
@@ -157,12 +160,16 @@ begin
             alter_event_type.dedupe_retention));
     end if;
     if alter_event_type.add_attribute is null and alter_event_type.drop_attribute is null then
-        if alter_event_type.dedupe_retention is not null then
+        if alter_event_type.time_attribute is not null then
+            perform pgps._call('set_time_attribute', pg_catalog.jsonb_build_object(
+                'name', pg_catalog.quote_ident(v_type), 'attribute', alter_event_type.time_attribute));
+            return;
+        elsif alter_event_type.dedupe_retention is not null then
             return;
         end if;
         raise exception 'nothing to alter in event type "%"', v_type using errcode = '22023',
-            hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' or dedupe_retention => ''7 '
-                'days''.';
+            hint = 'Give add_attribute => ''name type …'' drop_attribute => ''name'' dedupe_retention => ''7 '
+                'days'' or time_attribute => ''at''.';
     end if;
     perform pgps._call('alter_type',
         pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type), 'drop', alter_event_type.drop_attribute));
@@ -172,14 +179,55 @@ begin
     perform pgps._call('apply_attribute', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_type),
         'attributes', pg_catalog.jsonb_extract_path(v_added, 'names'),
         'add', alter_event_type.add_attribute, 'drop', alter_event_type.drop_attribute));
+    if alter_event_type.time_attribute is not null then
+        perform pgps._call('set_time_attribute', pg_catalog.jsonb_build_object(
+            'name', pg_catalog.quote_ident(v_type), 'attribute', alter_event_type.time_attribute));
+    end if;
 end
 $$;
-comment on function pgps.alter_event_type(text, text, text, interval) is
+comment on function pgps.alter_event_type(text, text, text, interval, text) is
 'Adds or drops an attribute; events that wait in the queues are kept (in them an added attribute has its default, or
 null). add_attribute: a column definition as in CREATE TABLE. drop_attribute: a name; refused (2BP01) while a filter
 uses it; from then on an INSERT into the event type cannot have RETURNING. dedupe_retention: after how long the numbers
-of a producer that publishes no more are forgotten. Locks the event type until the transaction ends. Needs pgps_admin.
-Errors: 42704, 42703, 42701, 23502, 2BP01, 42601, 0A000, 22023, 42501.';
+of a producer that publishes no more are forgotten. time_attribute: the timestamptz by which composite events of the
+time basis event take the events in order; from then on it must not be null (23514); '''' = none. Locks the event type
+until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 23502, 2BP01, 42601, 0A000, 22023,
+42501.';
+
+create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
+    v_attribute text;
+    v_kind text;
+begin
+    perform pgps_internal.require_admin(caller, 'alter event types');
+    if args ->> 'attribute' = '' then
+        perform pgps_internal.require_no_event_time(v_type);
+    else
+        v_attribute := pgps_internal.fold(args ->> 'attribute');
+        select a.type into v_kind from pgps_internal.attributes_of(v_type.endpoint) a where a.name = v_attribute;
+        if not found then
+            raise exception 'event type "%" has no attribute "%"', v_type.name, v_attribute using errcode = '42703',
+                hint = 'See the column attributes of pgps.event_types.';
+        elsif v_kind not like 'timestamp%with time zone' then
+            raise exception 'attribute "%" of event type "%" is of type %', v_attribute, v_type.name, v_kind
+            using errcode = '42804', hint = 'The time attribute is a timestamptz.';
+        end if;
+    end if;
+    execute format('alter table %s drop constraint if exists pgps_time', v_type.log);
+    delete from pgps_internal.time_attribute a where a.type_id = v_type.type_id;
+    if v_attribute is not null then
+        insert into pgps_internal.time_attribute (type_id, name) values (v_type.type_id, v_attribute);
+        -- Events that wait without one are not refused any more; composite events find them late.
+        execute format('alter table %s add constraint pgps_time check (%I is not null) not valid', v_type.log,
+            v_attribute);
+    end if;
+end
+$$;
+comment on function pgps_internal.do_set_time_attribute(name, jsonb) is 'See pgps.alter_event_type';
 
 create or replace function pgps_internal.do_set_dedupe(caller name, args jsonb) returns void
 language plpgsql
@@ -197,4 +245,4 @@ end
 $$;
 comment on function pgps_internal.do_set_dedupe(name, jsonb) is 'See pgps.alter_event_type';
 
-grant execute on function pgps.alter_event_type(text, text, text, interval) to public;
+grant execute on function pgps.alter_event_type(text, text, text, interval, text) to public;

@@ -217,25 +217,13 @@ as $$ select (pgps_internal.find_type(args ->> 'name')).name $$;
 comment on function pgps_internal.do_type_name(name, jsonb) is
 'The catalogue''s name of an event type; 42704 when there is none';
 
-create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
+create or replace function pgps_internal.drop_type(event_type pgps_internal.event_type) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
-    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
-    v_cascade boolean := coalesce((args ->> 'cascade')::boolean, false);
-    v_blocker text;
+    v_type pgps_internal.event_type := drop_type.event_type;
 begin
-    perform pgps_internal.require_admin(caller, 'drop event types');
-    perform pgps_internal.forget_rules();
-    if not v_cascade then
-        v_blocker := pgps_internal.what_needs(v_type);
-        if v_blocker is not null then
-            raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
-                hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
-                    v_type.name);
-        end if;
-    end if;
     perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.drop_code(v_type.type_id);
     perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g
@@ -248,6 +236,33 @@ begin
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;
+comment on function pgps_internal.drop_type(pgps_internal.event_type) is
+'Drops an event type with its queues and all that rooms have for it';
+
+create or replace function pgps_internal.do_drop_type(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'name');
+    v_cascade boolean := coalesce((args ->> 'cascade')::boolean, false);
+    v_blocker text;
+begin
+    if not pgps_internal.may_drop(caller, v_type) then
+        perform pgps_internal.require_admin(caller, 'drop event types');
+    end if;
+    perform pgps_internal.forget_rules();
+    if not v_cascade then
+        v_blocker := pgps_internal.what_needs(v_type);
+        if v_blocker is not null then
+            raise exception 'event type "%" cannot be dropped: %', v_type.name, v_blocker using errcode = '2BP01',
+                hint = format('Use pgps.drop_event_type(%L, cascade => true) to drop it with all that depends on it.',
+                    v_type.name);
+        end if;
+    end if;
+    perform pgps_internal.drop_type(v_type);
+end
+$$;
 comment on function pgps_internal.do_drop_type(name, jsonb) is 'See pgps.drop_event_type';
 
 create or replace function pgps.drop_event_type(name text, cascade boolean = false) returns void
@@ -258,7 +273,8 @@ begin atomic
 end;
 comment on function pgps.drop_event_type(text, boolean) is
 'Drops an event type with its queues. Refused (2BP01) while a subscription, a rule or an undelivered event needs it,
-unless cascade. Locks all relations of the type. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
+unless cascade. Locks all relations of the type. Needs pgps_admin, or to own it if it is a composite event. Errors:
+42704, 2BP01, 42501.';
 
 grant execute on function
     pgps.create_event_type(text, text, text, text, boolean, boolean, text),

@@ -178,7 +178,10 @@ class Run:
                 node = names[name]
                 start, end = point, point
                 moment = node.expression.moment
-                if event.start is not None and moment != "end":
+                if event.span is not None:
+                    start, end = event.span
+                    start, end = (end if moment == "end" else start), (start if moment == "begin" else end)
+                elif event.start is not None and moment != "end":
                     start = point_of(*event.start)
                     end = start if moment == "begin" else point
                 arrival = (point, name, (0, start, end, node, event.id, event.origin, event.payload))

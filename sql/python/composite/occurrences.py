@@ -4,7 +4,19 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from composite.definition import Definition
-from composite.points import END, GROUPS, NODE, ORIGIN, PAYLOAD, START, Occurrence, position_of, tick_times, time_of
+from composite.points import (
+    END,
+    GROUPS,
+    NODE,
+    ORIGIN,
+    PAYLOAD,
+    START,
+    Occurrence,
+    position_of,
+    tick_point,
+    tick_times,
+    time_of,
+)
 from composite.syntax import Expression
 from lexer import SqlTextError
 
@@ -40,7 +52,7 @@ def constituents(definition: Definition, occurrence: Occurrence) -> list[dict[st
             if len(times) + len(found) > MAX_CONSTITUENTS:
                 message = f"an occurrence of {definition.name} has more than {MAX_CONSTITUENTS:,} constituents"
                 raise SqlTextError(message, 1, "Make its window shorter, or its ticks rarer.", sqlstate="54000")
-            found += [(time << 66 | 1 << 65, {"as": "tick", "tick": time}) for time in times]
+            found += [(tick_point(time), {"as": "tick", "tick": time}) for time in times]
         elif part.op == "leaf":
             told = {"as": part.name, "event_type": part.type, "origin": one[ORIGIN], "event_id": one[4]}
             found.append((one[END], told | {"at": time_of(one[END]), "payload": one[PAYLOAD]}))

@@ -1,7 +1,7 @@
 """Points of a history, and occurrences, which lie between two of them.
 
 A point is one integer: microseconds, then the position in the order of delivery, then a rank. So two points
-compare as fast as two numbers and take 40 bytes. A tick of the clock comes behind all events of its time.
+compare as fast as two numbers and take 48 bytes. A tick of the clock comes behind all events of its time.
 
 An occurrence is a tuple, since a detector may hold a million of them:
 of an event     (serial, start, end, leaf, event_id, origin, payload)
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 BEFORE, EVENT, BEHIND = 0, 1, 2  # ranks: the beginning of a transaction, an event, a commit
-TIME_BITS = 66
-TICK = 1 << 65
-POSITION = (1 << 63) - 1
+TIME_BITS = 100
+TICK = 1 << 99
+POSITION = (1 << 97) - 1
 
 Occurrence = tuple[Any, ...]
 Groups = tuple[tuple[Occurrence, ...], ...]
@@ -25,10 +25,11 @@ SERIAL, START, END, NODE, GROUPS, ORIGIN, PAYLOAD = range(7)
 class Event(NamedTuple):
     """Hold an event as the detector takes it.
 
-    position: its place in the order of delivery, below 2^61. time: microseconds since 1970.
+    position: its place in the order of delivery, below 2^96. time: microseconds since 1970.
     matches: (name of the leaf, key) for each leaf that it matches; None has the detector ask its matcher.
     payload: what conditions and attributes are given; the detector never looks into it.
     start: (time, position) of the beginning of a composite event.
+    span: its beginning and its end as points, where the end is not the moment at which it came.
     """
 
     position: int
@@ -40,6 +41,7 @@ class Event(NamedTuple):
     transaction: Optional[int] = None
     start: Optional[tuple[int, int]] = None
     matches: Optional[list[tuple[str, Any]]] = None
+    span: Optional[tuple[int, int]] = None
 
 
 class Idle(NamedTuple):
@@ -89,11 +91,14 @@ def events_of(occurrence: Occurrence) -> Iterator[Occurrence]:
 
 def identities(occurrence: Occurrence) -> set[Any]:
     """Return what tells the events of an occurrence from others; ticks of a window belong to it alone."""
-    return {
-        (event[END], event[NODE].name) if event[END] & TICK else event[END] >> 2
-        for event in events_of(occurrence)
-        if event[NODE] is not None
-    }
+    return {identity(event) for event in events_of(occurrence) if event[NODE] is not None}
+
+
+def identity(event: Occurrence) -> Any:
+    """Return what tells one event or tick from others: composite events may end at the same point."""
+    if event[NODE].op == "leaf":
+        return event[END] >> 2 if event[GROUPS] is None else (event[GROUPS], event[ORIGIN])
+    return event[END], event[NODE].name
 
 
 def shares(one: Occurrence, other: Occurrence) -> bool:

@@ -1,0 +1,426 @@
+-- Composite events: create, change, reset, drop. A composite event is an event type that only the detector publishes,
+-- and a hidden subscription for each of its leaves.
+-- Locks: those of creating and dropping an event type; the turn of the creator's definitions; catalogue rows.
+-- Writes: advertisement, composite, composite_key, composite_leaf, event_type, queue, setting, subscription,
+-- time_attribute.
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('composite_events_per_role', '1000', 'integer', 'How many composite events a role may have'),
+    ('idle_source', '1 minute', 'interval',
+        'Composite events of the time basis event do not wait for a source that has been silent for longer')
+on conflict (name) do nothing;
+
+create or replace function pgps.create_composite_event(
+    name text, expression text, context text = 'recent', partition_by text = null, within interval = null,
+    filter text = null, attributes text = null, scope text = 'local', time_basis text = 'arrival',
+    lateness interval = '0', start text = 'now', max_open integer = null, reliability text = 'guaranteed',
+    persistent boolean = true, auditable boolean = false, handler text = 'all'
+) returns void
+language plpgsql
+as $$
+declare
+    v_args jsonb := pg_catalog.jsonb_build_object('name', create_composite_event.name,
+        'expression', create_composite_event.expression, 'context', coalesce(create_composite_event.context, 'recent'),
+        'partition_by', create_composite_event.partition_by, 'within', create_composite_event.within,
+        'filter', create_composite_event.filter, 'attributes', create_composite_event.attributes,
+        'scope', coalesce(create_composite_event.scope, 'local'),
+        'time_basis', coalesce(create_composite_event.time_basis, 'arrival'),
+        'lateness', coalesce(create_composite_event.lateness, '0'),
+        'start', coalesce(create_composite_event.start, 'now'), 'max_open', create_composite_event.max_open,
+        'reliability', coalesce(create_composite_event.reliability, 'guaranteed'),
+        'persistent', coalesce(create_composite_event.persistent, true),
+        'auditable', coalesce(create_composite_event.auditable, false),
+        'handler', coalesce(create_composite_event.handler, 'all'),
+        'zone', pg_catalog.current_setting('timezone'));
+    v_constants jsonb;
+begin
+    v_constants := pgps.check_composite(pgps._call('describe', v_args));
+    perform pgps._call('create_composite', v_args || pg_catalog.jsonb_build_object('constant_types', v_constants,
+        'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
+end
+$$;
+comment on function pgps.create_composite_event(text, text, text, text, interval, text, text, text, text, interval,
+    text, integer, text, boolean, boolean, text) is
+'Creates a composite event: an event type whose events the detector publishes when a pattern of other events has come
+about (Snoop). expression: the pattern, for example ''deposit d ; withdrawal w''. context: unrestricted, recent,
+chronicle, continuous or cumulative. partition_by: an attribute that each leaf has, or one for each leaf; each key is
+detected for itself. within: how long an occurrence may take. filter: SQL over the aliases of the leaves. attributes:
+''symbol text = a.symbol, …''; besides it has starts_at, ends_at, detected_at and constituents. scope: local, or global
+over links. time_basis: arrival, or event = the types'' time attribute, with lateness. start: now or earliest. max_open:
+open occurrences for each key, null = 10,000. The rest: as pgps.create_event_type. Needs SELECT on each leaf; it is
+advertised in the caller''s name, and nobody else publishes it. Errors: 42601 syntax, 42703, 42704, 42710, 42804
+partition keys of several types, 22023 what makes no sense or would be kept for ever, 54000 a limit, 42501, 55000 a leaf
+is not advertised, and PostgreSQL''s own for predicates, filter and attributes.';
+
+create or replace function pgps_internal.check_composite_args(caller name, args jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_most integer := pgps_internal.setting('composite_events_per_role')::integer;
+begin
+    if args ->> 'scope' not in ('local', 'global') then
+        raise exception 'invalid scope "%"', args ->> 'scope' using errcode = '22023', hint = 'Use local or global.';
+    elsif args ->> 'start' not in ('now', 'earliest') then
+        raise exception 'invalid start "%"', args ->> 'start' using errcode = '22023', hint = 'Use now or earliest.';
+    elsif args ->> 'reliability' not in ('guaranteed', 'non-guaranteed') then
+        raise exception 'invalid reliability "%"', args ->> 'reliability' using errcode = '22023',
+            hint = 'Use guaranteed or non-guaranteed.';
+    elsif args ->> 'handler' not in ('all', 'any') then
+        raise exception 'invalid handler "%"', args ->> 'handler' using errcode = '22023', hint = 'Use all or any.';
+    elsif (select count(*) from pgps_internal.composite c where c.owner = quote_ident(caller)::regrole) >= v_most then
+        raise exception 'role "%" has % composite events, which is as many as it may have', caller, v_most
+        using errcode = '54000', hint = 'Drop one, or have an administrator raise it: '
+            'select pgps.configure(''composite_events_per_role'', …)';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_composite_args(name, jsonb) is
+'Raises 22023 or 54000 for what cannot be said of a composite event, or when caller has too many';
+
+create or replace function pgps_internal.do_create_composite(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set client_min_messages = warning
+as $$
+declare
+    v_name text := pgps_internal.check_name(args ->> 'name', 'event type');
+    v_parsed jsonb := pgps_internal.describe(caller, args);
+    v_type pgps_internal.event_type;
+    v_composite pgps_internal.composite;
+begin
+    perform pgps_internal.check_composite_args(caller, args);
+    perform pgps_internal.require_read_committed();
+    if exists (select from pgps_internal.event_type t where t.name = v_name) then
+        raise exception 'event type "%" exists already', v_name using errcode = '42710',
+            hint = format('Choose another name, or first: select pgps.drop_event_type(%L)', quote_ident(v_name));
+    end if;
+    v_type := pgps_internal.build_composite_type(caller, v_name, args, v_parsed);
+    insert into pgps_internal.composite (type_id, owner, expression, context, partition_by, within, filter, attributes,
+        scope, time_basis, lateness, start, max_open, environment, given, parsed, began_at, after_batch, created_at)
+    values (v_type.type_id, quote_ident(caller)::regrole, v_parsed ->> 'expression', lower(args ->> 'context'),
+        args ->> 'partition_by', (args ->> 'within')::interval, args ->> 'filter', args ->> 'attributes',
+        args ->> 'scope', lower(args ->> 'time_basis'), (args ->> 'lateness')::interval, args ->> 'start',
+        (args ->> 'max_open')::integer,
+        jsonb_build_object('search_path', pgps_internal.clean_path(args -> 'schemas'), 'timezone', args ->> 'zone',
+            'datestyle', current_setting('datestyle'), 'intervalstyle', current_setting('intervalstyle')),
+        pgps_internal.given_of(args), v_parsed, pgps_internal.clock(),
+        case args ->> 'start' when 'now' then coalesce((pgps_internal.last_batch()).batch_id, 0) else 0 end,
+        pgps_internal.clock())
+    returning * into v_composite;
+    -- Nobody has INSERT; from now on the rule refuses those who need no privilege, too.
+    perform pgps_internal.build_endpoint(v_type.type_id);
+    perform pgps_internal.build(p, v_type.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
+    perform pgps_internal.make_leaves(v_composite, args -> 'constant_types');
+    perform pg_notify('pgps_composite', '');
+end
+$$;
+comment on function pgps_internal.do_create_composite(name, jsonb) is 'See pgps.create_composite_event';
+
+create or replace function pgps_internal.build_composite_type(caller name, name text, args jsonb, parsed jsonb)
+returns pgps_internal.event_type
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_endpoint regclass;
+    v_type pgps_internal.event_type;
+    v_kind text;
+    v_bad text;
+begin
+    -- A type is given as text: to_regtype takes nothing but the name of one, with its modifiers.
+    select a ->> 'type' into v_bad from jsonb_array_elements(build_composite_type.parsed -> 'attributes') a
+    where to_regtype(a ->> 'type') is null limit 1;
+    if found then
+        raise exception 'type "%" does not exist', v_bad using errcode = '42704',
+            hint = 'Write it with its schema, for example public.money_amount.';
+    end if;
+    execute format('create table pgps_event.%I (%s starts_at timestamptz, ends_at timestamptz, '
+        'detected_at timestamptz, constituents jsonb, _producer text, _producer_seq bigint)',
+        build_composite_type.name,
+        (select string_agg(format('%I %s,', a ->> 'name', a ->> 'type'), ' ' order by o)
+            from jsonb_array_elements(build_composite_type.parsed -> 'attributes') with ordinality x(a, o)));
+    v_endpoint := format('pgps_event.%I', build_composite_type.name)::regclass;
+    perform pgps_internal.require_trusted_types(build_composite_type.caller, v_endpoint);
+    perform pgps_internal.check_attribute_names(v_endpoint, build_composite_type.name);
+    insert into pgps_internal.event_type (name, endpoint, log, owner, visibility, reliability, persistent, handler)
+    values (build_composite_type.name, v_endpoint, v_endpoint, quote_ident(build_composite_type.caller)::regrole,
+        'deferred', args ->> 'reliability', (args ->> 'persistent')::boolean, args ->> 'handler')
+    returning * into v_type;
+    foreach v_kind in array array['in', 'out', 'exception'] loop
+        insert into pgps_internal.queue (type_id, kind, name, auditable)
+        values (v_type.type_id, v_kind, v_type.name || '_' || v_kind, (args ->> 'auditable')::boolean);
+    end loop;
+    insert into pgps_internal.time_attribute (type_id, name) values (v_type.type_id, 'ends_at');
+    perform pgps_internal.build_log(v_type);
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = v_type.type_id;
+    perform pgps_internal.build_code(v_type.type_id);
+    execute format('grant select on %s to %I with grant option', v_endpoint, build_composite_type.caller);
+    execute format('grant select on %s to pgps_admin with grant option', v_endpoint);
+    insert into pgps_internal.advertisement (type_id, role)
+    values (v_type.type_id, quote_ident(build_composite_type.caller)::regrole);
+    perform pgps_internal.join_rooms(v_type);
+    return v_type;
+end
+$$;
+comment on function pgps_internal.build_composite_type(name, text, jsonb, jsonb) is
+'Makes the event type that the detector publishes, advertised in the creator''s name, with an endpoint that takes
+nothing';
+
+create or replace function pgps._refuse_publication(event_type text) returns void
+language plpgsql
+as $$
+begin
+    raise exception 'composite event "%" is published by the detector alone', _refuse_publication.event_type
+    using errcode = '42501', hint = 'Publish the events that it is made of; see pgps.composite_events.';
+end
+$$;
+comment on function pgps._refuse_publication(text) is
+'Raises 42501: what an INSERT into a composite event becomes, also for those who need no privilege';
+
+create or replace function pgps_internal.make_leaves(composite pgps_internal.composite, constant_types jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_leaf record;
+    v_type pgps_internal.event_type;
+    v_subscription pgps_internal.subscription;
+begin
+    for v_leaf in
+        select l ->> 'type' as type, nullif(l ->> 'predicate', '') as predicate, nullif(l ->> 'source', '') as source,
+            o::integer - 1 as leaf
+        from jsonb_array_elements((make_leaves.composite).parsed -> 'leaves') with ordinality x(l, o) order by o
+    loop
+        select t.* into v_type from pgps_internal.event_type t where t.name = v_leaf.type;
+        insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment,
+            parameter_types, kind, scope, priority, max_attempts, handler)
+        values (format('composite*%s*%s', (make_leaves.composite).composite_id, v_leaf.leaf),
+            (make_leaves.composite).owner, v_type.name, false, v_leaf.predicate, (make_leaves.composite).environment,
+            pgps_internal.clean_types(make_leaves.constant_types -> v_leaf.leaf), 'composite',
+            (make_leaves.composite).scope, 0, 1, 'all')
+        returning * into v_subscription;
+        insert into pgps_internal.composite_leaf (composite_id, leaf, type_id, subscription_id, source)
+        values ((make_leaves.composite).composite_id, v_leaf.leaf, v_type.type_id, v_subscription.subscription_id,
+            v_leaf.source);
+        perform pgps_internal.join_type(v_subscription, v_type, (make_leaves.composite).start);
+        perform pgps_internal.add_feature(v_type.type_id, 'composite');
+    end loop;
+end
+$$;
+comment on function pgps_internal.make_leaves(pgps_internal.composite, jsonb) is
+'Subscribes a composite event to its leaves; constant_types: for each leaf those of its predicate';
+
+-- ---------------------------------------------------------------------------------------------------------------------
+-- Change, reset, drop
+-- ---------------------------------------------------------------------------------------------------------------------
+
+create or replace function pgps_internal.find_composite(caller name, name text) returns pgps_internal.composite
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := pgps_internal.fold(find_composite.name);
+    v_composite pgps_internal.composite;
+begin
+    select c.* into v_composite from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+    where t.name = v_name;
+    if not found then
+        raise exception 'composite event "%" does not exist', find_composite.name using errcode = '42704',
+            hint = 'See pgps.composite_events, or create it with pgps.create_composite_event(name, expression).';
+    elsif not pg_has_role(find_composite.caller, 'pgps_admin', 'usage')
+        and not coalesce((select pg_has_role(find_composite.caller, r.oid, 'usage') from pg_roles r
+            where r.oid = v_composite.owner::oid), false) then
+        raise exception 'composite event "%" belongs to role %', v_name, v_composite.owner using errcode = '42501',
+            hint = format('Become a member of role %s, or create one of your own.', v_composite.owner);
+    end if;
+    return v_composite;
+end
+$$;
+comment on function pgps_internal.find_composite(name, text) is
+'The composite event of that name, which caller must own or administer. Errors: 42704, 42501.';
+
+create or replace function pgps.alter_composite_event(
+    name text, enabled boolean = null, max_open integer = null, lateness interval = null, filter text = null
+) returns void
+language plpgsql
+as $$
+declare
+    v_args jsonb := pg_catalog.jsonb_build_object('name', alter_composite_event.name,
+        'enabled', alter_composite_event.enabled, 'max_open', alter_composite_event.max_open,
+        'lateness', alter_composite_event.lateness, 'filter', alter_composite_event.filter);
+begin
+    if alter_composite_event.filter is not null then
+        perform pgps.check_composite(pgps._call('altered', v_args));
+    end if;
+    perform pgps._call('alter_composite', v_args);
+end
+$$;
+comment on function pgps.alter_composite_event(text, boolean, integer, interval, text) is
+'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was. filter:
+'''' takes it away. What is open stays open. Needs to own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of
+pgps.create_composite_event for lateness and filter.';
+
+create or replace function pgps_internal.altered_args(composite pgps_internal.composite, args jsonb) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_strip_nulls(jsonb_build_object('name', t.name, 'expression', c.given ->> 'expression',
+        'context', c.context, 'partition_by', c.partition_by, 'within', c.within,
+        'filter', nullif(coalesce(args ->> 'filter', c.filter), ''), 'attributes', c.attributes,
+        'time_basis', c.time_basis, 'lateness', coalesce(args ->> 'lateness', c.lateness::text),
+        'max_open', coalesce((args ->> 'max_open')::integer, c.max_open), 'zone', c.given ->> 'zone'))
+    from (select (altered_args.composite).*) c join pgps_internal.event_type t using (type_id)
+$$;
+comment on function pgps_internal.altered_args(pgps_internal.composite, jsonb) is
+'The arguments of a composite event with what pgps.alter_composite_event changes';
+
+create or replace function pgps_internal.do_altered(caller name, args jsonb) returns jsonb
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+    select pgps_internal.describe(c.owner::text::name, pgps_internal.altered_args(c, args))
+    from pgps_internal.find_composite(caller, args ->> 'name') c
+$$;
+comment on function pgps_internal.do_altered(name, jsonb) is
+'What a composite event would be; see pgps.alter_composite_event';
+
+create or replace function pgps_internal.do_alter_composite(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
+    v_before pgps_internal.composite := v_composite;
+    v_args jsonb := pgps_internal.altered_args(v_composite, args);
+begin
+    if args ->> 'enabled' is null and args ->> 'max_open' is null and args ->> 'lateness' is null
+        and args ->> 'filter' is null then
+        raise exception 'nothing to alter in composite event "%"', args ->> 'name' using errcode = '22023',
+            hint = 'Give enabled, max_open, lateness or filter.';
+    end if;
+    perform pgps_internal.hold_detection();
+    update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled)
+    where c.composite_id = v_composite.composite_id;
+    if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
+        v_composite.given := pgps_internal.given_of(v_args);
+        v_composite.state_id := nextval('pgps_internal.composite_state_seq');
+        perform pgps_internal.take_state_over(v_before, v_composite);
+        update pgps_internal.composite c set max_open = (v_args ->> 'max_open')::integer,
+            lateness = (v_args ->> 'lateness')::interval, filter = v_args ->> 'filter', given = v_composite.given,
+            parsed = pgps_internal.describe((v_composite.owner)::text::name, v_args), state_id = v_composite.state_id
+        where c.composite_id = v_composite.composite_id returning * into v_composite;
+        perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
+        where p.pronamespace = 'pgps_internal'::regnamespace
+            and p.proname ~ format('^composite_test_%s_\d+$', v_composite.composite_id);
+        perform pgps_internal.build(p, v_composite.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
+    end if;
+    perform pg_notify('pgps_composite', '');
+end
+$$;
+comment on function pgps_internal.do_alter_composite(name, jsonb) is 'See pgps.alter_composite_event';
+
+create or replace function pgps.reset_composite_event(name text, partition_key jsonb = null) returns bigint
+language sql
+begin atomic
+    select (pgps._call('reset_composite', jsonb_build_object('name', reset_composite_event.name, 'partition_key',
+        reset_composite_event.partition_key)) #>> '{}')::bigint;
+end;
+comment on function pgps.reset_composite_event(text, jsonb) is
+'Forgets what is open of a composite event, as if its history began now; returns how many occurrences that were.
+partition_key: of one key, as in pgps.open_occurrences (a single value need not be an array); null = of all. Needs to
+own it, or pgps_admin. Waits for a detection that runs. Errors: 42704, 42501.';
+
+create or replace function pgps_internal.do_reset_composite(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
+    v_key jsonb := nullif(args -> 'partition_key', 'null');
+    v_keys text[];
+    v_open bigint;
+begin
+    perform pgps_internal.hold_detection();
+    select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
+    if jsonb_typeof(v_key) is distinct from 'array' then
+        v_key := jsonb_build_array(v_key);
+    end if;
+    select array_agg(distinct k.key) into v_keys from pgps_internal.key_now k
+    where k.state_id = v_composite.state_id
+        and (nullif(args -> 'partition_key', 'null') is null or k.key not like '#%' and k.key::jsonb = v_key);
+    select count(*) into v_open from pgps_internal.open_now o
+    where o.state_id = v_composite.state_id and o.key = any (v_keys);
+    insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
+    select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k;
+    perform pgps_internal.note_steps(array[v_composite.composite_id], array[v_composite.state_id], array[null::bigint],
+        null, null, null, array[-v_open], array[-coalesce(cardinality(v_keys), 0)::bigint], array[0::bigint],
+        array[0::bigint], array[0::bigint], null);
+    return v_open;
+end
+$$;
+comment on function pgps_internal.do_reset_composite(name, jsonb) is 'See pgps.reset_composite_event';
+
+create or replace function pgps_internal.composite_of(event_type pgps_internal.event_type) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('composite event "%s" is made of it', t.name)
+    from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
+    join pgps_internal.event_type t on t.type_id = c.type_id
+    where l.type_id = (composite_of.event_type).type_id order by t.name limit 1
+$$;
+comment on function pgps_internal.composite_of(pgps_internal.event_type) is
+'A composite event that is made of an event type, as a reason not to drop it; null when there is none';
+
+create or replace function pgps_internal.drop_composites_of(event_type pgps_internal.event_type) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_composite pgps_internal.composite;
+    v_type pgps_internal.event_type;
+begin
+    -- What is made of it goes with it, and what is made of that.
+    for v_type in
+        select distinct t.* from pgps_internal.composite_leaf l join pgps_internal.composite c using (composite_id)
+        join pgps_internal.event_type t on t.type_id = c.type_id
+        where l.type_id = (drop_composites_of.event_type).type_id
+    loop
+        if exists (select from pgps_internal.event_type t where t.type_id = v_type.type_id) then
+            perform pgps_internal.drop_type(v_type);
+        end if;
+    end loop;
+    select c.* into v_composite from pgps_internal.composite c
+    where c.type_id = (drop_composites_of.event_type).type_id;
+    if found then
+        perform pgps_internal.hold_detection();
+        perform pgps_internal.drop_subscription(l.subscription_id) from pgps_internal.composite_leaf l
+        where l.composite_id = v_composite.composite_id;
+        perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
+        where p.pronamespace = 'pgps_internal'::regnamespace
+            and p.proname ~ format('^composite_(test_%1$s_\d+|make_%1$s)$', v_composite.composite_id);
+        delete from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
+    end if;
+end
+$$;
+comment on function pgps_internal.drop_composites_of(pgps_internal.event_type) is
+'Drops the composite event that a type is, and those that are made of it';
+
+create or replace function pgps_internal.may_drop(caller name, event_type pgps_internal.event_type) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.composite c join pg_roles r on r.oid = c.owner::oid
+        where c.type_id = (may_drop.event_type).type_id and pg_has_role(may_drop.caller, r.oid, 'usage'))
+$$;
+comment on function pgps_internal.may_drop(name, pgps_internal.event_type) is
+'True for a composite event of caller''s: who may create it may drop it';
+
+grant execute on function
+    pgps.create_composite_event(text, text, text, text, interval, text, text, text, text, interval, text, integer,
+        text, boolean, boolean, text),
+    pgps.alter_composite_event(text, boolean, integer, interval, text),
+    pgps.reset_composite_event(text, jsonb),
+    pgps._refuse_publication(text)
+to public;

@@ -1,0 +1,264 @@
+-- Detection: composite events consume the log like subscriptions. A step takes what was dispatched since the last one,
+-- and timers that are due, in one transaction: it reads what is open of the keys concerned, runs the detector, writes
+-- what has changed, and publishes what was detected. So a crash repeats a step exactly, or it has been done.
+-- Order: by batch, then by event id. A timer fires when all that was committed before its time has been taken.
+-- Locks: the turn of detection, until the transaction ends.
+-- Writes: position.
+
+create or replace function pgps_internal.composite_upto(composite_id bigint, last bigint) returns bigint
+language plpgsql stable
+as $$
+begin
+    -- A lane may be behind, and a suspended filter is to be asked about what came meanwhile: nothing after that is
+    -- taken before, or it would come in another order.
+    return least(composite_upto.last, (
+        select min(case when not c.is_active or c.is_pending then c.suspended_batch
+            when g.in_lane then (select p.batch_id from pgps_internal.lane_place p where p.owner = c.owner) end)
+        from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
+        join pgps_internal.class c on c.class_id = m.class_id
+        left join pgps_internal.signature g on g.signature_id = c.signature_id
+        where l.composite_id = composite_upto.composite_id and (g.in_lane or not c.is_active or c.is_pending)));
+end
+$$;
+comment on function pgps_internal.composite_upto(bigint, bigint) is
+'The batch up to which all leaves of a composite event have been matched, at most last';
+
+create or replace function pgps_internal.all_before() returns timestamptz
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_now timestamptz := pgps_internal.clock();
+begin
+    -- The clock is read first: what is committed later was not there when it showed this time, or is found waiting.
+    return least(v_now, (select min(w.published_at)
+        from pgps_internal.waiting(pgps_internal.last_batch(), pg_current_snapshot()) w));
+end
+$$;
+comment on function pgps_internal.all_before() is
+'The time before which all that was committed has been dispatched';
+
+create or replace function pgps_internal.composites_due(last bigint, now timestamptz, most integer)
+returns table (composite pgps_internal.composite, step pgps_internal.composite_step, upto bigint, is_last boolean)
+language plpgsql stable rows 100
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with c as (
+        select c, s, coalesce(s.batch_id, c.after_batch) as reached,
+            pgps_internal.composite_upto(c.composite_id, composites_due.last) as upto,
+            pgps_internal.microseconds(composites_due.now) as now
+        from pgps_internal.composite c
+        cross join lateral pgps_internal.step_of(c.composite_id) s
+        where c.enabled and c.owner::text <> c.owner::oid::text
+    ),
+    d as (
+        -- Whole batches, until there are enough events.
+        select c.*, d.next, d.first is not null as has_events
+        from c cross join lateral (
+            select min(r.batch_id) as first, min(r.batch_id) filter (where r.running > composites_due.most) as next
+            from (
+                select d.batch_id, sum(d.events) over (order by d.batch_id) as running
+                from pgps_internal.composite_leaf l
+                join pgps_internal.member m using (subscription_id)
+                cross join lateral (select d.batch_id, d.events from pgps_internal.delivery d
+                    where d.class_id = m.class_id and d.batch_id > greatest(c.reached, m.from_batch)
+                        and d.batch_id <= c.upto order by d.batch_id limit composites_due.most) d
+                where l.composite_id = (c.c).composite_id) r) d
+    )
+    select d.c, d.s, case when d.next is null then d.upto else d.next end,
+        d.next is null and d.upto = composites_due.last
+    from d
+    where d.has_events or d.upto = composites_due.last and (
+        (d.s).idle_at <= composites_due.now
+        or ((d.c).parsed ->> 'timed')::boolean and (d.c).time_basis = 'arrival' and (
+            (d.s).composite_id is null and ((d.c).parsed ->> 'ticking')::boolean
+            or exists (select from pgps_internal.composite_key k where k.state_id = (d.c).state_id
+                and k.due >= coalesce(((d.s).ordering ->> 'frontier')::bigint, -4611686018427387904)
+                and k.due < d.now)));
+end
+$$;
+comment on function pgps_internal.composites_due(bigint, timestamptz, integer) is
+'Composite events that have something to do: up to which batch they go now (about most events), and whether that is all
+there is, so that timers may fire';
+
+create or replace function pgps_internal.leaf_events(event_type pgps_internal.event_type) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format($query$
+        with hits as materialized (
+            select d.batch_id, e.event_id, array_agg(w.composite_id) as composites, array_agg(w.leaf) as leaves
+            from unnest($1, $2, $3, $4) w(composite_id, leaf, after_batch, upto)
+            join pgps_internal.composite_leaf f on f.composite_id = w.composite_id and f.leaf = w.leaf
+            join pgps_internal.member m on m.subscription_id = f.subscription_id
+            join pgps_internal.delivery d on d.class_id = m.class_id
+                and d.batch_id > greatest(w.after_batch, m.from_batch) and d.batch_id <= w.upto
+            cross join lateral (select unnest(d.event_ids) union all
+                select generate_series(lower(r), upper(r) - 1) from unnest(d.ids) r) e(event_id)
+            where isempty(m.skip) or not e.event_id <@ m.skip
+            group by d.batch_id, e.event_id
+        )
+        select h.batch_id, h.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
+            pgps_internal.microseconds(c.published_at) as published,
+            (select o.name from pgps_internal.origin o where o.origin_id = c.origin_id) as origin,
+            (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client,
+            (select to_json(pgps_row)::text from (select %1$s) pgps_row) as payload,
+            %2$s as event_time, %3$s
+        from hits h
+        join %4$s l on l.event_id = h.event_id
+        left join lateral (%5$s) c on true%6$s$query$,
+        (select string_agg('l.' || quote_ident(a.name), ', ')
+            from pgps_internal.attributes_of((leaf_events.event_type).endpoint) a),
+        coalesce((select format('pgps_internal.microseconds(l.%I)', a.name) from pgps_internal.time_attribute a
+            where a.type_id = (leaf_events.event_type).type_id), 'null::bigint'),
+        case when i.is_interval then 'pgps_internal.microseconds(l.starts_at) as start_time,
+            pgps_internal.microseconds(l.ends_at) as end_time, b.start_at::text as start_at, b.end_at::text as end_at'
+            else 'null::bigint as start_time, null::bigint as end_time, null as start_at, null as end_at' end,
+        (leaf_events.event_type).log,
+        pgps_internal.statement_of('c.published_at, c.origin_id, c.client_id', (leaf_events.event_type).type_id::text),
+        case when i.is_interval then $query$
+        left join pgps_internal.composite_span b on b.event_id = l.event_id
+            and (b.event_id / 65536) % 4 = (l.event_id / 65536) % 4$query$ else '' end)
+    from (select exists (select from pgps_internal.composite c
+        where c.type_id = (leaf_events.event_type).type_id) as is_interval) i
+$$;
+comment on function pgps_internal.leaf_events(pgps_internal.event_type) is
+'The query that reads the events of a type for leaves: arrays of composite events, leaves, after which and up to which
+batch';
+
+create or replace function pgps_internal.step_job(
+    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
+    now timestamptz
+) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with c as (
+        select c.*, s.state_id as step_state, s.batch_id, s.ordering, s.heard, w.upto, w.is_last
+        from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
+        cross join lateral (select (step_job.composites[w.place]).*) c
+        left join lateral (select (step_job.steps[w.place]).*) s on true
+    ),
+    leaf as (
+        select l.type_id, array_agg(l.composite_id order by l.composite_id, l.leaf) as composites,
+            array_agg(l.leaf order by l.composite_id, l.leaf) as leaves,
+            array_agg(coalesce(c.batch_id, c.after_batch) order by l.composite_id, l.leaf) as after,
+            array_agg(c.upto order by l.composite_id, l.leaf) as upto
+        from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id
+    )
+    select jsonb_build_object('now', pgps_internal.microseconds(step_job.now),
+        'broker', (select p.broker from pgps_internal.progress p),
+        'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
+        'composites', (select jsonb_agg(jsonb_build_object('composite_id', c.composite_id, 'state_id', c.state_id,
+            'version', c.state_id::text, 'given', c.given, 'intervals', pgps_internal.interval_types(),
+            'ordering', nullif(c.ordering, 'null'), 'heard', c.heard, 'upto', c.upto,
+            'began', pgps_internal.microseconds(c.began_at),
+            'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
+            'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
+            'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
+            'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+            'sources', (select jsonb_agg(case when s.name is not null
+                    then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
+                from pgps_internal.composite_leaf l left join pgps_internal.source s on s.name = l.source
+                where l.composite_id = c.composite_id),
+            'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
+                    format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
+                from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)))) from c),
+        'types', (select coalesce(jsonb_agg(jsonb_build_object('type', t.name, 'query', pgps_internal.leaf_events(t),
+            'composites', l.composites, 'leaves', l.leaves, 'after', l.after, 'upto', l.upto)), '[]')
+            from leaf l join pgps_internal.event_type t using (type_id)))
+$$;
+comment on function pgps_internal.step_job(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
+    boolean[], timestamptz) is
+'What pgps_internal.detect_step takes: composite events, their last steps, and up to which batch each goes';
+
+create or replace function pgps_internal.detect(most integer) returns bigint
+language plpgsql
+as $$
+declare
+    v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
+    v_now timestamptz := pgps_internal.all_before();
+    v_due record;
+    v_found jsonb;
+    v_steps bigint := 0;
+begin
+    loop
+        select array_agg(d.composite order by (d.composite).composite_id) as composites,
+            array_agg(d.step order by (d.composite).composite_id) as steps,
+            array_agg(d.upto order by (d.composite).composite_id) as uptos,
+            array_agg(d.is_last order by (d.composite).composite_id) as are_last
+        into v_due from pgps_internal.composites_due(v_last, v_now, detect.most) d;
+        exit when v_due.composites is null;
+        v_found := pgps_internal.detect_step(pgps_internal.step_job(v_due.composites, v_due.steps, v_due.uptos,
+            v_due.are_last, v_now)::text);
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+            acked_total, outstanding)
+        select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
+        from unnest(v_due.uptos) with ordinality u(upto, place)
+        join pgps_internal.composite_leaf l on l.composite_id = (v_due.composites[u.place]).composite_id;
+        perform pgps_internal.publish_found(v_found -> 'found');
+        v_steps := v_steps + cardinality(v_due.composites);
+        exit when not false = any (v_due.are_last);
+    end loop;
+    return v_steps;
+end
+$$;
+comment on function pgps_internal.detect(integer) is
+'Takes steps until nothing that was dispatched, and no timer, is left; about most events in each. Returns how many. The
+caller has the turn of detection';
+
+create or replace function pgps_internal.detect_here() returns void
+language plpgsql
+set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres' set enable_bitmapscan = on
+as $$
+begin
+    perform pgps_internal.hold_detection();
+    perform pgps_internal.detect(20000);
+end
+$$;
+comment on function pgps_internal.detect_here() is
+'Detects in this transaction; see pgps.dispatch. Waits for another session that does';
+
+create or replace function pgps.detect() returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off
+set max_parallel_workers_per_gather = 0 set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+as $$
+begin
+    perform pgps_internal.require_read_committed();
+    if not exists (select from pgps_internal.composite) then
+        return 0;
+    end if;
+    perform pgps_internal.hold_detection();
+    return pgps_internal.detect(20000);
+end
+$$;
+comment on function pgps.detect() is
+'Detects composite events in what has been dispatched, and lets timers fire whose time is over; publishes what it finds,
+all in one transaction. Returns how many steps it took. A worker calls it; pgps.dispatch does the same in a session that
+is no worker''s. Waits for another session that detects. Needs pgps_worker or pgps_admin. Errors: 42501.';
+
+create or replace function pgps.next_timer() returns double precision
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off
+as $$
+begin
+    return (
+        select extract(epoch from min(least(s.idle_at, pgps_internal.moment(k.due))) - pgps_internal.clock())
+        from pgps_internal.composite c
+        cross join lateral pgps_internal.step_of(c.composite_id) s
+        left join lateral (select k.due from pgps_internal.composite_key k where k.state_id = c.state_id
+            and (c.parsed ->> 'timed')::boolean and c.time_basis = 'arrival'
+            and k.due >= coalesce((s.ordering ->> 'frontier')::bigint, -4611686018427387904)
+            order by k.due limit 1) k on true
+        where c.enabled);
+end
+$$;
+comment on function pgps.next_timer() is
+'In how many seconds a composite event has something to do without an event; null when none has, below zero when it is
+due. Needs pgps_worker or pgps_admin.';
+
+revoke all on function pgps.detect(), pgps.next_timer() from public;
+grant execute on function pgps.detect(), pgps.next_timer() to pgps_worker, pgps_admin;

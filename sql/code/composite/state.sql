@@ -1,0 +1,114 @@
+-- What the detector keeps: steps, keys, open occurrences, in ledgers whose newest rows count. Written by
+-- pgps_internal.detect_step, and by what alters and resets.
+-- Locks: the turn of detection, until the transaction ends.
+-- Writes: composite, composite_key, composite_step.
+
+create or replace function pgps_internal.hold_detection() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_detection in exclusive mode;
+end
+$$;
+comment on function pgps_internal.hold_detection() is 'Takes the turn of detecting; waits for who has it';
+
+create or replace function pgps_internal.step_of(composite_id bigint) returns pgps_internal.composite_step
+language plpgsql stable
+as $$
+declare
+    v_step pgps_internal.composite_step;
+begin
+    select s.* into v_step from pgps_internal.composite_step s where s.composite_id = step_of.composite_id
+    order by s.row_id desc limit 1;
+    return v_step;
+end
+$$;
+comment on function pgps_internal.step_of(bigint) is 'The last step of a composite event; null before the first';
+
+-- Views that everybody reads call none of the functions of this schema, which nobody else may call.
+create or replace view pgps_internal.step_now as
+select s.*
+from pgps_internal.composite c
+cross join lateral (select n.* from pgps_internal.composite_step n where n.composite_id = c.composite_id
+    order by n.row_id desc limit 1) s;
+comment on view pgps_internal.step_now is 'The last step of each composite event that has taken one';
+
+create or replace view pgps_internal.key_now as
+select k.*
+from (select distinct o.state_id, o.key from pgps_internal.composite_key o) w
+cross join lateral (select n.* from pgps_internal.composite_key n
+    where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
+where k.version > 0;
+comment on view pgps_internal.key_now is 'The keys of which something is kept, each once';
+
+create or replace view pgps_internal.open_now as
+select o.*
+from pgps_internal.key_now k
+join pgps_internal.composite c on c.state_id = k.state_id
+left join pgps_internal.step_now s using (composite_id)
+join pgps_internal.composite_open o on o.state_id = k.state_id and o.key = k.key and o.row_id >= k.born
+-- As Ordering.held_back has it: a point is the time, shifted by 100 bits, and the rest.
+where o.serial <@ k.live or o.slot = -1 and o.start_at >= coalesce(((s.ordering ->> 'frontier')::numeric
+    + case when c.lateness > interval '0' then 0 else 1 end) * 1267650600228229401496703205376, -9e60);
+comment on view pgps_internal.open_now is
+'Open occurrences that count, and events that wait for the watermark';
+
+create or replace function pgps_internal.note_steps(
+    composite_ids bigint[], state_ids bigint[], batch_ids bigint[], orderings text[], heards text[], idles bigint[],
+    opened bigint[], keys bigint[], detected bigint[], late bigint[], given_up bigint[], errors text[]
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.composite_step (composite_id, state_id, batch_id, ordering, heard, idle_at, open, keys,
+        detected, late, given_up, stepped_at)
+    select n.composite_id, n.state_id, coalesce(n.batch_id, s.batch_id, c.after_batch),
+        coalesce(n.ordering::jsonb, s.ordering, 'null'), coalesce(n.heard::jsonb, s.heard),
+        case when n.heard is null then s.idle_at else pgps_internal.moment(n.idle) end,
+        coalesce(s.open, 0) + n.opened, coalesce(s.keys, 0) + n.keys, coalesce(s.detected, 0) + n.detected,
+        coalesce(s.late, 0) + n.late, coalesce(s.given_up, 0) + n.given_up, pgps_internal.clock()
+    from unnest(note_steps.composite_ids, note_steps.state_ids, note_steps.batch_ids, note_steps.orderings,
+        note_steps.heards, note_steps.idles, note_steps.opened, note_steps.keys, note_steps.detected, note_steps.late,
+        note_steps.given_up)
+        n(composite_id, state_id, batch_id, ordering, heard, idle, opened, keys, detected, late, given_up)
+    join pgps_internal.composite c using (composite_id)
+    left join lateral (select s.* from pgps_internal.composite_step s where s.composite_id = n.composite_id
+        order by s.row_id desc limit 1) s on true;
+    update pgps_internal.composite c set last_error = n.error
+    from unnest(note_steps.composite_ids, note_steps.errors) n(composite_id, error)
+    where c.composite_id = n.composite_id and n.error is distinct from c.last_error and n.error is not null;
+end
+$$;
+comment on function pgps_internal.note_steps(bigint[], bigint[], bigint[], text[], text[], bigint[], bigint[], bigint[],
+    bigint[], bigint[], bigint[], text[]) is
+'Writes steps of composite events, their totals from what each has added; null: as before';
+
+create or replace function pgps_internal.take_state_over(
+    before pgps_internal.composite, after pgps_internal.composite
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Nodes are named by what they say, limits and filter among it: what is open gets the new names.
+    perform pgps_internal.take_over(jsonb_build_object('before', (take_state_over.before).given,
+        'after', (take_state_over.after).given, 'from', (take_state_over.before).state_id,
+        'to', (take_state_over.after).state_id, 'intervals', pgps_internal.interval_types())::text);
+    insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+    select (take_state_over.after).state_id, k.key, 0, k.version, k.serial, k.clock, k.ticked, k.due, k.live
+    from pgps_internal.key_now k where k.state_id = (take_state_over.before).state_id;
+end
+$$;
+comment on function pgps_internal.take_state_over(pgps_internal.composite, pgps_internal.composite) is
+'Writes what is open of a composite event again, under the names that its altered definition gives';
+
+create or replace function pgps_internal.interval_types() returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(jsonb_agg(t.name), '[]') from pgps_internal.composite c
+    join pgps_internal.event_type t using (type_id)
+$$;
+comment on function pgps_internal.interval_types() is
+'The event types whose events have a beginning of their own: composite events';

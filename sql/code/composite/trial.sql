@@ -1,0 +1,221 @@
+-- Composite events tried on what the broker still holds: what would have been detected, and what became of one event.
+-- Nothing is kept.
+-- Locks: none.
+-- Writes: nothing.
+
+create or replace function pgps_internal.do_trial(caller name, args jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if jsonb_typeof(args -> 'types') is distinct from 'array' then
+        raise exception 'the event types are not an array' using errcode = '22023',
+            hint = 'Use pgps.try_composite_event.';
+    end if;
+    return jsonb_build_object('intervals', pgps_internal.interval_types(),
+        'broker', (select p.broker from pgps_internal.progress p),
+        'types', (select jsonb_object_agg(t.name, jsonb_build_object('type_id', t.type_id,
+                'time', (select a.name from pgps_internal.time_attribute a where a.type_id = t.type_id),
+                'is_interval', exists (select from pgps_internal.composite c where c.type_id = t.type_id)))
+            from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(args -> 'types'))
+                and has_table_privilege(caller, t.endpoint, 'select')),
+        'batches', (select coalesce(jsonb_object_agg(b.name, b.ranges), '{}') from (
+            select t.name, jsonb_agg(jsonb_build_array(lower(r), upper(r) - 1, b.batch_id) order by lower(r)) as ranges
+            from pgps_internal.event_type t join pgps_internal.batch_type b using (type_id), unnest(b.ids) r
+            where t.name in (select jsonb_array_elements_text(args -> 'types'))
+                and has_table_privilege(caller, t.endpoint, 'select')
+            group by t.name) b));
+end
+$$;
+comment on function pgps_internal.do_trial(name, jsonb) is
+'What pgps.try_composite_event has to know of event types: their numbers, and which of their events are in which batch';
+
+create or replace function pgps._trial_events(parsed jsonb, known jsonb, since timestamptz, until timestamptz,
+    basis text)
+returns jsonb
+language plpgsql
+as $$
+declare
+    v_leaf jsonb;
+    v_place bigint;
+    v_type jsonb;
+    v_some jsonb;
+    v_events jsonb := '[]';
+begin
+    for v_leaf, v_place in select l, o - 1 from pg_catalog.jsonb_array_elements(_trial_events.parsed -> 'leaves')
+        with ordinality x(l, o) loop
+        v_type := _trial_events.known -> 'types' -> (v_leaf ->> 'type');
+        -- The log as the caller may see it; the predicate runs with the caller's rights.
+        execute pg_catalog.format($query$
+            select coalesce(pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('leaf', $1, 'type', $2,
+                'id', l.pgps_event_id, 'at', case when $6 = 'event' then l.pgps_time else l.pgps_published end,
+                'origin', coalesce(l.pgps_origin, $3), 'xid', l.pgps_xid::text::bigint, 'payload', l.pgps_payload,
+                'starts', l.pgps_starts, 'ends', l.pgps_ends)), '[]')
+            from (
+                select %1$s.pgps_event_id, %1$s.pgps_xid, (%1$s.pgps_statement).origin as pgps_origin,
+                    (extract(epoch from (%1$s.pgps_statement).published_at) * 1000000)::bigint as pgps_published,
+                    (%1$s.pgps_statement).published_at as pgps_at,
+                    (pg_catalog.to_jsonb(%1$s) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
+                        as pgps_payload,
+                    %2$s as pgps_time, %3$s
+                from pgps._log_%4$s as %1$s where (%5$s
+                )) l
+            where ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
+            pg_catalog.quote_ident(v_leaf ->> 'type'),
+            case when v_type ->> 'time' is null then 'null::bigint'
+                else pg_catalog.format('case when isfinite(%1$I.%2$I) then (extract(epoch from %1$I.%2$I) '
+                    '* 1000000)::bigint end', v_leaf ->> 'type', v_type ->> 'time') end,
+            case when (v_type ->> 'is_interval')::boolean
+                then '(extract(epoch from starts_at) * 1000000)::bigint as pgps_starts, '
+                    '(extract(epoch from ends_at) * 1000000)::bigint as pgps_ends'
+                else 'null::bigint as pgps_starts, null::bigint as pgps_ends' end,
+            v_type ->> 'type_id', coalesce(nullif(v_leaf ->> 'predicate', ''), 'true'))
+        using v_place, v_leaf ->> 'type', _trial_events.known ->> 'broker', _trial_events.since, _trial_events.until,
+            _trial_events.basis into v_some;
+        v_events := v_events || v_some;
+    end loop;
+    return v_events;
+end
+$$;
+comment on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text) is
+'The events of the leaves that are held and that the caller may see; see pgps.try_composite_event';
+
+create or replace function pgps.try_composite_event(
+    expression text, context text = 'recent', partition_by text = null, within interval = null, filter text = null,
+    attributes text = null, time_basis text = 'arrival', lateness interval = '0', max_open integer = null,
+    since timestamptz = null, until timestamptz = null
+) returns setof jsonb
+language plpgsql
+set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+as $$
+declare
+    v_args jsonb := pg_catalog.jsonb_build_object('expression', try_composite_event.expression,
+        'context', coalesce(try_composite_event.context, 'recent'), 'partition_by', try_composite_event.partition_by,
+        'within', try_composite_event.within, 'filter', try_composite_event.filter,
+        'attributes', try_composite_event.attributes, 'time_basis', coalesce(try_composite_event.time_basis, 'arrival'),
+        'lateness', coalesce(try_composite_event.lateness, '0'), 'max_open', try_composite_event.max_open,
+        'zone', pg_catalog.current_setting('timezone'));
+    v_parsed jsonb;
+    v_known jsonb;
+    v_job jsonb;
+    v_found jsonb;
+begin
+    v_parsed := pgps._call('describe', v_args);
+    perform pgps.check_composite(v_parsed);
+    v_known := pgps._call('trial', pg_catalog.jsonb_build_object('types', (select pg_catalog.jsonb_agg(l -> 'type')
+        from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l)));
+    v_job := v_known || pg_catalog.jsonb_build_object('given', v_parsed -> 'given',
+        'began', (extract(epoch from try_composite_event.since) * 1000000)::bigint,
+        'now', (extract(epoch from coalesce(try_composite_event.until, pgps._clock())) * 1000000)::bigint,
+        'events', pgps._trial_events(v_parsed, v_known, try_composite_event.since, try_composite_event.until,
+            v_parsed -> 'given' ->> 'time_basis'),
+        'tests', (select coalesce(pg_catalog.jsonb_object_agg(c ->> 'text', pgps._write_test(v_parsed, c)), '{}')
+            from pg_catalog.jsonb_array_elements(v_parsed -> 'conditions') c));
+    v_found := pgps._try_step(v_job::text) -> 'found';
+    if pg_catalog.jsonb_array_length(v_parsed -> 'attributes') = 0 then
+        return query select (f - 'bound' - 'constituents') || pg_catalog.jsonb_build_object('constituents',
+            (f ->> 'constituents')::jsonb) from pg_catalog.jsonb_array_elements(v_found) f;
+        return;
+    end if;
+    return query execute pg_catalog.format($query$
+        select (pg_catalog.to_jsonb(m) - 'pgps_n') || (f.x - 'bound' - 'constituents')
+            || pg_catalog.jsonb_build_object('constituents', (f.x ->> 'constituents')::jsonb)
+        from pg_catalog.jsonb_array_elements($2) with ordinality f(x, n) join (%s) m on m.pgps_n = f.n order by f.n
+        $query$, pgps._write_attributes(v_parsed))
+    using (select pg_catalog.format('[%s]', pg_catalog.string_agg(f ->> 'bound', ', ' order by o))
+        from pg_catalog.jsonb_array_elements(v_found) with ordinality x(f, o)), v_found;
+end
+$$;
+comment on function pgps.try_composite_event(text, text, text, interval, text, text, text, interval, integer,
+    timestamptz, timestamptz) is
+'What a composite event would have detected in the events that the broker still holds and the caller may see: one object
+for each occurrence. Creates nothing. since, until: published then; null = the first and now. The other arguments are
+those of pgps.create_composite_event. Errors: as there.';
+
+create or replace function pgps_internal.explain_job(composite pgps_internal.composite, event_id bigint) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_step pgps_internal.composite_step := pgps_internal.step_of((explain_job.composite).composite_id);
+    v_type pgps_internal.event_type;
+    v_some jsonb;
+    v_events jsonb := '[]';
+begin
+    for v_type in select distinct t.* from pgps_internal.composite_leaf l join pgps_internal.event_type t
+        using (type_id) where l.composite_id = (explain_job.composite).composite_id
+    loop
+        execute format($query$
+            select coalesce(jsonb_agg(jsonb_build_object('leaf', f.leaf, 'type', $5, 'id', e.event_id,
+                'batch', e.batch_id, 'at', case when $6 = 'event' then e.event_time else e.published end,
+                'origin', e.origin, 'xid', e.xid, 'payload', e.payload, 'starts', e.start_time, 'ends', e.end_time)),
+                '[]')
+            from (%s) e cross join lateral unnest(e.leaves) f(leaf)$query$, pgps_internal.leaf_events(v_type))
+        using (select array_agg(l.composite_id order by l.leaf) from pgps_internal.composite_leaf l
+                where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
+            (select array_agg(l.leaf order by l.leaf) from pgps_internal.composite_leaf l
+                where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
+            (select array_agg((explain_job.composite).after_batch) from pgps_internal.composite_leaf l
+                where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
+            (select array_agg(coalesce(v_step.batch_id, (explain_job.composite).after_batch))
+                from pgps_internal.composite_leaf l
+                where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
+            v_type.name, (explain_job.composite).time_basis into v_some;
+        v_events := v_events || v_some;
+    end loop;
+    return jsonb_build_object('given', (explain_job.composite).given, 'intervals', pgps_internal.interval_types(),
+        'explain', explain_job.event_id, 'events', v_events, 'batches', '{}'::jsonb,
+        'began', pgps_internal.microseconds((explain_job.composite).began_at),
+        'now', (v_step.ordering ->> 'frontier')::bigint,
+        'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
+                format('select * from pgps_internal.composite_test_%s_%s($1)', (explain_job.composite).composite_id,
+                o)), '{}')
+            from jsonb_array_elements((explain_job.composite).parsed -> 'conditions') with ordinality x(t, o)));
+end
+$$;
+comment on function pgps_internal.explain_job(pgps_internal.composite, bigint) is
+'The history of a composite event that is held, for pgps._try_step to tell what became of one event';
+
+create or replace function pgps_internal.do_explain_composite(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+as $$
+declare
+    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
+    v_id bigint := (args ->> 'event_id')::bigint;
+    v_job jsonb := pgps_internal.explain_job(v_composite, v_id);
+    v_lines jsonb;
+begin
+    if not exists (select from jsonb_array_elements(v_job -> 'events') e where (e ->> 'id')::bigint = v_id) then
+        return jsonb_build_array(jsonb_build_array('matched', case
+            when exists (select from pgps_internal.batch_type b where v_id <@ b.ids) then 'no leaf: it is of another '
+                'type, does not satisfy the predicate, was published before, or has not been taken yet'
+            else 'it is not held any more, or is not dispatched yet' end));
+    end if;
+    v_lines := pgps._try_step(v_job::text) -> 'lines';
+    if (select count(*) from jsonb_array_elements(v_job -> 'events') e where v_job ->> 'now' is null) > 0 then
+        v_lines := v_lines || '[["waits", "for the watermark"]]';
+    end if;
+    return v_lines;
+end
+$$;
+comment on function pgps_internal.do_explain_composite(name, jsonb) is 'See pgps.explain_composite_event';
+
+create or replace function pgps.explain_composite_event(name text, event_id bigint)
+returns table (step text, outcome text)
+language sql
+begin atomic
+    select l ->> 0, l ->> 1
+    from jsonb_array_elements(pgps._call('explain_composite', jsonb_build_object('name', explain_composite_event.name,
+        'event_id', explain_composite_event.event_id))) with ordinality x(l, o) order by o;
+end;
+comment on function pgps.explain_composite_event(text, bigint) is
+'What became of an event in a composite event: which leaf it matched, and in which part of the expression it was opened,
+paired, replaced, expired, given up, closed, or failed the filter. Told from the events that the broker still holds, by
+detecting in them again. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+
+revoke all on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text) from public;
+grant execute on function pgps._trial_events(jsonb, jsonb, timestamptz, timestamptz, text),
+    pgps.try_composite_event(text, text, text, interval, text, text, text, interval, integer, timestamptz, timestamptz),
+    pgps.explain_composite_event(text, bigint)
+to public;

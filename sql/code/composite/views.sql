@@ -1,0 +1,59 @@
+-- What people see of composite events.
+-- Writes: nothing.
+
+create or replace view pgps.composite_events as
+select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.scope, pg_get_userbyid(c.owner) as owner,
+    case when c.owner::text = c.owner::oid::text or w.is_suspended then 'suspended'
+        when not c.enabled then 'paused' else 'active' end as state,
+    coalesce(b.events, 0)::bigint as lag, coalesce(s.open, 0) as open, coalesce(s.keys, 0) as keys,
+    coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,
+    case when c.owner::text = c.owner::oid::text then 'its owner was dropped'
+        else coalesce(w.last_error, c.last_error) end as last_error,
+    c.attributes, c.time_basis, c.lateness, c.max_open, s.stepped_at, c.created_at
+from pgps_internal.composite c
+join pgps_internal.event_type t using (type_id)
+left join pgps_internal.step_now s using (composite_id)
+cross join lateral (select coalesce(bool_or(u.state <> 'active'), false) as is_suspended,
+    max(u.last_error) as last_error
+    from pgps_internal.composite_leaf l join pgps_internal.subscription u using (subscription_id)
+    where l.composite_id = c.composite_id) w
+cross join lateral (select sum(d.events) as events
+    from pgps_internal.composite_leaf l join pgps_internal.member m using (subscription_id)
+    join pgps_internal.delivery d on d.class_id = m.class_id
+        and d.batch_id > greatest(m.from_batch, coalesce(s.batch_id, c.after_batch))
+    where l.composite_id = c.composite_id) b
+where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.composite_events is
+'Composite events that the reader may subscribe to or administer. expression: its normal form; lag: events of its leaves
+that are dispatched and not taken yet; open: open occurrences, in so many keys; detected, late, given_up: since it was
+created';
+
+create or replace view pgps.open_occurrences as
+select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_key, o.node,
+    case o.slot when -1 then 'waits for the watermark' else 'operand ' || o.slot + 1 end as role,
+    e.event_type, e.event_id, w.since, w.since + c.within as expires_at
+from pgps_internal.composite c
+join pgps_internal.event_type t using (type_id)
+join pgps_internal.open_now o using (state_id)
+join pgps_internal.key_now k on k.state_id = o.state_id and k.key = o.key
+cross join lateral (select 'epoch'::timestamptz
+    + trunc(o.start_at / 1267650600228229401496703205376)::bigint * interval '1 microsecond' as since) w
+left join lateral (
+    select (o.data ->> 4)::bigint as event_id, null::text as event_type
+    where json_array_length(o.data) = 7) e on true
+where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.open_occurrences is
+'What is open of composite events: events, or occurrences of parts of the expression (event_id null), that wait for what
+completes them. node: the sub-expression they are open in; role: as which of its operands';
+
+create or replace view pgps.late_events as
+select t.name, l.event_id, e.name as event_type, l.at, l.reason, l.noted_at
+from pgps_internal.composite_late l
+join pgps_internal.composite c using (composite_id)
+join pgps_internal.event_type t on t.type_id = c.type_id
+left join pgps_internal.event_type e on e.type_id = l.type_id
+where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
+comment on view pgps.late_events is
+'Events that composite events of the time basis event could not take, with the reason; kept for a week';
+
+grant select on pgps.composite_events, pgps.open_occurrences, pgps.late_events to public;

@@ -1,0 +1,71 @@
+"""A composite event as its definer wrote it, taken apart for the broker."""
+
+import json
+from typing import Any
+
+from composite.definition import Definition, define
+from composite.detector import State
+from composite.graph import Graph, Node, build
+from composite.syntax import Expression, leaves
+
+GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
+
+
+def define_from(given: dict[str, Any]) -> Definition:
+    """Return the definition of arguments in JSON; those that are missing have their defaults."""
+    chosen = {name: given[name] for name in (*GIVEN, "types") if given.get(name) is not None}
+    return define(given.get("name") or "", given["expression"], **chosen)
+
+
+def describe_composite(given: str) -> dict[str, Any]:
+    """Return the parts of a composite event; raises SqlTextError as `define` does."""
+    definition = define_from(json.loads(given))
+    found = leaves(definition.expression)
+    (graph,) = build([definition])
+    return {
+        "expression": definition.text,
+        "leaves": [
+            {
+                "type": leaf.type,
+                "moment": leaf.moment,
+                "source": leaf.source,
+                "predicate": leaf.predicate,
+                "columns": list(definition.partition[number]) if definition.partition else [],
+            }
+            for number, leaf in enumerate(found)
+        ],
+        "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
+        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "attributes": [
+            {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            for one in definition.attributes
+        ],
+        "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
+        "ticking": bool(graph.ticking),
+        "transactional": bool(graph.transactional),
+    }
+
+
+def always(_: dict[str, Any]) -> bool:
+    """Stand for a condition that is not asked."""
+    return True
+
+
+def tests_of(graph: Graph) -> list[str]:
+    """Return the conditions of a graph."""
+    return [test.text for node in graph.nodes for test in node.tests]
+
+
+def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
+    """Return the node of each leaf, in the order of the expression."""
+    root = next(node for node in graph.nodes if definition in node.roots)
+    found: list[Node] = []
+
+    def walk(part: Expression, node: Node) -> None:
+        if part.op == "leaf":
+            found.append(node)
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child)
+
+    walk(definition.expression, root)
+    return found

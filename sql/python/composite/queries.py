@@ -1,0 +1,118 @@
+"""What the detector in the server reads and writes, each as one statement for a set."""
+
+from typing import Any
+
+from composite.memo import RaisedError
+
+DUE_KEYS = """
+select distinct k.state_id, k.key
+from unnest($1::bigint[], $2::bigint[], $3::bigint[]) w(state_id, since, upto)
+join pgps_internal.composite_key k on k.state_id = w.state_id and k.due between w.since and w.upto"""
+
+KEYS = """
+select k.state_id, k.key, k.born, k.version, k.serial, k.clock::text as clock, k.ticked, k.due, k.live::text as live
+from unnest($1::bigint[], $2::text[]) w(state_id, key)
+cross join lateral (select n.* from pgps_internal.composite_key n
+    where n.state_id = w.state_id and n.key = w.key order by n.row_id desc limit 1) k
+where k.version > 0"""
+
+OPEN_ROWS = """
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text as data
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[]) w(state_id, key, born, live)
+cross join lateral unnest(w.live::int8multirange) r
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.serial >= lower(r)
+    and o.serial < upper(r) and o.row_id >= w.born
+union all
+select o.state_id, o.key, o.node, o.slot, o.serial, o.data::text
+from unnest($1::bigint[], $2::text[], $3::bigint[], $5::numeric[]) w(state_id, key, born, bound)
+join pgps_internal.composite_open o on o.state_id = w.state_id and o.key = w.key and o.slot = -1
+    and o.start_at >= w.bound and o.row_id >= w.born"""
+
+WRITE_KEYS = """
+insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
+select k.* from unnest($1::bigint[], $2::text[], $3::bigint[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::bigint[], $8::bigint[], $9::int8multirange[]) k"""
+
+WRITE_OPENED = """
+insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
+select o.* from unnest($1::bigint[], $2::text[], $3::text[], $4::integer[], $5::bigint[], $6::numeric[],
+    $7::json[]) o"""
+
+WRITE_LATE = """
+insert into pgps_internal.composite_late (composite_id, type_id, event_id, at, reason, noted_at)
+select l.composite_id, t.type_id, l.event_id, pgps_internal.moment(l.at), l.reason, pgps_internal.clock()
+from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[], $5::text[])
+    l(composite_id, name, event_id, at, reason)
+join pgps_internal.event_type t on t.name = l.name"""
+
+WRITE_STEPS = """
+select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bigint[],
+    $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
+
+
+class Queries:
+    """Run statements; their plans stay with the session."""
+
+    def __init__(self, db: Any, memory: dict[str, Any]) -> None:
+        self.db = db
+        self.plans: dict[str, Any] = memory.setdefault("plans", {})
+
+    def plan(self, text: str, types: list[str]) -> Any:
+        """Return the plan of a statement."""
+        plan = self.plans.get(text)
+        if plan is None:
+            plan = self.plans[text] = self.db.prepare(text, types)
+        return plan
+
+    def rows(self, text: str, *columns: list[Any]) -> Any:
+        """Return the rows of a statement whose parameters are arrays, each with the type that the text gives it."""
+        types = [text.split(f"${number}::", 1)[1].split("]", 1)[0] + "]" for number in range(1, len(columns) + 1)]
+        return self.plan(text, types).execute(list(columns))
+
+    def value(self, text: str) -> Any:
+        """Return the one value of a statement."""
+        return self.plan(text, []).execute([])[0]["value"]
+
+    def events_plan(self, source: dict[str, Any]) -> Any:
+        """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
+        return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
+
+    def write(self, *sets: list[tuple[Any, ...]]) -> None:
+        """Write keys, open occurrences, late events and steps."""
+        for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
+            if rows:
+                self.rows(text, *(list(column) for column in zip(*rows)))
+
+    def answers(self, job: dict[str, Any], asked: Any) -> dict[tuple[str, str], Any]:
+        """Return what conditions say, each of a set of candidates; what raises is found by halving the set."""
+        found: dict[tuple[str, str], Any] = {}
+        by_text: dict[str, list[str]] = {}
+        for text, given in asked:
+            by_text.setdefault(text, []).append(given)
+        for text, items in by_text.items():
+            plan = self.plan(job["tests"][text], ["text"])
+            self.ask(plan, text, items, found)
+        return found
+
+    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
+        """Ask one condition of some candidates."""
+        try:
+            with self.db.subtransaction():
+                rows = plan.execute(["[" + ", ".join(items) + "]"])
+        except self.db.SPIError as error:
+            if is_fatal(error):
+                raise
+            if len(items) == 1:
+                found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
+                return
+            half = len(items) // 2
+            self.ask(plan, text, items[:half], found)
+            self.ask(plan, text, items[half:], found)
+            return
+        for row in rows:
+            found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+
+def is_fatal(error: Any) -> bool:
+    """Tell whether an error is not that of what was asked: cancelled, out of memory, a conflict, a shutdown."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("40", "53", "57", "58", "XX", "25")

@@ -1,0 +1,84 @@
+"""Event time: order by an attribute, the watermark, lateness, sources that are silent."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, refused, rows, value
+from tests.fix_clock import Clock
+from tests.fix_db import Connect
+
+DAY = "2026-03-01 "
+
+
+@pytest.fixture
+def broker(connect: Connect, own_database: str, clock: Clock) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    clock.set(DAY + "12:00+00")
+    for name in ("a", "b"):
+        make_type(connection, name, "n integer, at timestamptz")
+        call(connection, "alter_event_type", name, time_attribute="at")
+    return connection
+
+
+def publish(connection: psycopg.Connection, kind: str, n: int, at: str) -> None:
+    rows(connection, f"insert into pgps_event.{kind} values (%s, %s)", [n, f"{DAY}{at}+00"])
+    rows(connection, "select pgps.dispatch()")
+
+
+def pairs(connection: psycopg.Connection) -> list[list[int]]:
+    found = rows(connection, "select constituents from pgps_queue.it_in order by event_id")
+    return [[part["payload"]["n"] for part in row[0]] for row in found]
+
+
+def test_events_are_taken_in_order_of_their_own_times(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "it", "a ; b", time_basis="event", lateness="1 minute", auditable=True)
+    publish(broker, "b", 1, "10:00:30")
+    publish(broker, "a", 2, "10:00:10")
+    assert pairs(broker) == []
+    publish(broker, "a", 3, "10:05")
+    publish(broker, "b", 4, "10:05:01")
+    assert pairs(broker) == [[2, 1]]
+    publish(broker, "b", 5, "10:01")
+    late = rows(broker, "select name, event_type, reason from pgps.late_events")
+    assert late == [("it", "b", "the watermark had passed its time")]
+    assert value(broker, "select late from pgps.composite_events") == 1
+    publish(broker, "a", 6, "10:10")
+    publish(broker, "b", 7, "10:10")
+    assert pairs(broker) == [[2, 1], [3, 4]]
+
+
+def test_a_silent_source_holds_nothing_up(broker: psycopg.Connection, clock: Clock) -> None:
+    call(broker, "create_composite_event", "it", "a x ; a y", time_basis="event")
+    call(broker, "create_composite_event", "both", "a ; b", time_basis="event")
+    publish(broker, "b", 0, "09:00")
+    publish(broker, "a", 1, "10:00")
+    publish(broker, "a", 2, "10:01")
+    assert value(broker, "select detected from pgps.composite_events where name = 'both'") == 0
+    publish(broker, "b", 3, "10:00:30")
+    assert value(broker, "select detected from pgps.composite_events where name = 'both'") == 1
+    publish(broker, "a", 4, "10:20")
+    publish(broker, "b", 5, "10:02")
+    clock.advance("10 minutes")
+    rows(broker, "select pgps.dispatch()")
+    # All are silent: the frontier is where the latest of them was, and what waited before that is taken.
+    assert value(broker, "select detected from pgps.composite_events where name = 'both'") == 2
+    assert value(broker, "select late from pgps.composite_events where name = 'both'") == 0
+
+
+def test_a_time_attribute_is_a_time_and_never_null(broker: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation):
+        rows(broker, "insert into pgps_event.a values (1, null)")
+    with refused("42804", "integer"):
+        call(broker, "alter_event_type", "a", time_attribute="n")
+    with refused("42703", "colour"):
+        call(broker, "alter_event_type", "a", time_attribute="colour")
+    call(broker, "create_composite_event", "it", "a ; b", time_basis="event")
+    with refused("2BP01", "it"):
+        call(broker, "alter_event_type", "a", time_attribute="")
+    call(broker, "drop_event_type", "it")
+    call(broker, "alter_event_type", "a", time_attribute="")
+    rows(broker, "insert into pgps_event.a values (1, null)")
+    with refused("22023", "no time attribute"):
+        call(broker, "create_composite_event", "it", "a ; b", time_basis="event")

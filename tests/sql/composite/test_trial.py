@@ -1,0 +1,75 @@
+"""What would be detected, and what became of an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, refused, rows
+from tests.fix_db import Connect
+
+
+@pytest.fixture
+def broker(connect: Connect, own_database: str) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "quote", "symbol text not null, price numeric", auditable=True)
+    return connection
+
+
+def quotes(connection: psycopg.Connection, *values: str) -> None:
+    for one in values:
+        rows(connection, f"insert into pgps_event.quote values {one}")
+    rows(connection, "select pgps.dispatch()")
+
+
+def became(connection: psycopg.Connection, place: int) -> list[str]:
+    """Return the steps of the event that was published at a place, counted from 1."""
+    event = rows(connection, "select event_id from pgps_queue.quote_in order by event_id")[place - 1][0]
+    return [step for step, _ in rows(connection, "select * from pgps.explain_composite_event('it', %s)", [event])]
+
+
+def test_a_trial_finds_what_the_definition_would(broker: psycopg.Connection) -> None:
+    quotes(broker, "('A', 1), ('B', 5)", "('A', 2.50), ('B', 4)", "('A', 3)")
+    options = {
+        "partition_by": "symbol",
+        "filter": "b.price > a.price",
+        "attributes": "symbol text = a.symbol, by numeric = b.price - a.price",
+    }
+    arguments = ", ".join(f"{name} => %s" for name in options)
+    query = f"select o ->> 'symbol', o ->> 'by', o from pgps.try_composite_event('quote a ; quote b', {arguments}) o"
+    found = rows(broker, query, list(options.values()))
+    assert [row[:2] for row in found] == [("A", "1.50"), ("A", "0.50")]
+    assert set(found[0][2]) == {"symbol", "by", "starts_at", "ends_at", "detected_at", "constituents"}
+    call(broker, "create_composite_event", "it", "quote a ; quote b", start="earliest", **options)
+    rows(broker, "select pgps.dispatch()")
+    published = rows(broker, "select symbol, by::text from pgps_queue.it_in order by event_id")
+    assert published == [("A", "1.50"), ("A", "0.50")]
+
+
+def test_a_trial_sees_what_its_caller_may_see(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    alice = role("alice")
+    rows(broker, "select pgps.create_policy('quote', 'cheap', %s, 'price < 100')", [alice])
+    quotes(broker, "('A', 1), ('A', 1000), ('A', 2)")
+    hers = connect(alice, dsn=own_database)
+    found = rows(hers, "select o -> 'constituents' from pgps.try_composite_event('quote a ; quote b') o")
+    assert [[part["payload"]["price"] for part in row[0]] for row in found] == [[1, 2]]
+    rows(broker, "revoke select on pgps_event.quote from public")
+    with refused("42501", "quote"):
+        rows(hers, "select * from pgps.try_composite_event('quote a ; quote b')")
+
+
+def test_what_became_of_an_event_is_told(broker: psycopg.Connection) -> None:
+    call(broker, "create_composite_event", "it", "quote (price > 0) a ; quote (price > 10) b", partition_by="symbol",
+         filter="b.price > a.price")  # fmt: skip
+    quotes(broker, "('A', 5)", "('A', 20)", "('A', -1)", "('A', 15)")
+    assert became(broker, 1) == [
+        "matched", "opened", "paired", "detected", "replaced",
+    ]  # fmt: skip
+    assert became(broker, 3) == ["matched"]
+    assert "failed the filter, or takes too long" in became(broker, 4)
+    with refused("42704", "nothing"):
+        rows(broker, "select * from pgps.explain_composite_event('nothing', 1)")
