@@ -5,6 +5,8 @@ create table pgps_internal.spool (
     spool_id integer generated always as identity primary key,
     name text not null unique,
     owner regrole not null,
+    -- The event type of what it is asked for: the same for all spools, read with each call.
+    type_id integer not null,
     persistent boolean not null,
     max_messages bigint check (max_messages > 0),
     max_bytes bigint check (max_bytes > 0),

@@ -34,18 +34,18 @@ end
 $$;
 comment on function pgps_internal.spool_type() is 'The event type of what spools are asked for; null before the first';
 
-create or replace function pgps_internal.note_asked(caller name, ids bigint[]) returns void
+create or replace function pgps_internal.note_asked(caller name, spool pgps_internal.spool, ids bigint[]) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    perform pgps_internal.record(array[pgps_internal.spool_type()], array[i.lo], array[i.hi],
-        quote_ident(note_asked.caller)::regrole, array[false], null, null, false)
-    from (select min(u) as lo, max(u) as hi from unnest(note_asked.ids) u) i;
+    -- The ids of one statement ascend.
+    perform pgps_internal.record(array[(note_asked.spool).type_id], array[note_asked.ids[1]],
+        array[note_asked.ids[cardinality(note_asked.ids)]], quote_ident(note_asked.caller)::regrole, array[false], null,
+        null, false);
 end
 $$;
-comment on function pgps_internal.note_asked(name, bigint[]) is
-'Publishes requests that one statement has written into the log';
+comment on function pgps_internal.note_asked(name, pgps_internal.spool, bigint[]) is
+'Publishes requests that one statement has written into the log; their ids in ascending order';
 
 create or replace function pgps_internal.ask_spool(
     caller name, spool pgps_internal.spool, verb text, value bigint = null, pattern jsonb = null
@@ -59,7 +59,7 @@ begin
     insert into pgps_internal.pgps_spool_log (spool_id, verb, value, pattern)
     values ((ask_spool.spool).spool_id, ask_spool.verb, ask_spool.value, ask_spool.pattern)
     returning event_id into v_id;
-    perform pgps_internal.note_asked(ask_spool.caller, array[v_id]);
+    perform pgps_internal.note_asked(ask_spool.caller, ask_spool.spool, array[v_id]);
     return v_id;
 end
 $$;
@@ -193,7 +193,6 @@ comment on function pgps_internal.size_of(jsonb, jsonb, text[]) is 'What a messa
 
 create or replace function pgps_internal.do_spool(caller name, args jsonb) returns bigint[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'spool');
@@ -212,15 +211,17 @@ begin
         v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
         v_pattern := pgps_internal.read_pattern(args -> 'discard');
     end if;
-    -- One statement finds the first message that is not in order; what is wrong with it is found out afterwards.
-    select e into v_bad from jsonb_array_elements(v_items) e where not pgps_internal.is_message(e) limit 1;
-    if found then
+    -- One pass finds a message that is not in order; what is wrong with it is found out afterwards.
+    select (array_agg(e) filter (where not pgps_internal.is_message(e)))[1],
+        array_agg(distinct e ->> 'sender') filter (where e ->> 'sender' <> caller),
+        max(e ->> 'network') filter (where e ->> 'network' <> 'local')
+    into v_bad, v_senders, v_network from jsonb_array_elements(v_items) e;
+    if v_bad is not null then
         perform pgps_internal.check_message(v_bad);
     end if;
-    v_senders := array(select distinct e ->> 'sender' from jsonb_array_elements(v_items) e
-        where e ->> 'sender' <> caller);
-    perform pgps_internal.check_senders(caller, v_senders);
-    select e ->> 'network' into v_network from jsonb_array_elements(v_items) e where e ->> 'network' <> 'local' limit 1;
+    if v_senders is not null then
+        perform pgps_internal.check_senders(caller, v_senders);
+    end if;
     if v_network is not null then
         raise exception 'network "%" does not exist', v_network using errcode = '42704',
             hint = 'Spool without network, or with "local", to reach a group of this broker.';
@@ -236,14 +237,15 @@ begin
             spooler, spooled_at, pattern)
         select v_spool.spool_id, v_verb, (e ->> 'entry')::integer, e -> 'message',
             nullif(nullif(e -> 'keys', 'null'), '{}'),
-            case when e ? 'keywords' then pgps_internal.array_of(e -> 'keywords', 'keywords') end,
+            case when jsonb_typeof(e -> 'keywords') = 'array'
+                then pgps_internal.array_of(e -> 'keywords', 'keywords') end,
             (e ->> 'expires')::timestamptz, coalesce(e ->> 'sender', caller), caller, pgps_internal.clock(), v_pattern
         from jsonb_array_elements(v_items) with ordinality m(e, place) order by place
         returning event_id
     )
     select array_agg(m.event_id order by m.event_id) into v_ids from made m;
     if v_ids is not null then
-        perform pgps_internal.note_asked(caller, v_ids);
+        perform pgps_internal.note_asked(caller, v_spool, v_ids);
     end if;
     return coalesce(v_ids, '{}');
 end
@@ -254,17 +256,16 @@ comment on function pgps_internal.do_spool(name, jsonb) is
 create or replace function pgps_internal.is_message(item jsonb) returns boolean
 language sql immutable
 as $$
-    -- Without SET, so that it is put into the statement that calls it for all messages.
+    -- Without SET and without sub-selects, so that it is put into the statement that calls it for all messages.
     select coalesce(jsonb_typeof(item) = 'object' and item ? 'message'
         and item - '{entry,message,keys,keywords,expires,network,ordering,sender}'::text[] = '{}'
         and jsonb_typeof(item -> 'entry') = 'number' and (item ->> 'entry') ~ '^\d{1,9}$'
         and case coalesce(jsonb_typeof(item -> 'keys'), 'null') when 'null' then true
-            when 'object' then (select count(*) <= 9 and coalesce(bool_and(jsonb_typeof(k.value) = 'number'), true)
-                from jsonb_each(item -> 'keys') k)
+            when 'object' then not (item -> 'keys') @? '$.* ? (@.type() != "number")'
+                and jsonb_array_length(jsonb_path_query_array(item -> 'keys', '$.*')) <= 9
             else false end
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
-            when 'array' then not exists (select from jsonb_array_elements(item -> 'keywords') k
-                where jsonb_typeof(k) <> 'string')
+            when 'array' then not (item -> 'keywords') @? '$[*] ? (@.type() != "string")'
             else false end
         and coalesce(item ->> 'ordering', 'cbcast') in ('fbcast', 'cbcast', 'abcast', 'gbcast'), false)
 $$;

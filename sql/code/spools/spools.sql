@@ -6,24 +6,25 @@
 
 create or replace function pgps_internal.spool_allows(caller name, spool pgps_internal.spool, privilege text)
 returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable
 as $$
-    -- regrole prints the bare OID of a role that was dropped.
-    select pg_has_role(spool_allows.caller, 'pgps_admin', 'usage')
+begin
+    -- No SET clause, and the cheapest test first: this is asked with every message.
+    return pg_has_role(spool_allows.caller, 'pgps_admin', 'usage')
+        -- regrole prints the bare OID of a role that was dropped.
         or (spool_allows.spool).owner::text <> (spool_allows.spool).owner::oid::text
             and pg_has_role(spool_allows.caller, (spool_allows.spool).owner::oid, 'usage')
         or exists (select from pgps_internal.spool_grant g
             where g.spool_id = (spool_allows.spool).spool_id and g.privilege = spool_allows.privilege
                 and (g.role = 0 or exists (select from pg_roles r where r.oid = g.role)
-                    and pg_has_role(spool_allows.caller, g.role, 'usage')))
+                    and pg_has_role(spool_allows.caller, g.role, 'usage')));
+end
 $$;
 comment on function pgps_internal.spool_allows(name, pgps_internal.spool, text) is
 'True when a role may use a spool: privilege spool or replay; owner: only its owner and administrators';
 
 create or replace function pgps_internal.find_spool(caller name, name text, privilege text) returns pgps_internal.spool
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_spool pgps_internal.spool;
@@ -113,10 +114,10 @@ begin
             hint = 'Choose another name, or change it with pgps.spool_advise.';
     end if;
     perform pgps_internal.make_spool_type();
-    insert into pgps_internal.spool (name, owner, persistent, max_messages, max_bytes, retention, on_limit)
-    values (v_name, quote_ident(caller)::regrole, coalesce((args ->> 'persistent')::boolean, true),
-        (args ->> 'max_messages')::bigint, (args ->> 'max_bytes')::bigint, (args ->> 'retention')::interval,
-        args ->> 'on_limit');
+    insert into pgps_internal.spool (name, owner, type_id, persistent, max_messages, max_bytes, retention, on_limit)
+    values (v_name, quote_ident(caller)::regrole, pgps_internal.spool_type(),
+        coalesce((args ->> 'persistent')::boolean, true), (args ->> 'max_messages')::bigint,
+        (args ->> 'max_bytes')::bigint, (args ->> 'retention')::interval, args ->> 'on_limit');
 end
 $$;
 comment on function pgps_internal.do_create_spool(name, jsonb) is 'See pgps.create_spool';
@@ -239,6 +240,7 @@ create or replace function pgps_internal.enter_spool() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+set plan_cache_mode = force_generic_plan
 as $$
 begin
     case new.verb
