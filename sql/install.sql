@@ -77,6 +77,7 @@
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
 \ir code/deliver/leases.sql
+\ir code/deliver/unfold.sql
 \ir code/deliver/deliver.sql
 \ir code/deliver/write_unfold.sql
 \ir code/deliver/positions.sql
@@ -129,13 +130,17 @@
 \ir code/links/routes.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
+\ir code/links/told_types.sql
 \ir code/links/messages.sql
 \ir code/links/runs.sql
+\ir code/links/positions.sql
 \ir code/links/send.sql
 \ir code/links/copy.sql
 \ir code/links/write_segments.sql
 \ir code/links/write_sent_rows.sql
 \ir code/links/receive.sql
+\ir code/links/admit.sql
+\ir code/links/stages.sql
 \ir code/links/small_batches.sql
 \ir code/links/write_wire.sql
 \ir code/links/write_sent.sql

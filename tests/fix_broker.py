@@ -86,6 +86,14 @@ def take(connection: psycopg.Connection, subscription: str, max_events: int = 10
     return found
 
 
+def take_as(admin: psycopg.Connection, session: psycopg.Connection, subscription: str) -> list[int]:
+    """Return what a subscription gives to a session, dispatched before by an administrator."""
+    rows(admin, "select pgps.dispatch()")
+    found = numbers(session, subscription)
+    call(session, "ack", subscription)
+    return found
+
+
 def ids(connection: psycopg.Connection, subscription: str, max_events: int = 1000) -> list[int]:
     """Return the ids of the next events."""
     return column(connection, "select event_id from pgps.receive(%s, %s)", [subscription, max_events])

@@ -11,8 +11,9 @@ from tests.fix_broker import call, make_type, publish, rows, value
 from tests.fix_clients import Client
 from tests.fix_db import Connect, notifications
 from tests.links.conftest import brokers  # noqa: F401 - a fixture
+from tests.links.horizon_scenes import rewind
+from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, linked, received, settle
-from tests.links.test_horizon_rules import Scene, rewind
 
 Brokers = Callable[[int], list[Broker]]
 DIRECT = "select (payload ->> 'n')::integer, origin, raiser from pgps.fetch_direct(%s, %s) order by note, event_id"

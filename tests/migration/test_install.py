@@ -14,8 +14,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from psycopg.conninfo import make_conninfo
 
 from pgps import _resources, _scripts, install
@@ -381,27 +379,6 @@ def test_alembic_alone_installs_too(empty_database: str) -> None:
         capture_output=True,
     )
     assert install.status(empty_database).up_to_date
-
-
-def test_there_is_one_head_and_each_revision_is_one_script() -> None:
-    configuration = Config()
-    configuration.set_main_option("script_location", str(_resources.migrations_dir()))
-    scripts = ScriptDirectory.from_config(configuration)
-    assert scripts.get_heads() == [_scripts.head()]
-    stems = [Path(revision.path).stem for revision in scripts.walk_revisions()]
-    assert [f"schema/{stem}.sql" for stem in reversed(stems)] == _scripts.schema_scripts()
-
-
-def test_install_sql_lists_every_script() -> None:
-    root = _resources.sql_dir()
-    there = {
-        str(path.relative_to(root))
-        for folder in ("schema", "generated", "code")
-        for path in (root / folder).rglob("*.sql")
-    }
-    assert set(_scripts.schema_scripts() + _scripts.code_scripts()) == there
-    lines = [line for line in (root / "install.sql").read_text().splitlines() if line and not line.startswith("--")]
-    assert [line for line in lines if not line.startswith("\\ir ")] == []
 
 
 def test_public_may_execute_nothing_of_the_internals(dsn: str, admin: psycopg.Connection) -> None:

@@ -1,4 +1,4 @@
--- Generated: pgps_internal.unfold_<type>, received events with payload and publication. Called by deliver.sql and
+-- Generated: pgps_internal.unfold_<type>, received events with payload and publication. Called by unfold.sql and
 -- direct.sql.
 -- Writes: nothing.
 

@@ -2,8 +2,7 @@
 -- Locks: the turns of receiving (shared) and of the origins, in that order and by origin, until the transaction ends.
 -- They are taken before the transaction has an id, so that transactions with events of one origin get their ids in
 -- order.
--- Writes: arrival, joining, member, origin, pg_temp.pgps_stage, rejected; by name: the log of a type, the staging
--- table.
+-- Writes: joining, pg_temp.pgps_stage; by name: the log of a type, the staging table.
 
 create or replace function pgps_internal.do_link_begin(caller name, args jsonb) returns jsonb
 language plpgsql
@@ -225,111 +224,6 @@ $$;
 comment on function pgps_internal.slices(jsonb, bigint) is
 'The runs of a batch with the ids that their events have here. base: see pgps_internal.copied';
 
-create or replace function pgps_internal.admit_item(
-    neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
-) returns int8multirange
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_origin pgps_internal.origin;
-    v_horizon bigint;
-    v_place bigint;
-    v_upto bigint := (admit_item.item ->> 'upto')::bigint;
-    v_ids int8multirange := '{}';
-    v_had int8multirange := '{}';
-    v_came bigint;
-    v_type integer;
-    v_tallies pgps_internal.tally[];
-begin
-    select o.* into v_origin from pgps_internal.origin o
-    where o.broker_id = (admit_item.item ->> 'broker')::uuid and o.epoch = (admit_item.item ->> 'epoch')::integer;
-    v_horizon := pgps_internal.horizon(v_origin.origin_id);
-    v_place := coalesce(v_origin.rewind_from, v_horizon);
-    if v_origin.parent is distinct from (admit_item.neighbour).neighbour_id
-        or v_origin.attachment <> (admit_item.item ->> 'attachment')::integer then
-        return '{}';
-    elsif (admit_item.item ->> 'previous')::bigint > v_place then
-        -- A gap: attach again from the horizon. A change of an origin's row needs the turn of routes, here and below;
-        -- see pgps_internal.admit_batch.
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
-        perform pg_notify('pgps_link', '');
-        return '{}';
-    end if;
-    if v_origin.answered is distinct from v_origin.attachment then
-        -- An item that is here already is an answer, too: the new parent may have nothing newer, and the old one is
-        -- kept until this answer.
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
-        perform pg_notify('pgps_link', '');
-    end if;
-    if v_upto > v_place then
-        select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
-            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer)
-                then min((s.value ->> 'type_id')::integer) end
-        into v_ids, v_came, v_type
-        from jsonb_array_elements(admit_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-            where s.value -> 'lseq' = admit_item.item -> 'lseq';
-        v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item,
-            admit_item.slices, v_type, v_came);
-        if v_upto <= v_horizon then
-            v_had := pgps_internal.admit_rewound(admit_item.neighbour, v_origin, admit_item.item, admit_item.slices,
-                admit_item.mark);
-        else
-            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events,
-                lo, hi, ids, tallies, hops)
-            values ((admit_item.neighbour).neighbour_id, (admit_item.item ->> 'lseq')::bigint, admit_item.mark,
-                v_origin.origin_id, v_origin.attachment,
-                v_upto, v_upto, coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
-                nullif(v_ids, '{}'),
-                nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
-            if not isempty(v_ids) and not (v_origin.is_settled
-                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
-                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
-                    array(select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_item.slices) s
-                        where s.value -> 'lseq' = admit_item.item -> 'lseq'));
-            end if;
-        end if;
-    end if;
-    -- A rewind ends at the present horizon: items that were being received when it began may have been committed since.
-    if v_origin.rewind_from is not null and v_upto >= v_horizon then
-        perform pgps_internal.hold_routes();
-        perform pgps_internal.end_rewind(v_origin);
-    elsif v_origin.rewind_from < v_upto then
-        perform pgps_internal.hold_routes();
-        update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
-    end if;
-    return v_ids - v_had;
-end
-$$;
-comment on function pgps_internal.admit_item(pgps_internal.neighbour, jsonb, jsonb, text) is
-'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
-
-create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
-returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
-    perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
-    -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
-    -- different origins lock the same rows.
-    perform from pgps_internal.member m
-    where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
-        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
-            and e.type_id = any (skip_early.types))
-    order by m.subscription_id, m.class_id for no key update;
-    update pgps_internal.member m set skip = m.skip + skip_early.ids
-    from pgps_internal.early e
-    where e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
-        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types);
-end
-$$;
-comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
-'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
-
 create or replace function pgps_internal.skip_joining(
     ids int8multirange, types integer[], origin_id integer = null, upto bigint = null
 ) returns void
@@ -354,32 +248,6 @@ $$;
 comment on function pgps_internal.skip_joining(int8multirange, integer[], integer, bigint) is
 'As pgps_internal.skip_early, for subscriptions whose lanes have yet to join them to a type. origin_id, upto: null = all
 of them skip these events';
-
-create or replace function pgps_internal.publish_stages(
-    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange
-) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_wire jsonb;
-    v_type pgps_internal.event_type;
-    v_dropped int8multirange;
-begin
-    for v_wire in select t.value from jsonb_array_elements(publish_stages.batch -> 'types') t loop
-        select t.* into v_type from pgps_internal.event_type t where t.name = v_wire ->> 'name';
-        -- Checked here, too, because the staging table may be of an earlier batch.
-        perform pgps_internal.require_publisher(publish_stages.neighbour, v_type);
-        select coalesce(range_agg(r), '{}') - publish_stages.admitted into v_dropped
-        from jsonb_array_elements(publish_stages.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
-        where (s.value ->> 'type_id')::integer = v_type.type_id;
-        perform pgps_internal.publish_stage(publish_stages.neighbour, v_type, v_wire, v_dropped, publish_stages.batch,
-            publish_stages.slices);
-    end loop;
-end
-$$;
-comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
-'Puts the staged events of the admitted items into the logs';
 
 create or replace function pgps_internal.note_slices(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, admitted int8multirange, are_news boolean
@@ -417,77 +285,6 @@ comment on function pgps_internal.note_slices(pgps_internal.neighbour, jsonb, js
 'Publishes the admitted items'' events, with a row in the control queue for each statement at the origin. are_news:
 false for events fetched again for children. Called by pgps_internal.admit_batch alone';
 
-create or replace function pgps_internal.publish_stage(
-    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,
-    batch jsonb, slices jsonb
-) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_insert text;
-    v_id bigint;
-    v_state text;
-    v_error text;
-begin
-    select format('insert into %s (event_id, pgps_origin_event%s) select s.pgps_id, s.pgps_event%s from '
-        'pg_temp.pgps_stage_%s s',
-        (publish_stage.event_type).log, coalesce(string_agg(format(', %I', a.name), '' order by n), ''),
-        coalesce(string_agg(format(case when a.as_text then ', s.%1$I::%2$s' else ', s.%1$I' end, a.name, a.type), ''
-            order by n), ''),
-        (publish_stage.event_type).type_id)
-    into v_insert from rows from (jsonb_to_recordset(publish_stage.wire -> 'attributes') as (name text, type text,
-        as_text boolean)) with ordinality a(name, type, as_text, n);
-    begin
-        if isempty(publish_stage.dropped) then
-            execute v_insert;
-        else
-            execute v_insert || ' where not s.pgps_id <@ $1' using publish_stage.dropped;
-        end if;
-        return;
-    exception when integrity_constraint_violation or data_exception then
-        null;
-    end;
-    -- Again, one by one: what this broker's constraints refuse becomes an exception here, and the rest is published.
-    for v_id in execute format('select s.pgps_id from pg_temp.pgps_stage_%s s where not s.pgps_id <@ $1 order by '
-        's.pgps_id', (publish_stage.event_type).type_id)
-        using publish_stage.dropped
-    loop
-        begin
-            execute v_insert || ' where s.pgps_id = $1' using v_id;
-        exception when integrity_constraint_violation or data_exception then
-            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            execute format('insert into pgps_internal.rejected
-                    (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch, origin_event, payload, '
-                        'published_at, sqlstate, error)
-                select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> ''upto'')::bigint, '
-                    's.pgps_event,
-                    to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], (r.value '
-                        '->> ''published_at'')::timestamptz, $3, $4
-                from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, '
-                    'pgps_internal.origin o
-                where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value '
-                    '->> ''ids'')::int8multirange
-                    and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and '
-                        'o.epoch = (i.value ->> ''epoch'')::integer',
-                (publish_stage.event_type).type_id)
-            using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch,
-                publish_stage.slices, v_id;
-            perform pgps_internal.excuse(o.origin_id, (i.value ->> 'upto')::bigint, (publish_stage.event_type).type_id)
-            from jsonb_array_elements(publish_stage.slices) r
-            join jsonb_array_elements(publish_stage.batch -> 'items') i on i.value -> 'lseq' = r.value -> 'lseq'
-            join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
-                and o.epoch = (i.value ->> 'epoch')::integer
-            where v_id <@ (r.value ->> 'ids')::int8multirange
-                and (r.value ->> 'type_id')::integer = (publish_stage.event_type).type_id;
-        end;
-    end loop;
-end
-$$;
-comment on function pgps_internal.publish_stage(pgps_internal.neighbour, pgps_internal.event_type, jsonb,
-    int8multirange, jsonb, jsonb) is
-'Puts staged events of a type into its log; those that its constraints refuse go to pgps.exceptions';
-
 create or replace function pgps.link_apply(batch jsonb = null) returns jsonb
 language sql
 begin atomic
@@ -500,4 +297,5 @@ publishes its events here, in order, and notes how far; COMMIT follows. Returns 
 (the others had been received from elsewhere). Needs pgps.link_begin. Errors: 55000 a batch or an event is missing.';
 
 revoke all on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) from public;
-grant execute on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) to pgps_link, pgps_worker, pgps_admin;
+grant execute on function pgps.link_begin(jsonb, boolean), pgps.link_apply(jsonb) to pgps_link, pgps_worker,
+    pgps_admin;

@@ -18,10 +18,10 @@ from tests.chaos.kills.clients import Consumers
 from tests.fix_broker import call, rows, value
 from tests.links.fleet import Fleet, Member
 from tests.links.storm.crew import Crew
+from tests.links.storm.furniture import furnish
 from tests.links.storm.script import FILTERS
 from tests.links.storm.traffic import BASE_TYPES, Publishers, read_journal
 from tests.links.storm.truth import Finding, Subscription, Truth
-from tests.links.storm.world import furnish
 
 STILL = 20.0
 BOUND = 180.0

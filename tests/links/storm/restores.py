@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import psycopg
 
 from tests.fix_broker import call, column, rows
+from tests.links.storm.furniture import copied
 from tests.links.storm.script import Pair, Step
 from tests.links.storm.traffic import read_journal
-from tests.links.storm.world import NOWHERE, Copy, NotYet, World, copied
+from tests.links.storm.world import NOWHERE, Copy, NotYet, World
 
 _PATIENCE = 8.0
 

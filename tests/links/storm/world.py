@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import psycopg
 
 from tests.fix_broker import call, rows, value
 from tests.links.fleet import Fleet, Member
-from tests.links.storm import trace
 from tests.links.storm.crew import Crew
+from tests.links.storm.furniture import furnish, make_type, together
 from tests.links.storm.script import FILTERS, Pair, Script, Step
-from tests.links.storm.traffic import ATTRIBUTES, BASE_TYPES, SCHEMA, Publishers, open_session, read_journal
+from tests.links.storm.traffic import BASE_TYPES, Publishers, open_session, read_journal
 from tests.links.storm.truth import Subscription, Truth
 
 NOWHERE = "host=/nowhere dbname=nowhere"
@@ -360,56 +358,6 @@ class World:
             for site in self.fleet.sites if copy.database else ():
                 site.drop(copy.database)
         self.fleet.clear()
-
-
-def furnish(connection: psycopg.Connection) -> None:
-    """Give a database what every broker has: tables, the event types that are there from the beginning, callbacks."""
-    for statement in SCHEMA.split(";\n"):
-        if statement.strip():
-            rows(connection, statement)
-    for kind in BASE_TYPES:
-        make_type(connection, kind)
-        rows(
-            connection,
-            f"create function storm.keep_{kind}(e pgps_event.{kind}[]) returns void begin atomic"
-            " insert into storm.got (subscription, n) select 'called', x.n from unnest(e) x; end",
-        )
-    trace.lay(connection)
-
-
-def make_type(connection: psycopg.Connection, kind: str) -> None:
-    """Make an event type, unless a neighbour has told of it already, and advertise it."""
-    with contextlib.suppress(psycopg.errors.DuplicateObject):
-        call(connection, "create_event_type", kind, ATTRIBUTES)
-    rows(connection, f"grant insert, select on pgps_event.{kind} to public")
-    call(connection, "alter_queue", f"{kind}_in", auditable=True)
-    call(connection, "advertise", kind)
-
-
-def together(*actions: Callable[[], Any]) -> None:
-    """Do several things at the same time; raise the first error."""
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(len(actions))
-
-    def run(action: Callable[[], Any]) -> None:
-        barrier.wait()
-        try:
-            action()
-        except psycopg.Error as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
-
-def copied(subscriptions: list[Subscription], broker: str) -> list[Subscription]:
-    """The same subscriptions at another broker, or at the same one later."""
-    return [replace(one, broker=broker, sure=dict(one.sure), got=[]) for one in subscriptions]
 
 
 def _one_line(error: BaseException) -> str:

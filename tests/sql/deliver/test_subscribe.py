@@ -22,6 +22,7 @@ from tests.fix_broker import (
     sink,
     sunk,
     take,
+    take_as,
     value,
 )
 from tests.fix_db import Connect
@@ -278,83 +279,6 @@ def test_a_paused_subscription_gets_its_events_when_it_resumes(
     assert take(admin, tick) == [1]
 
 
-def test_a_wildcard_takes_types_of_now_and_later(admin: psycopg.Connection, name: Name) -> None:
-    prefix = name("sec")
-    types = [name(f"{prefix}_{n}") for n in range(3)]
-    make_type(admin, types[0])
-    subscription = "all" + prefix
-    call(admin, "subscribe", subscription, f"{prefix}*", filter="n > 1")
-    make_type(admin, types[1], "b text, n integer")
-    make_type(admin, types[2], "b text")
-    for number, made in enumerate(types[:2]):
-        publish(admin, made, 1, number + 2)
-    rows(admin, "select pgps.dispatch()")
-    found = rows(admin, "select event_type, payload -> 'n' from pgps.receive(%s) order by 1", [subscription])
-    assert found == [(types[0], 2), (types[1], 3)]
-    assert call(admin, "ack", subscription) == 2
-    error = value(admin, "select last_error from pgps.subscriptions where name = %s", [subscription])
-    assert types[2] in error, "its filter means nothing there"
-    call(admin, "drop_event_type", types[0], True)
-    publish(admin, types[1], 5)
-    assert take(admin, subscription) == [5]
-    call(admin, "unsubscribe", subscription)
-
-
-def test_a_wildcard_takes_only_what_the_role_may_see(
-    admin: psycopg.Connection, connect: Connect, role: Any, name: Name
-) -> None:
-    prefix = name("sec")
-    seen, hidden, later = (name(f"{prefix}_{n}") for n in range(3))
-    make_type(admin, seen)
-    make_type(admin, hidden)
-    rows(admin, f"revoke select on {endpoint(hidden)} from public")
-    session = connect(role("reader"))
-    call(session, "subscribe", "r" + prefix, f"{prefix}*")
-    call(admin, "create_event_type", later, "n integer")
-    call(admin, "advertise", later)
-    for made in (seen, hidden, later):
-        publish(admin, made, 1)
-    assert take_as(admin, session, "r" + prefix) == [1]
-
-
-def take_as(admin: psycopg.Connection, session: psycopg.Connection, subscription: str) -> list[int]:
-    rows(admin, "select pgps.dispatch()")
-    found = numbers(session, subscription)
-    call(session, "ack", subscription)
-    return found
-
-
-def test_policies_decide_what_a_role_receives_and_sees(
-    admin: psycopg.Connection, connect: Connect, role: Any, tick: str
-) -> None:
-    alice, bob, carol = role("alice"), role("bob"), role("carol")
-    sessions = {each: connect(each) for each in (alice, bob, carol)}
-    call(admin, "create_policy", tick, "low", alice, "n < 10")
-    call(admin, "create_policy", tick, "x", alice, "b = 'x'")
-    call(admin, "create_policy", tick, "high", bob, "n >= 10")
-    for each, session in sessions.items():
-        call(session, "subscribe", each, tick, filter="n > 1")
-        call(session, "subscribe", f"i_{each}", tick)
-    rows(admin, f"insert into {endpoint(tick)} values (1, 'y'), (2, 'y'), (11, 'y'), (12, 'x')")
-    expected = {alice: [2, 12], bob: [11, 12], carol: []}
-    for each, session in sessions.items():
-        rows(admin, "select pgps.dispatch()")
-        seen = [n for (n,) in rows(session, f"select distinct n from pgps_queue.{tick}_in order by n")]
-        assert seen == sorted({*expected[each], *([1] if each == alice else [])})
-        assert take_as(admin, session, each) == expected[each]
-        assert take_as(admin, session, f"i_{each}") == [*([1] if each == alice else []), *expected[each]]
-    call(admin, "drop_policy", tick, "low")
-    call(admin, "drop_policy", tick, "x")
-    call(admin, "drop_policy", tick, "high")
-    publish(admin, tick, 3)
-    assert take_as(admin, sessions[carol], carol) == [3]
-    for function, args in (("drop_policy", (tick, "low")), ("create_policy", (tick, "p", "no_such_role", "true"))):
-        with refused("42704"):
-            call(admin, function, *args)
-        with refused("42501"):
-            call(sessions[alice], function, *args)
-
-
 def test_sessions_that_subscribe_alike_at_once_wait_for_each_other(
     admin: psycopg.Connection, connect: Connect, role: Any, tick: str
 ) -> None:
@@ -388,28 +312,3 @@ def test_a_callback_may_be_a_competing_consumer(admin: psycopg.Connection, tick:
         "select count(*) from pgps_internal.share s join pgps_internal.event_type t using (type_id) where t.name = %s"
     )
     assert value(admin, query, [tick]) == 0, "or its segments would be kept for ever"
-
-
-@pytest.mark.parametrize("definition", [{}, {"filter": "n > 0"}, {"handler": "any"}])
-def test_a_subscription_to_a_prefix_gains_a_type_when_its_right_comes(
-    admin: psycopg.Connection, connect: Connect, role: Any, name: Name, definition: dict[str, str]
-) -> None:
-    made, reader = name(), role("reader")
-    for kind in "ab":
-        make_type(admin, made + kind)
-    make_type(admin, made + "c", "other text")
-    rows(admin, f"revoke all on {endpoint(made + 'b')}, {endpoint(made + 'c')} from public")
-    session = connect(reader)
-    call(session, "subscribe", made, made + "*", **definition)
-    publish(admin, made + "a", 1)
-    publish(admin, made + "b", 2)
-    assert take(admin, made) == [1]
-    rows(admin, f"grant select on {endpoint(made + 'b')} to {reader}")
-    publish(admin, made + "a", 3)
-    publish(admin, made + "b", 4)
-    rows(admin, f"insert into {endpoint(made + 'c')} values ('x')")
-    assert take(admin, made) == [3, 4]
-    rows(admin, f"revoke select on {endpoint(made + 'b')} from {reader}")
-    publish(admin, made + "b", 5)
-    assert take(admin, made) == []
-    call(session, "unsubscribe", made)

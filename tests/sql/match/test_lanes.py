@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.fix_broker import call, column, make_type, meanwhile, numbers, publish, rows, value
 from tests.fix_db import Connect
+from tests.sql.match.lane_steps import cut, lane, make_filter, run_lanes, take_only
 
 Role = Callable[..., str]
 
@@ -24,32 +22,6 @@ def broker(own_database: str, connect: Connect) -> psycopg.Connection:
     make_type(connection, "pb")
     make_filter(connection)
     return connection
-
-
-def make_filter(broker: psycopg.Connection, body: str = "null") -> None:
-    rows(
-        broker,
-        "create or replace function public.good(n integer) returns boolean language plpgsql as "
-        f"$$ begin {body}; return true; end $$",
-    )
-
-
-def cut(broker: psycopg.Connection) -> None:
-    """Dispatch as a worker does: without the lanes."""
-    rows(broker, "select pgps.dispatch_batch(100000)")
-
-
-def take_only(broker: psycopg.Connection, who: str, many: int = 1000) -> list[int]:
-    """Take what is delivered, and dispatch nothing."""
-    return column(broker, "select (payload->>'n')::integer from pgps.take(%s, %s)", [who, many])
-
-
-def run_lanes(broker: psycopg.Connection) -> None:
-    rows(broker, "call pgps.run_lanes()")
-
-
-def lane(broker: psycopg.Connection, column_name: str) -> Any:
-    return value(broker, f"select {column_name} from pgps.lanes")
 
 
 def test_the_dispatcher_asks_no_filter_that_reads_more_than_the_event(broker: psycopg.Connection) -> None:
@@ -331,68 +303,6 @@ def test_a_filter_dropped_while_its_lane_runs_is_no_failure(
     assert rows(broker, "select * from pgps.exceptions") == []
 
 
-ACTIONS = st.lists(
-    st.one_of(
-        st.tuples(st.just("publish"), st.sampled_from(["pa", "pb", "pc"]), st.integers(1, 4)),
-        st.sampled_from([("cut",), ("lanes",), ("dispatch",), ("type",)]),
-        st.tuples(st.just("take"), st.sampled_from(["safe", "lane", "pattern", "wild", "shared"]), st.integers(1, 4)),
-    ),
-    max_size=25,
-)
-
-
-@settings(max_examples=25)
-@given(actions=ACTIONS)
-def test_each_subscription_gets_what_it_wants_in_order_and_once(
-    server_database: psycopg.Connection, actions: list[tuple[Any, ...]]
-) -> None:
-    broker = server_database
-    rows(broker, "select pgps.drop_event_type(name, true) from pgps.event_types")
-    rows(broker, "select pgps.unsubscribe(name) from pgps.subscriptions")
-    rows(broker, "create or replace function public.even(n integer) returns boolean language sql as 'select n % 2 = 0'")
-    make_type(broker, "pa")
-    make_type(broker, "pb")
-    wanted: dict[str, Callable[[str, int], bool]] = {
-        "safe": lambda t, n: t == "pa" and n > 3,
-        "lane": lambda t, n: t == "pa" and n % 2 == 0,
-        "pattern": lambda t, n: n % 2 == 0,
-        "wild": lambda t, n: True,
-        "shared": lambda t, n: t == "pb" and n % 2 == 0,
-    }
-    call(broker, "subscribe", "safe", "pa", "n > 3")
-    call(broker, "subscribe", "lane", "pa", "public.even(n)")
-    call(broker, "subscribe", "pattern", "p*", "public.even(n)")
-    call(broker, "subscribe", "wild", "p*")
-    call(broker, "subscribe", "shared", "pb", "public.even(n)", handler="any")
-    types, number = ["pa", "pb"], 0
-    expected: dict[str, list[int]] = {name: [] for name in wanted}
-    seen: dict[str, list[int]] = {name: [] for name in wanted}
-    for action in actions:
-        match action:
-            case ("publish", name, many) if name in types:
-                fresh = list(range(number + 1, number + many + 1))
-                number += many
-                publish(broker, name, *fresh)
-                for who, wants in wanted.items():
-                    expected[who] += [n for n in fresh if wants(name, n)]
-            case ("cut",):
-                cut(broker)
-            case ("lanes",):
-                run_lanes(broker)
-            case ("dispatch",):
-                rows(broker, "select pgps.dispatch()")
-            case ("type",) if "pc" not in types:
-                make_type(broker, "pc")
-                types.append("pc")
-            case ("take", who, many):
-                seen[who] += take_only(broker, who, many)
-    cut(broker)
-    run_lanes(broker)
-    for who in wanted:
-        seen[who] += take_only(broker, who, 1000)
-    assert seen == expected
-
-
 @pytest.fixture
 def server_database(own_database: str, connect: Connect) -> psycopg.Connection:
     """A broker that all examples of one test share."""
@@ -421,87 +331,3 @@ def test_what_an_administrator_puts_back_is_asked_by_its_owners_lane(
     assert take_only(broker, "s") == [1]
     assert rows(broker, "select n from pgps_queue.pa_exception") == []
     assert value(broker, "select count(*) from pgps_internal.asked_again") == 0
-
-
-def slow_by_hand(broker: psycopg.Connection) -> None:
-    """Have a dispatch by hand wait for a role's filters for a moment only; longer than that ends the test."""
-    call(broker, "configure", "dispatch_lane_timeout", "200 milliseconds")
-    rows(broker, "set statement_timeout = '5min'")
-
-
-def stranger(broker: psycopg.Connection, role: Role, body: str) -> str:
-    """Let another role subscribe to pa with a filter of its own making; return the role."""
-    owner = role("stranger")
-    rows(broker, f"grant select on pgps_event.pa to {owner}; create schema {owner} authorization {owner}")
-    rows(broker, f"set role {owner}")
-    rows(
-        broker,
-        f"create function {owner}.odd(n integer) returns boolean language plpgsql as $$ begin {body}; return true; "
-        "end $$",
-    )
-    call(broker, "subscribe", "odd", "pa", f"{owner}.odd(n)")
-    rows(broker, "reset role")
-    return owner
-
-
-def test_a_sleeping_filter_holds_up_a_dispatch_by_hand_for_a_moment_and_once(
-    broker: psycopg.Connection, role: Role
-) -> None:
-    slow_by_hand(broker)
-    owner = stranger(broker, role, "perform pg_sleep(3600)")
-    call(broker, "subscribe", "quick", "pa", "n > 0")
-    publish(broker, "pa", 1, 2)
-    rows(broker, "select pgps.dispatch()")
-    assert take_only(broker, "quick") == [1, 2]
-    publish(broker, "pa", 3)
-    rows(broker, "select pgps.dispatch()")
-    assert take_only(broker, "quick") == [3]
-    state = "select state, position('takes longer than' in last_error) > 0 from pgps.subscriptions where name = %s"
-    assert rows(broker, state, ["odd"]) == [("slow", True)]
-    assert rows(broker, state, ["quick"]) == [("active", None)]
-    assert rows(broker, "select state, lag_events from pgps.lanes where role = %s", [owner]) == [("slow", 3)]
-    rows(
-        broker,
-        f"create or replace function {owner}.odd(n integer) returns boolean language sql as 'select true'",
-    )
-    run_lanes(broker)
-    assert take_only(broker, "odd") == [1, 2, 3], "late, and complete"
-    assert rows(broker, state, ["odd"]) == [("active", None)]
-
-
-def test_a_filter_that_swallows_its_cancellation_is_asked_by_hand_no_more(
-    broker: psycopg.Connection, role: Role
-) -> None:
-    slow_by_hand(broker)
-    stranger(broker, role, "begin perform pg_sleep(3600); exception when query_canceled then null; end")
-    publish(broker, "pa", 1)
-    rows(broker, "select pgps.dispatch()")
-    assert column(broker, "select state from pgps.lanes") == ["slow"]
-    assert take_only(broker, "odd") == [1]
-    publish(broker, "pa", 2)
-    rows(broker, "select pgps.dispatch()")
-    assert take_only(broker, "odd") == []
-
-
-def test_a_lane_that_a_session_was_killed_in_is_left_alone_by_the_next_dispatch(broker: psycopg.Connection) -> None:
-    call(broker, "subscribe", "lane", "pa", "public.good(n)")
-    publish(broker, "pa", 1)
-    rows(broker, "select setval('pgps_internal.lane_by_hand_seq', lane_id) from pgps_internal.lane")
-    rows(broker, "select pgps.dispatch()")
-    assert take_only(broker, "lane") == []
-    assert column(broker, "select state from pgps.subscriptions") == ["slow"]
-    run_lanes(broker)
-    assert take_only(broker, "lane") == [1]
-
-
-def test_who_cancels_a_dispatch_by_hand_cancels_it(broker: psycopg.Connection) -> None:
-    make_filter(broker, "perform pg_cancel_backend(pg_backend_pid()); perform pg_sleep(3600)")
-    call(broker, "configure", "dispatch_lane_timeout", "1 hour")
-    call(broker, "subscribe", "lane", "pa", "public.good(n)")
-    publish(broker, "pa", 1)
-    with pytest.raises(psycopg.errors.QueryCanceled):
-        rows(broker, "select pgps.dispatch()")
-    make_filter(broker)
-    rows(broker, "select pgps.dispatch()")
-    assert take_only(broker, "lane") == [1]
-    assert column(broker, "select state from pgps.lanes") == ["idle"]

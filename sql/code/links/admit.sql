@@ -1,0 +1,109 @@
+-- Admitting the items of a batch: whether each is the next of its origin, and which subscriptions skip its events since
+-- their filters came into force later.
+-- Locks: those of receive.sql.
+-- Writes: arrival, member, origin.
+
+create or replace function pgps_internal.admit_item(
+    neighbour pgps_internal.neighbour, item jsonb, slices jsonb, mark text
+) returns int8multirange
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_origin pgps_internal.origin;
+    v_horizon bigint;
+    v_place bigint;
+    v_upto bigint := (admit_item.item ->> 'upto')::bigint;
+    v_ids int8multirange := '{}';
+    v_had int8multirange := '{}';
+    v_came bigint;
+    v_type integer;
+    v_tallies pgps_internal.tally[];
+begin
+    select o.* into v_origin from pgps_internal.origin o
+    where o.broker_id = (admit_item.item ->> 'broker')::uuid and o.epoch = (admit_item.item ->> 'epoch')::integer;
+    v_horizon := pgps_internal.horizon(v_origin.origin_id);
+    v_place := coalesce(v_origin.rewind_from, v_horizon);
+    if v_origin.parent is distinct from (admit_item.neighbour).neighbour_id
+        or v_origin.attachment <> (admit_item.item ->> 'attachment')::integer then
+        return '{}';
+    elsif (admit_item.item ->> 'previous')::bigint > v_place then
+        -- A gap: attach again from the horizon. A change of an origin's row needs the turn of routes, here and below;
+        -- see pgps_internal.admit_batch.
+        perform pgps_internal.hold_routes();
+        update pgps_internal.origin o set attachment = o.attachment + 1 where o.origin_id = v_origin.origin_id;
+        perform pg_notify('pgps_link', '');
+        return '{}';
+    end if;
+    if v_origin.answered is distinct from v_origin.attachment then
+        -- An item that is here already is an answer, too: the new parent may have nothing newer, and the old one is
+        -- kept until this answer.
+        perform pgps_internal.hold_routes();
+        update pgps_internal.origin o set answered = v_origin.attachment where o.origin_id = v_origin.origin_id;
+        perform pg_notify('pgps_link', '');
+    end if;
+    if v_upto > v_place then
+        select coalesce(range_agg(r), '{}'), sum(upper(r) - lower(r)),
+            case when min((s.value ->> 'type_id')::integer) = max((s.value ->> 'type_id')::integer)
+                then min((s.value ->> 'type_id')::integer) end
+        into v_ids, v_came, v_type
+        from jsonb_array_elements(admit_item.slices) s, unnest((s.value ->> 'ids')::int8multirange) r
+            where s.value -> 'lseq' = admit_item.item -> 'lseq';
+        v_tallies := pgps_internal.tally_item(admit_item.neighbour, v_origin.origin_id, admit_item.item,
+            admit_item.slices, v_type, v_came);
+        if v_upto <= v_horizon then
+            v_had := pgps_internal.admit_rewound(admit_item.neighbour, v_origin, admit_item.item, admit_item.slices,
+                admit_item.mark);
+        else
+            insert into pgps_internal.arrival (neighbour_id, lseq, mark, origin_id, attachment, upto, horizon, events,
+                lo, hi, ids, tallies, hops)
+            values ((admit_item.neighbour).neighbour_id, (admit_item.item ->> 'lseq')::bigint, admit_item.mark,
+                v_origin.origin_id, v_origin.attachment,
+                v_upto, v_upto, coalesce((admit_item.item ->> 'events')::integer, 0), lower(v_ids), upper(v_ids) - 1,
+                nullif(v_ids, '{}'),
+                nullif(v_tallies, '{}'), nullif(admit_item.item -> 'hops', 'null'));
+            if not isempty(v_ids) and not (v_origin.is_settled
+                    and v_origin.settled_for = (select b.subscribed from pgps_internal.broker b)) then
+                perform pgps_internal.skip_early(v_origin.origin_id, v_upto, v_ids,
+                    array(select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_item.slices) s
+                        where s.value -> 'lseq' = admit_item.item -> 'lseq'));
+            end if;
+        end if;
+    end if;
+    -- A rewind ends at the present horizon: items that were being received when it began may have been committed since.
+    if v_origin.rewind_from is not null and v_upto >= v_horizon then
+        perform pgps_internal.hold_routes();
+        perform pgps_internal.end_rewind(v_origin);
+    elsif v_origin.rewind_from < v_upto then
+        perform pgps_internal.hold_routes();
+        update pgps_internal.origin o set rewind_from = v_upto where o.origin_id = v_origin.origin_id;
+    end if;
+    return v_ids - v_had;
+end
+$$;
+comment on function pgps_internal.admit_item(pgps_internal.neighbour, jsonb, jsonb, text) is
+'Applies rules 2 to 4 of the horizon to one item: returns the ids of its events that are to be published here';
+
+create or replace function pgps_internal.skip_early(origin_id integer, upto bigint, ids int8multirange, types integer[])
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
+    perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
+    -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
+    -- different origins lock the same rows.
+    perform from pgps_internal.member m
+    where (m.subscription_id, m.class_id) in (select e.subscription_id, e.class_id from pgps_internal.early e
+        where e.origin_id = skip_early.origin_id and (e.since is null or e.since >= skip_early.upto)
+            and e.type_id = any (skip_early.types))
+    order by m.subscription_id, m.class_id for no key update;
+    update pgps_internal.member m set skip = m.skip + skip_early.ids
+    from pgps_internal.early e
+    where e.origin_id = skip_early.origin_id and m.subscription_id = e.subscription_id and m.class_id = e.class_id
+        and (e.since is null or e.since >= skip_early.upto) and e.type_id = any (skip_early.types);
+end
+$$;
+comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
+'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
