@@ -7,7 +7,7 @@ import json
 import psycopg
 import typer
 
-from pgps import _catalogue
+from pgps import _catalogue, _diagnosis
 from pgps.cli import _statements
 from pgps.cli._checks import CHECKS
 from pgps.cli._command import Session, command
@@ -50,8 +50,8 @@ def _facts(session: Session) -> Facts:
     """Gather what the checks look at; what pgps alone knows only when it is installed."""
     # A short timeout of this role or database is among what is to be found.
     session.rows(_statements.NO_TIMEOUT)
-    server = session.one(_catalogue.SERVER)
-    transactions, timeouts = session.rows(_catalogue.TRANSACTIONS), session.rows(_catalogue.TIMEOUTS)
+    server = session.one(_diagnosis.SERVER)
+    transactions, timeouts = session.rows(_diagnosis.TRANSACTIONS), session.rows(_diagnosis.TIMEOUTS)
     if not server["installed"]:
         return Facts(server=server, transactions=transactions, timeouts=timeouts)
     links = _links(session)
@@ -61,31 +61,31 @@ def _facts(session: Session) -> Facts:
         activity=session.rows(_catalogue.activity()),
         event_types=session.rows(_catalogue.event_types()),
         queues=session.rows(_catalogue.queues()),
-        stopped=session.rows(_catalogue.STOPPED),
+        stopped=session.rows(_diagnosis.STOPPED),
         workers=session.rows(_catalogue.workers()),
         transactions=transactions,
         timeouts=timeouts,
-        waiting=session.rows(_catalogue.WAITING),
+        waiting=session.rows(_diagnosis.WAITING),
         health=_health(session),
         plpython_error=_plpython_error(session),
-        without_temp=session.rows(_catalogue.TEMP_PRIVILEGE),
+        without_temp=session.rows(_diagnosis.TEMP_PRIVILEGE),
         links=links,
-        broker=session.one(_catalogue.IDENTITY) if links else None,
-        gaps=session.rows(_catalogue.GAPS),
-        differences=session.rows(_catalogue.FINDINGS) if session.one(_catalogue.HAS_AUDIT)["has_audit"] else [],
-        slow_lanes=session.rows(_catalogue.SLOW_LANES) if session.one(_catalogue.HAS_LANES)["has_lanes"] else [],
-        set_aside=session.rows(_catalogue.SET_ASIDE)
-        if session.one(_catalogue.HAS_BROKEN_TYPES)["has_broken_types"]
+        broker=session.one(_diagnosis.IDENTITY) if links else None,
+        gaps=session.rows(_diagnosis.GAPS),
+        differences=session.rows(_diagnosis.FINDINGS) if session.one(_diagnosis.HAS_AUDIT)["has_audit"] else [],
+        slow_lanes=session.rows(_diagnosis.SLOW_LANES) if session.one(_diagnosis.HAS_LANES)["has_lanes"] else [],
+        set_aside=session.rows(_diagnosis.SET_ASIDE)
+        if session.one(_diagnosis.HAS_BROKEN_TYPES)["has_broken_types"]
         else [],
     )
 
 
 def _health(session: Session) -> dict[str, list[Row]]:
     """Return what the server is asked on behalf of administrators; nothing for others, and before `pgps upgrade`."""
-    if not session.one(_catalogue.HAS_HEALTH)["has_health"]:
+    if not session.one(_diagnosis.HAS_HEALTH)["has_health"]:
         return {}
     try:
-        found: dict[str, list[Row]] = json.loads(session.one(_catalogue.HEALTH)["health"])
+        found: dict[str, list[Row]] = json.loads(session.one(_diagnosis.HEALTH)["health"])
     except psycopg.Error:
         # Not permitted; or PL/Python is lost, which is told by itself.
         return {}
