@@ -1,1 +1,1 @@
-"""The command line `pgps`: one file per noun, SQL in `_statements` and `pgps._catalogue` and `pgps._diagnosis` only."""
+"""The command line `pgps`: one file per noun, SQL in `_statements`, `pgps._catalogue`, `pgps._diagnosis`."""

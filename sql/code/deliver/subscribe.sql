@@ -239,18 +239,11 @@ commits from now on), earliest, or an event id: that event and what comes after 
 tries before the exception queue. handler: all, any = competing consumers, null = as the type says. Needs SELECT on the
 type. Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
 
-create or replace function pgps_internal.do_subscribe(caller name, args jsonb) returns jsonb
+create or replace function pgps_internal.given_callback(args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_name text := pgps_internal.check_name(args ->> 'name', 'subscription');
-    v_subscription pgps_internal.subscription;
-    v_types jsonb := pgps_internal.do_types_for(caller,
-        jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
-        || case when (args -> 'types' ->> 'pattern')::boolean then '{}'
-            else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
-    v_type pgps_internal.event_type;
     v_callback jsonb := nullif(args -> 'callback', 'null');
 begin
     if v_callback is null and args ->> 'execute' is not null then
@@ -270,6 +263,26 @@ begin
             using errcode = '42601', hint = 'Give the name as pgps.check_callback returns it.';
         end if;
     end if;
+    return v_callback;
+end
+$$;
+comment on function pgps_internal.given_callback(jsonb) is
+'The callback in the arguments of pgps.subscribe, taken apart; null: none. Errors: 42601 not the name of a function.';
+
+create or replace function pgps_internal.do_subscribe(caller name, args jsonb) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := pgps_internal.check_name(args ->> 'name', 'subscription');
+    v_subscription pgps_internal.subscription;
+    v_types jsonb := pgps_internal.do_types_for(caller,
+        jsonb_build_object('event_type', args -> 'types' ->> 'event_type')
+        || case when (args -> 'types' ->> 'pattern')::boolean then '{}'
+            else jsonb_build_object('event_type', quote_ident(args -> 'types' ->> 'event_type')) end);
+    v_type pgps_internal.event_type;
+    v_callback jsonb := pgps_internal.given_callback(args);
+begin
     insert into pgps_internal.subscription (name, owner, event_type, is_pattern, filter, environment, parameter_types,
         kind, scope,
         callback, arguments, takes, priority, max_attempts, handler)
