@@ -86,6 +86,24 @@ _SPOOLS = SQL("""
     from pgps.spools""")
 
 
+def services() -> Query:
+    """Return the query of the services that the reader may use."""
+    return SQL(
+        "select concat_ws('/', class, server, service) as name, servers, depth, oldest, attempts, store,"
+        " lifetime::text as lifetime, deferred, channel from pgps.services order by 1"
+    )
+
+
+def units_of_work(uow_id: str | None = None) -> Query:
+    """Return the query of the reader's units of work, or of one."""
+    return (
+        SQL("select u.*, concat_ws('/', class, server, service) as name from pgps.units_of_work u")
+        # Ids are in capital letters, and no names to be folded.
+        + (SQL("") if uow_id is None else SQL(" where uow_id = {}").format(Literal(uow_id)))
+        + SQL(" order by began_at, uow_id")
+    )
+
+
 def spools(name: str | None = None) -> Query:
     """Return the query of the spools that the reader may use, or of one."""
     return _SPOOLS + _where(name=name) + SQL(" order by name")

@@ -34,6 +34,7 @@ from pgps.cli import (
     subscriptions,
     top,
     topology,
+    units,
 )
 from pgps.cli._command import Dsn, Json, Verbose
 from pgps.cli._session import Options
@@ -85,6 +86,8 @@ def _register() -> None:
     app.add_typer(links.app, name="link")
     app.add_typer(clients.app, name="client")
     app.add_typer(spools.app, name="spool")
+    app.add_typer(units.services, name="service")
+    app.add_typer(units.units, name="uow")
     app.add_typer(settings.app, name="config")
     for module in (publish, listen, sql, doctor, audit, top, topology):
         module.register(app)

@@ -46,6 +46,12 @@ def of_pattern(
     return SQL("select pgps.{}({})").format(SQL(function), SQL(", ").join([Literal(spool), *named]))
 
 
+def of_service(function: str, service: str, **arguments: Any) -> Composed:
+    """Return a call about a service, class/server/service; an argument that is None is left out."""
+    parts = [*service.split("/", 2), "", ""][:3]
+    return call(function, **dict(zip(("class", "server", "service"), parts, strict=True)), **arguments)
+
+
 def acknowledge_gaps(subscription: str | None) -> Composed:
     """Return the call that discards the gaps in what came over links, or over one (`link <neighbour>`)."""
     return SQL("select pgps.discard_exception(null, subscription => {})").format(Literal(subscription))

@@ -6,6 +6,8 @@ create or replace function pgps_internal.enter_unit() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set standard_conforming_strings = on
 set jit = off set enable_seqscan = off set max_parallel_workers_per_gather = 0
+-- To plan a query over the ledgers, with their four segments each, takes longer than to run it by its indexes.
+set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_row pgps.received_message;

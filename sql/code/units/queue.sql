@@ -56,12 +56,17 @@ as $$
 declare
     v_standing pgps_internal.unit_standing;
 begin
+    -- Most entries that are passed are over, which the newest state alone tells.
+    if (select s.status from pgps_internal.unit_state s where s.unit_no = look_at_entry.entry.unit_no
+        order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') then
+        return 'over';
+    elsif look_at_entry.entry.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
+        where s.conversation_no = look_at_entry.entry.conversation_no and s.server_id is not null) then
+        -- The queue of a service, and it is bound: its server has an entry of it in a queue of its own.
+        return 'over';
+    end if;
     select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = look_at_entry.entry.unit_no;
     if v_standing.unit_no is null or not v_standing.is_active then
-        return 'over';
-    elsif look_at_entry.entry.queue_id = pgps_internal.queue_of(v_standing.service_id)
-        and (pgps_internal.state_of(v_standing.conversation_no)).server_id is not null then
-        -- It is bound: the server has an entry of it in a queue of its own.
         return 'over';
     elsif v_standing.status = 'DELIVERED' then
         return 'held';
@@ -125,7 +130,7 @@ begin
         v_found := v_entry;
         exit;
     end loop;
-    if v_read >= 64 then
+    if v_read >= 16 then
         perform pgps_internal.advance_queue(peek_queue.speaker, peek_queue.queue_id, v_reached, v_snapshot,
             array_remove(v_left, null));
     end if;
