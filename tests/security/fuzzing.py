@@ -259,6 +259,7 @@ _GOOD_OF: dict[tuple[str, str], Any] = {
     ("alter_event_type", "add_attribute"): None,
     ("alter_event_type", "drop_attribute"): None,
     ("alter_event_type", "dedupe_retention"): "1 day",
+    ("parse_attributes", "attributes"): "n integer",
     ("parse_statement", "statement"): "advertise tick",
     ("check_callback", "execute"): "public.fuzz_callback",
     ("check_call", "parsed"): '{"function": "abs", "arguments": "n"}',
