@@ -199,6 +199,13 @@ create table pgps_internal.queue_low (
 ) partition by list (((at_no / 65536) % 4));
 create index queue_low_idx on pgps_internal.queue_low (queue_id, low_no desc);
 
+-- How many units of work were active when they were counted last, and the newest number then.
+create unlogged table pgps_internal.unit_count (
+    at_no bigint not null,
+    active bigint not null
+);
+create index unit_count_idx on pgps_internal.unit_count (at_no);
+
 do $$
 declare
     v_ledger text;

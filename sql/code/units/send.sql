@@ -1,6 +1,6 @@
 -- Sending: conversations begin with it, and units of work.
 -- Locks: the turn of the session; the conversation, when what is sent is committed with it.
--- Writes: conversation, unit, unit_commit, unit_message, unit_note.
+-- Writes: conversation, unit, unit_commit, unit_count, unit_message, unit_note.
 
 create or replace function pgps_internal.unit_limit(own integer, name text, service pgps_internal.service,
     attribute text, value bigint, what text) returns void
@@ -30,7 +30,9 @@ as $$
 declare
     v_broker bigint := pgps_internal.setting('uow_max_active')::bigint;
     v_own bigint := (check_active.service).max_uows;
-    v_first bigint;
+    v_last bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_at bigint;
+    v_active bigint;
 begin
     if v_own is not null then
         -- Newest first, and no more than the limit are counted.
@@ -39,12 +41,19 @@ begin
         from (select from pgps_internal.unit_standing u
             where u.service_id = (check_active.service).service_id and u.is_uow and u.is_active limit v_own) a;
     end if;
-    -- Every unit has a number of its own: there cannot be more of them than numbers since the oldest.
-    v_first := (select min(u.unit_no) from pgps_internal.unit u);
-    if v_broker <= coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass) - v_first, 0) then
-        perform pgps_internal.unit_limit(null, 'uow_max_active', check_active.service, 'max_uows', 1 + count(*),
-            'active units of work')
+    -- All of them are counted only when there may be too many: each takes three numbers, so that there are not more
+    -- than were counted last, and a third of the numbers since then.
+    select c.at_no, c.active into v_at, v_active from pgps_internal.unit_count c order by c.at_no desc limit 1;
+    if not found then
+        v_at := coalesce((select min(u.unit_no) from pgps_internal.unit u), v_last);
+        v_active := 0;
+    end if;
+    if v_active + (v_last - v_at) / 3 + 1 >= v_broker then
+        select count(*) into v_active
         from (select from pgps_internal.unit_standing u where u.is_uow and u.is_active limit v_broker) a;
+        perform pgps_internal.unit_limit(null, 'uow_max_active', check_active.service, 'max_uows', 1 + v_active,
+            'active units of work');
+        insert into pgps_internal.unit_count (at_no, active) values (v_last, v_active);
     end if;
 end
 $$;
