@@ -210,6 +210,7 @@
 \ir code/composite/definitions.sql
 \ir code/composite/sources.sql
 \ir code/composite/create.sql
+\ir code/composite/alter.sql
 \ir code/composite/state.sql
 \ir code/composite/detect.sql
 \ir code/composite/publish.sql

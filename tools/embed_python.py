@@ -199,16 +199,6 @@ def write_function(function: Function) -> str:
         return write_internal(function, body, tag)
     arguments = ", ".join(f"{name} {kind}" for name, kind in function.arguments.items())
     passed = ", ".join(f"{function.name}.{name}" for name in function.arguments)
-    # Asked before: a statement for each array took longer than all else that is done here.
-    flattened = "".join(
-        f"""    if pg_catalog.array_ndims({function.name}.{name}) > 1 then
-        -- It would be a list of lists there.
-        {function.name}.{name} := array(select pg_catalog.unnest({function.name}.{name}));
-    end if;
-"""
-        for name, kind in function.arguments.items()
-        if kind.endswith("[]")
-    )
     types = ", ".join(function.arguments.values())
     comment = function.comment.replace("'", "''")
     return f"""
@@ -230,7 +220,7 @@ declare
     v_result jsonb;
     v_error jsonb;
 begin
-{flattened}    v_result := pgps_internal.{function.name}({passed});
+{flatten(function)}    v_result := pgps_internal.{function.name}({passed});
     v_error := v_result -> 'error';
     if v_error is not null then
         raise exception using
@@ -250,6 +240,19 @@ revoke all on function pgps_internal.{function.name}({types}) from public;
 revoke all on function pgps.{function.name}({types}) from public;
 grant execute on function pgps.{function.name}({types}) to public;
 """
+
+
+def flatten(function: Function) -> str:
+    """Return statements that make arrays flat, if they are not: that costs less than to do it always."""
+    return "".join(
+        f"""    if pg_catalog.array_ndims({function.name}.{name}) > 1 then
+        -- It would be a list of lists there.
+        {function.name}.{name} := array(select pg_catalog.unnest({function.name}.{name}));
+    end if;
+"""
+        for name, kind in function.arguments.items()
+        if kind.endswith("[]")
+    )
 
 
 def write_internal(function: Function, body: str, tag: str) -> str:

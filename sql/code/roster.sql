@@ -72,8 +72,16 @@ as $roster$
     -- until the transaction ends. The second hook is called before the truncation, with the lowest and highest ids of a
     -- type's events in the segment: type_id, lo, hi.
     ('may_truncate', 'links', 'pgps_internal.stop_answering()'),
-    ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id, lo, hi)'),
+    ('before_truncate', 'links', 'pgps_internal.note_trimmed(type_id, lo, hi)')
+$roster$;
+comment on function pgps_internal.roster_of_reclaiming() is
+'The lines of the roster about what is kept and truncated; see pgps_internal.roster';
 
+create or replace function pgps_internal.roster_of_ledgers() returns table (hook text, name text, call text)
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $roster$
+    values
     -- Before a segment of a ledger is truncated. Arguments: segment, newest (the newest number in the ledger). name:
     -- the ledger.
     ('carry_over', 'position', 'pgps_internal.carry_over_positions(segment)'),
@@ -115,8 +123,8 @@ as $roster$
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),
     ('sweep', 'composite', 'pgps_internal.sweep_composites()')
 $roster$;
-comment on function pgps_internal.roster_of_reclaiming() is
-'The lines of the roster about what is kept, carried over and truncated; see pgps_internal.roster';
+comment on function pgps_internal.roster_of_ledgers() is
+'The lines of the roster about ledgers, and about what is deleted; see pgps_internal.roster';
 
 create or replace function pgps_internal.roster_of_defining() returns table (hook text, name text, call text)
 language sql immutable
@@ -161,6 +169,8 @@ as $$
     select * from pgps_internal.roster_of_matching()
     union all
     select * from pgps_internal.roster_of_reclaiming()
+    union all
+    select * from pgps_internal.roster_of_ledgers()
     union all
     select * from pgps_internal.roster_of_defining()
 $$;

@@ -1,8 +1,7 @@
--- Composite events: create, change, reset, drop. A composite event is an event type that only the detector publishes,
--- and a hidden subscription for each of its leaves.
+-- Composite events: create and drop (change and reset: alter.sql). A composite event is an event type that only the
+-- detector publishes, and a hidden subscription for each of its leaves.
 -- Locks: those of creating and dropping an event type; the turn of the creator's definitions; catalogue rows.
--- Writes: advertisement, composite, composite_key, composite_leaf, event_type, queue, setting, subscription,
--- time_attribute.
+-- Writes: advertisement, composite, composite_leaf, event_type, queue, setting, subscription, time_attribute.
 
 insert into pgps_internal.setting (name, value, kind, description) values
     ('composite_events_per_role', '1000', 'integer', 'How many composite events a role may have'),
@@ -211,155 +210,7 @@ $$;
 comment on function pgps_internal.make_leaves(pgps_internal.composite, jsonb) is
 'Subscribes a composite event to its leaves; constant_types: for each leaf those of its predicate';
 
--- ---------------------------------------------------------------------------------------------------------------------
--- Change, reset, drop
--- ---------------------------------------------------------------------------------------------------------------------
 
-create or replace function pgps_internal.find_composite(caller name, name text) returns pgps_internal.composite
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_name text := pgps_internal.fold(find_composite.name);
-    v_composite pgps_internal.composite;
-begin
-    select c.* into v_composite from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
-    where t.name = v_name;
-    if not found then
-        raise exception 'composite event "%" does not exist', find_composite.name using errcode = '42704',
-            hint = 'See pgps.composite_events, or create it with pgps.create_composite_event(name, expression).';
-    elsif not pg_has_role(find_composite.caller, 'pgps_admin', 'usage')
-        and not coalesce((select pg_has_role(find_composite.caller, r.oid, 'usage') from pg_roles r
-            where r.oid = v_composite.owner::oid), false) then
-        raise exception 'composite event "%" belongs to role %', v_name, v_composite.owner using errcode = '42501',
-            hint = format('Become a member of role %s, or create one of your own.', v_composite.owner);
-    end if;
-    return v_composite;
-end
-$$;
-comment on function pgps_internal.find_composite(name, text) is
-'The composite event of that name, which caller must own or administer. Errors: 42704, 42501.';
-
-create or replace function pgps.alter_composite_event(
-    name text, enabled boolean = null, max_open integer = null, lateness interval = null, filter text = null
-) returns void
-language plpgsql
-as $$
-declare
-    v_args jsonb := pg_catalog.jsonb_build_object('name', alter_composite_event.name,
-        'enabled', alter_composite_event.enabled, 'max_open', alter_composite_event.max_open,
-        'lateness', alter_composite_event.lateness, 'filter', alter_composite_event.filter);
-begin
-    if alter_composite_event.filter is not null then
-        perform pgps.check_composite(pgps._call('altered', v_args));
-    end if;
-    perform pgps._call('alter_composite', v_args);
-end
-$$;
-comment on function pgps.alter_composite_event(text, boolean, integer, interval, text) is
-'Changes a composite event; what is null stays. enabled: false stops its detection, true goes on where it was. filter:
-'''' takes it away. What is open stays open. Needs to own it, or pgps_admin. Errors: 42704, 42501, 22023, and those of
-pgps.create_composite_event for lateness and filter.';
-
-create or replace function pgps_internal.altered_args(composite pgps_internal.composite, args jsonb) returns jsonb
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select jsonb_strip_nulls(jsonb_build_object('name', t.name, 'expression', c.given ->> 'expression',
-        'context', c.context, 'partition_by', c.partition_by, 'within', c.within,
-        'filter', nullif(coalesce(args ->> 'filter', c.filter), ''), 'attributes', c.attributes,
-        'time_basis', c.time_basis, 'lateness', coalesce(args ->> 'lateness', c.lateness::text),
-        'max_open', coalesce((args ->> 'max_open')::integer, c.max_open), 'zone', c.given ->> 'zone'))
-    from (select (altered_args.composite).*) c join pgps_internal.event_type t using (type_id)
-$$;
-comment on function pgps_internal.altered_args(pgps_internal.composite, jsonb) is
-'The arguments of a composite event with what pgps.alter_composite_event changes';
-
-create or replace function pgps_internal.do_altered(caller name, args jsonb) returns jsonb
-language sql
-set search_path = pg_catalog, pg_temp
-as $$
-    select pgps_internal.describe(c.owner::text::name, pgps_internal.altered_args(c, args))
-    from pgps_internal.find_composite(caller, args ->> 'name') c
-$$;
-comment on function pgps_internal.do_altered(name, jsonb) is
-'What a composite event would be; see pgps.alter_composite_event';
-
-create or replace function pgps_internal.do_alter_composite(caller name, args jsonb) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_before pgps_internal.composite := v_composite;
-    v_args jsonb := pgps_internal.altered_args(v_composite, args);
-begin
-    if args ->> 'enabled' is null and args ->> 'max_open' is null and args ->> 'lateness' is null
-        and args ->> 'filter' is null then
-        raise exception 'nothing to alter in composite event "%"', args ->> 'name' using errcode = '22023',
-            hint = 'Give enabled, max_open, lateness or filter.';
-    end if;
-    perform pgps_internal.hold_detection();
-    update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled)
-    where c.composite_id = v_composite.composite_id;
-    if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
-        v_composite.given := pgps_internal.given_of(v_args);
-        v_composite.state_id := nextval('pgps_internal.composite_state_seq');
-        perform pgps_internal.take_state_over(v_before, v_composite);
-        update pgps_internal.composite c set max_open = (v_args ->> 'max_open')::integer,
-            lateness = (v_args ->> 'lateness')::interval, filter = v_args ->> 'filter', given = v_composite.given,
-            parsed = pgps_internal.describe((v_composite.owner)::text::name, v_args), state_id = v_composite.state_id
-        where c.composite_id = v_composite.composite_id returning * into v_composite;
-        perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
-        where p.pronamespace = 'pgps_internal'::regnamespace
-            and p.proname ~ format('^composite_test_%s_\d+$', v_composite.composite_id);
-        perform pgps_internal.build(p, v_composite.type_id) from pgps_internal.pieces_of_composite(v_composite) p;
-    end if;
-    perform pg_notify('pgps_composite', '');
-end
-$$;
-comment on function pgps_internal.do_alter_composite(name, jsonb) is 'See pgps.alter_composite_event';
-
-create or replace function pgps.reset_composite_event(name text, partition_key jsonb = null) returns bigint
-language sql
-begin atomic
-    select (pgps._call('reset_composite', jsonb_build_object('name', reset_composite_event.name, 'partition_key',
-        reset_composite_event.partition_key)) #>> '{}')::bigint;
-end;
-comment on function pgps.reset_composite_event(text, jsonb) is
-'Forgets what is open of a composite event, as if its history began now; returns how many occurrences that were.
-partition_key: of one key, as in pgps.open_occurrences (a single value need not be an array); null = of all. Needs to
-own it, or pgps_admin. Waits for a detection that runs. Errors: 42704, 42501.';
-
-create or replace function pgps_internal.do_reset_composite(caller name, args jsonb) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_composite pgps_internal.composite := pgps_internal.find_composite(caller, args ->> 'name');
-    v_key jsonb := nullif(args -> 'partition_key', 'null');
-    v_keys text[];
-    v_open bigint;
-begin
-    perform pgps_internal.hold_detection();
-    select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
-    if jsonb_typeof(v_key) is distinct from 'array' then
-        v_key := jsonb_build_array(v_key);
-    end if;
-    select array_agg(distinct k.key) into v_keys from pgps_internal.key_now k
-    where k.state_id = v_composite.state_id
-        and (nullif(args -> 'partition_key', 'null') is null or k.key not like '#%' and k.key::jsonb = v_key);
-    select count(*) into v_open from pgps_internal.open_now o
-    where o.state_id = v_composite.state_id and o.key = any (v_keys);
-    insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, live)
-    select v_composite.state_id, k, 0, 0, 0, 0, '{}' from unnest(v_keys) k;
-    perform pgps_internal.note_steps(array[v_composite.composite_id], array[v_composite.state_id], array[null::bigint],
-        null, null, null, array[-v_open], array[-coalesce(cardinality(v_keys), 0)::bigint], array[0::bigint],
-        array[0::bigint], array[0::bigint], null);
-    return v_open;
-end
-$$;
-comment on function pgps_internal.do_reset_composite(name, jsonb) is 'See pgps.reset_composite_event';
 
 create or replace function pgps_internal.composite_of(event_type pgps_internal.event_type) returns text
 language sql stable
@@ -418,9 +269,6 @@ comment on function pgps_internal.may_drop(name, pgps_internal.event_type) is
 'True for a composite event of caller''s: who may create it may drop it';
 
 grant execute on function
-    pgps.create_composite_event(text, text, text, text, interval, text, text, text, text, interval, text, integer,
-        text, boolean, boolean, text),
-    pgps.alter_composite_event(text, boolean, integer, interval, text),
-    pgps.reset_composite_event(text, jsonb),
-    pgps._refuse_publication(text)
-to public;
+    pgps.create_composite_event(text, text, text, text, interval, text, text, text, text, interval, text,
+        integer, text, boolean, boolean, text),
+    pgps._refuse_publication(text) to public;
