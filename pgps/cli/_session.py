@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,12 @@ class Session:
         connection.execute(_statements.SESSION)
         return connection
 
+    def typed(self, remedy: str) -> str:
+        """Return a remedy with this database in place of DSN; without user and password: a worker has its own."""
+        info = self.connection.info
+        place = make_conninfo(host=info.host, port=info.port, dbname=info.dbname)
+        return remedy.replace("--dsn DSN", f"--dsn {shlex.quote(place)}")
+
     def rows(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows of a query."""
         statement = query.encode() if isinstance(query, str) else query
@@ -97,14 +104,6 @@ class Session:
         ) as error:
             self._check_installed(error)
             raise
-
-    def each(self, query: str, parameters: Sequence[Mapping[str, Any]]) -> list[Row]:
-        """Return the row of a query for each set of parameters; all in one transaction."""
-        if len(parameters) == 1:
-            return self.rows(query, parameters[0])
-        with self.connection.transaction(), self.connection.cursor() as cursor:
-            cursor.executemany(query, parameters, returning=True)
-            return [row for result in cursor.results() for row in result]
 
     def one(self, query: Query | str, parameters: Mapping[str, Any] | None = None) -> Row:
         """Return the only row of a query."""

@@ -34,7 +34,9 @@ def doctor(session: Session) -> None:
     """
     facts = _facts(session)
     found = [finding for check in CHECKS for finding in check(facts)]
-    rows = [{"level": f.level.value, "check": f.check, "message": f.message, "fix": f.fix} for f in found]
+    rows = [
+        {"level": f.level.value, "check": f.check, "message": f.message, "fix": session.typed(f.fix)} for f in found
+    ]
     columns = [
         Column("level", style=_STYLES.__getitem__),
         Column("check"),

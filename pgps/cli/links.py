@@ -167,7 +167,7 @@ def show(session: Session, name: Name) -> None:
         return
     session.out.record(row, columns=DETAILS)
     for advice in remedies(row):
-        session.out.say(f"hint: {advice}")
+        session.out.say(f"hint: {session.typed(advice)}")
 
 
 def _same(one: Row, other: Row) -> bool:

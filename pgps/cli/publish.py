@@ -131,26 +131,18 @@ def _where(error: psycopg.Error, source: Source, events: list[Event], tally: _Ta
 
 
 def _send(session: Session, manner: _Manner, events: list[Event], tally: _Tally) -> None:
-    """Send events in one transaction: in one call, or with a producer in one call each, numbered."""
-    if manner.producer is None:
-        payloads = [events[0].text if len(events) == 1 else "[" + ",".join(event.text for event in events) + "]"]
-    else:
-        payloads = [event.text for event in events]
-    calls = [
-        {
-            "event_type": manner.event_type,
-            "payload": payload,
-            "visibility": manner.visibility,
-            "reliability": manner.reliability,
-            "producer": manner.producer,
-            "producer_seq": None if manner.producer is None else manner.first_number + tally.events + number,
-        }
-        for number, payload in enumerate(payloads)
-    ]
+    """Send events in one transaction and one call; with a producer they have consecutive numbers."""
+    call = {
+        "event_type": manner.event_type,
+        "payload": events[0].text if len(events) == 1 else "[" + ",".join(event.text for event in events) + "]",
+        "visibility": manner.visibility,
+        "reliability": manner.reliability,
+        "producer": manner.producer,
+        "producer_seq": None if manner.producer is None else manner.first_number + tally.events,
+    }
     if session.options.show_sql:
-        cursor = psycopg.ClientCursor(session.connection)
-        session.show(cursor.mogrify(_statements.PUBLISH, call) for call in calls)
-    tally.last_id = session.each(_statements.PUBLISH, calls)[-1]["publish"]
+        session.show([psycopg.ClientCursor(session.connection).mogrify(_statements.PUBLISH, call)])
+    tally.last_id = session.rows(_statements.PUBLISH, call)[-1]["publish"]
     tally.events += len(events)
 
 

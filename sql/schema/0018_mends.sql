@@ -93,5 +93,10 @@ create table pgps_internal.callback_function (
 );
 create index on pgps_internal.callback_function (function_id);
 
+-- Publishing ----------------------------------------------------------------------------------------------------------
+
+-- It takes the number of each event.
+drop function if exists pgps._insert_events(text, jsonb, text, bigint, text);
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

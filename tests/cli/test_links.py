@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.cli.conftest import Pgps
 from tests.fix_broker import call, make_type, publish, rows, value
@@ -50,7 +51,8 @@ def test_a_link_is_added_listed_paused_resumed_and_removed(pgps: Pgps, own_datab
 
 def test_show_tells_a_person_what_to_do(pgps: Pgps, own_database: str) -> None:
     pgps("link", "add", "far", "host=/nonexistent", dsn=own_database)
-    assert "hint: pgps-worker --dsn DSN" in pgps("link", "show", "far", dsn=own_database).err
+    name = conninfo_to_dict(own_database)["dbname"]
+    assert re.search(rf"hint: pgps-worker --dsn '.*dbname={name}'", pgps("link", "show", "far", dsn=own_database).err)
     call_note = "select pgps.note_link('far', 'blocked', 'it leads to itself', 'Change it.')"
     assert pgps("sql", "-c", call_note, dsn=own_database).status == 0
     shown = pgps("link", "show", "far", dsn=own_database)
@@ -215,7 +217,11 @@ def test_doctor_finds_what_is_wrong_with_a_link(pgps: Pgps, own_database: str) -
     me = pgps("sql", "-c", "select current_user as me", "--json", dsn=own_database).json[0]["me"]
     pgps("link", "add", "far", "host=/nonexistent password=x", "--role", me, dsn=own_database)
     found = {one["message"]: one["fix"] for one in pgps("doctor", "--json", dsn=own_database).json}
-    assert found['no worker here connects "far"'] == "pgps-worker --dsn DSN"
+    named = f"dbname={conninfo_to_dict(own_database)['dbname']}"
+    remedy = found['no worker here connects "far"']
+    assert remedy.startswith("pgps-worker --dsn '")
+    assert named in remedy
+    assert "user=" not in remedy
     assert "passfile" in found['"far" has a password in its connection string']
     assert any("as superuser" in message for message in found)
 

@@ -42,7 +42,7 @@ def world(own_database: str, connect: Connect, role: Callable[..., str]) -> dict
             call(owner, "advertise", "tick")
             call(owner, "begin_load", "tick", "my_load")
         call(connection, "subscribe", "mine" if whose == "my" else "theirs", "tick")
-        call(connection, "create_rule", f"{whose}_rule", f"public.{table}", "insert", "tick", ["new.n"])
+        call(connection, "create_rule", f"{whose}_rule", f"public.{table}", "insert", "tick", ["new.n", "'w'"])
         rows(connection, f"select * from pgps.connect_client('{whose}_client')")
         rows(connection, f"select * from pgps.register_for_event('{whose}_client', 'tick')")
     call(admin, "create_link", "a_link", "host=nowhere")

@@ -110,14 +110,9 @@ class Publisher:
         first: int | None,
     ) -> int | None:
         """Let the broker take JSON apart: what is left out takes its default."""
-        params = {"event_type": event_type, "producer": None, "producer_seq": None, **manner}
-        if first is None:
-            payload = _wire.dumps(records if len(records) > 1 else records[0])
-            rows = fetch(connection, _calls.PUBLISH, params | {"payload": payload})
-            return cast("int | None", rows[0][0])
-        last: int | None = None
-        with connection.transaction():
-            for number, record in enumerate(records, first):
-                own = {"payload": _wire.dumps(record), "producer": self._producer, "producer_seq": number}
-                last = (fetch(connection, _calls.PUBLISH, params | own))[0][0]
-        return last
+        params: dict[str, Any] = {"event_type": event_type, "producer": None, "producer_seq": None, **manner}
+        if first is not None:
+            params |= {"producer": self._producer, "producer_seq": first}
+        payload = _wire.dumps(records if len(records) > 1 else records[0])
+        rows = fetch(connection, _calls.PUBLISH, params | {"payload": payload})
+        return cast("int | None", rows[0][0])

@@ -142,7 +142,9 @@ begin
     return query
     select f.subscription_id, f.event_id
     from pgps_internal.failure f join pgps_internal.subscription s using (subscription_id)
-    where f.type_id = v_type.type_id and (f.state = 'failed' or f.state = 'retrying' and f.step = 'callback')
+    where f.type_id = v_type.type_id and (f.state = 'failed' or f.state = 'retrying' and f.step = 'callback'
+        -- One that was put back has no attempts yet: it is on its way.
+        and f.attempts > 0)
         and (args ->> 'event_id' is null or f.event_id = (args ->> 'event_id')::bigint)
             and (v_name is null or s.name = v_name)
         and (pg_has_role(caller, 'pgps_admin', 'usage') or pg_has_role(caller, s.owner::oid, 'usage'))

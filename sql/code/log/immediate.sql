@@ -278,6 +278,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type;
+    v_publisher regrole := quote_ident(publish_as.publisher)::regrole;
+    v_count integer := jsonb_array_length(publish_as.payload);
+    v_numbers bigint[];
+    v_after bigint;
     v_carries boolean;
 begin
     -- Text is read under the publisher's settings: 01/02/2024 is the day that it is for the publisher.
@@ -286,12 +290,26 @@ begin
     select t.* into v_type from pgps_internal.event_type t where t.name = publish_as.event_type;
     v_carries := pgps_internal.assume(v_type, publish_as.publisher, publish_as.reliability, publish_as.raiser,
         publish_as.handler, publish_as.client);
-    perform pgps._insert_events(publish_as.event_type, publish_as.payload, publish_as.producer, publish_as.producer_seq,
-        format('pgps_event.%I', publish_as.event_type));
-    if v_carries then
-        perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
+    if publish_as.producer is not null then
+        v_after := coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0);
+        v_numbers := pgps_internal.claim_numbers(v_type.type_id, v_publisher, publish_as.producer,
+            publish_as.producer_seq, v_count);
     end if;
-    return currval('pgps_internal.event_id_seq');
+    if v_numbers is distinct from '{}' then
+        perform pgps._insert_events(publish_as.event_type, case when v_numbers is null then publish_as.payload
+            else pgps._numbered(publish_as.payload, publish_as.producer_seq, v_numbers) end,
+            publish_as.producer, v_numbers, format('pgps_event.%I', publish_as.event_type));
+        if v_carries then
+            perform pgps_internal.carry(v_type, currval('pgps_internal.event_id_seq'));
+        end if;
+    end if;
+    if publish_as.producer is null then
+        return currval('pgps_internal.event_id_seq');
+    elsif v_numbers <> '{}' then
+        perform pgps_internal.note_ids(v_type, v_publisher, publish_as.producer, v_numbers, v_after);
+    end if;
+    return pgps_internal.id_of_number(v_type.type_id, v_publisher, publish_as.producer,
+        publish_as.producer_seq + v_count - 1);
 end
 $$;
 comment on function pgps_internal.publish_as(name, text, jsonb, text, bigint, text, text, text, text, jsonb) is

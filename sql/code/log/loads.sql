@@ -102,7 +102,8 @@ begin
         raise exception 'producer or producer_seq is null' using errcode = '22023',
             hint = 'Give both: the name of a job and the number of its batch.';
     end if;
-    return to_jsonb(not (pgps_internal.do_publication(caller, args) ->> 'taken')::boolean);
+    return to_jsonb(pgps_internal.do_publication(caller, args || '{"visibility": "deferred", "count": 1}')
+        -> 'numbers' <> '[]');
 end
 $$;
 comment on function pgps_internal.do_claim(name, jsonb) is 'See pgps.claim';

@@ -61,12 +61,28 @@ begin
             then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
         (publication.event_type).type_id, (publication.event_type).log,
             pgps_internal.column_list((publication.event_type).endpoint),
-        pgps_internal.column_list(publication.source, 'new.'), (publication.event_type).handler);
+        -- Half a number would be no protection against repeats; see pgps._half_a_number.
+        replace(pgps_internal.column_list(publication.source, 'new.'), 'new._producer_seq',
+            'case when (new._producer is null) = (new._producer_seq is null) then new._producer_seq '
+            'else pgps._half_a_number(new._producer, new._producer_seq) end'), (publication.event_type).handler);
 end
 $$;
 comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
 'The action of a rule on source (an endpoint, or an entry): the statement that an INSERT into it becomes. It stands for
 the commit trigger and the control queue of the paper (section 5.2)';
+
+create or replace function pgps._half_a_number(producer text, producer_seq bigint) returns bigint
+language plpgsql immutable
+as $$
+begin
+    raise exception '_producer and _producer_seq belong together: _producer is %, _producer_seq is %',
+        coalesce(pg_catalog.quote_literal(_half_a_number.producer), 'null'),
+        coalesce(_half_a_number.producer_seq::text, 'null')
+    using errcode = '22023', hint = 'Give both or neither.';
+end
+$$;
+comment on function pgps._half_a_number(text, bigint) is
+'Raises 22023 for an event with a producer and no number, or the other way round, as pgps.publish does';
 
 create or replace function pgps._is_volatile(type_id integer) returns boolean
 language plpgsql stable security definer
@@ -201,61 +217,132 @@ comment on function pgps_internal.refuse_change() is
 -- would run with the caller's rights.
 -- ---------------------------------------------------------------------------------------------------------------------
 
+create or replace function pgps_internal.claim_numbers(
+    type_id integer, publisher regrole, producer text, first bigint, count integer
+) returns bigint[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_claimed bigint[];
+begin
+    if claim_numbers.first > 9223372036854775807 - claim_numbers.count then
+        raise exception 'there are no % numbers from % on', claim_numbers.count, claim_numbers.first
+        using errcode = '22023', hint = 'Numbers of a producer are bigint: begin with a smaller one.';
+    end if;
+    -- A concurrent publication of one of the numbers makes this one wait until it commits or rolls back. In the order
+    -- of the numbers, so that two of them do not wait for each other.
+    with claimed as (
+        insert into pgps_internal.receipt (type_id, publisher, producer, producer_seq)
+        select claim_numbers.type_id, claim_numbers.publisher, claim_numbers.producer, claim_numbers.first + n
+        from generate_series(0, claim_numbers.count - 1) n order by n
+        on conflict do nothing
+        returning producer_seq
+    )
+    select array_agg(c.producer_seq order by c.producer_seq) into v_claimed from claimed c;
+    return coalesce(v_claimed, '{}');
+end
+$$;
+comment on function pgps_internal.claim_numbers(integer, regrole, text, bigint, integer) is
+'Takes consecutive numbers of a producer for events that are published now; returns those that were free. Errors:
+22023.';
+
+create or replace function pgps_internal.id_of_number(type_id integer, publisher regrole, producer text, number bigint)
+returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select r.event_id from pgps_internal.receipt r
+    where r.type_id = id_of_number.type_id and r.publisher = id_of_number.publisher
+        and r.producer = id_of_number.producer and r.producer_seq = id_of_number.number
+$$;
+comment on function pgps_internal.id_of_number(integer, regrole, text, bigint) is
+'The id of the event that a producer''s number was published as';
+
+create or replace function pgps_internal.note_ids(
+    event_type pgps_internal.event_type, publisher regrole, producer text, numbers bigint[], after_event bigint
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if cardinality(note_ids.numbers) = 1 then
+        update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
+        where r.type_id = (note_ids.event_type).type_id and r.publisher = note_ids.publisher
+            and r.producer = note_ids.producer and r.producer_seq = note_ids.numbers[1] and r.event_id is null;
+        return;
+    end if;
+    -- Others draw ids meanwhile: which event has which number is read from the log.
+    execute format('update pgps_internal.receipt r set event_id = l.event_id
+        from %s l
+        where l.event_id > $1 and l.event_id <= $2 and l.xid = pg_current_xact_id() and l._producer = $3
+            and l._producer_seq = any ($4) and r.type_id = $5 and r.publisher = $6 and r.producer = $3
+            and r.producer_seq = l._producer_seq and r.event_id is null', (note_ids.event_type).log)
+    using note_ids.after_event, currval('pgps_internal.event_id_seq'), note_ids.producer, note_ids.numbers,
+        (note_ids.event_type).type_id, note_ids.publisher;
+end
+$$;
+comment on function pgps_internal.note_ids(pgps_internal.event_type, regrole, text, bigint[], bigint) is
+'Notes for a repeated call as which events the numbers were published just now, after the event id after_event';
+
 create or replace function pgps_internal.do_publication(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
-    v_first bigint;
-    v_taken boolean;
+    v_publisher regrole := quote_ident(caller)::regrole;
+    v_visibility text := coalesce(args ->> 'visibility', v_type.visibility);
+    v_count integer := (args ->> 'count')::integer;
+    v_first bigint := (args ->> 'producer_seq')::bigint;
+    v_numbers bigint[];
 begin
     if not has_table_privilege(caller, v_type.endpoint, 'insert') then
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
-    if args ->> 'producer' is not null then
-        -- A concurrent publication of the same number makes this one wait until it commits or rolls back.
-        insert into pgps_internal.receipt (type_id, publisher, producer, producer_seq)
-        values (v_type.type_id, quote_ident(caller)::regrole, args ->> 'producer', (args ->> 'producer_seq')::bigint)
-            on conflict do nothing;
-        v_taken := not found;
-        if v_taken then
-            select r.event_id into v_first from pgps_internal.receipt r
-            where r.type_id = v_type.type_id and r.publisher = quote_ident(caller)::regrole
-                and r.producer = args ->> 'producer' and r.producer_seq = (args ->> 'producer_seq')::bigint;
+    -- Numbers of an immediate publication are taken in its own transaction: they stay taken when this one rolls back.
+    if args ->> 'producer' is not null and v_visibility = 'deferred' and v_count > 0 then
+        v_numbers := pgps_internal.claim_numbers(v_type.type_id, v_publisher, args ->> 'producer', v_first, v_count);
+        if v_numbers = '{}' then
+            return jsonb_build_object('numbers', v_numbers, 'event_id', pgps_internal.id_of_number(v_type.type_id,
+                v_publisher, args ->> 'producer', v_first + v_count - 1));
         end if;
     end if;
-    return jsonb_build_object('name', v_type.name, 'visibility', v_type.visibility, 'taken', coalesce(v_taken, false),
-        'event_id', v_first);
+    return jsonb_build_object('name', v_type.name, 'visibility', v_visibility, 'numbers', v_numbers,
+        'after', coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0));
 end
 $$;
 comment on function pgps_internal.do_publication(name, jsonb) is
-'First step of pgps.publish: checks rights and takes (producer, number), or returns the event id under which that was
-published before';
+'First step of pgps.publish: checks rights and takes the producer''s numbers; numbers are those that were free. When
+there are none, event_id is the id under which the last of them was published before';
 
 create or replace function pgps_internal.do_published(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    v_publisher regrole := quote_ident(caller)::regrole;
+    v_last bigint := (args ->> 'producer_seq')::bigint + (args ->> 'count')::integer - 1;
+    v_numbers bigint[];
 begin
-    if not has_table_privilege(caller, (pgps_internal.find_type(args ->> 'event_type')).endpoint, 'insert') then
-        raise exception 'role "%" may not publish event type "%"', caller, args ->> 'event_type'
-        using errcode = '42501', hint = format('Ask for INSERT on pgps_event.%s.', args ->> 'event_type');
+    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+        raise exception 'role "%" may not publish event type "%"', caller, v_type.name
+        using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
+    elsif args ->> 'producer' is null then
+        return currval('pgps_internal.event_id_seq');
     end if;
-    update pgps_internal.receipt r set event_id = currval('pgps_internal.event_id_seq')
-    where r.type_id = (pgps_internal.find_type(args ->> 'event_type')).type_id
-        and r.publisher = quote_ident(caller)::regrole
-        and r.producer = args ->> 'producer'
-        and r.producer_seq = (args ->> 'producer_seq')::bigint and r.event_id is null;
-    return currval('pgps_internal.event_id_seq');
+    v_numbers := array(select n::bigint from jsonb_array_elements_text(args -> 'numbers') n);
+    perform pgps_internal.note_ids(v_type, v_publisher, args ->> 'producer', v_numbers, (args ->> 'after')::bigint);
+    return pgps_internal.id_of_number(v_type.type_id, v_publisher, args ->> 'producer', v_last);
 end
 $$;
 comment on function pgps_internal.do_published(name, jsonb) is
-'Last step of pgps.publish: returns the id of the last event, and notes it for a repeated call';
+'Last step of pgps.publish: returns the id of the last event, and notes the ids for a repeated call';
 
 create or replace function pgps._insert_events(
-    event_type text, payload jsonb, producer text, producer_seq bigint, target text = null
+    event_type text, payload jsonb, producer text, numbers bigint[], target text = null
 ) returns void
 language plpgsql
 as $$
@@ -267,7 +354,7 @@ declare
     v_unknown text;
 begin
     select k into v_unknown from pg_catalog.unnest(v_keys) k
-    where k in ('_producer', '_producer_seq') and _insert_events.target is null
+    where k in ('_producer', '_producer_seq')
         or not exists (select from pg_catalog.pg_attribute a
         where a.attrelid = v_endpoint::regclass and a.attname = k and a.attnum > 0 and not a.attisdropped) limit 1;
     if v_unknown is not null then
@@ -285,18 +372,30 @@ begin
         (select pg_catalog.string_agg(pg_catalog.quote_ident(k), ', ' order by n)
             from pg_catalog.unnest(v_columns) with ordinality u(k, n)),
         (select pg_catalog.string_agg(case
-                when k <> all (v_keys) then case k when '_producer' then '$2' else '$3' end
+                when k <> all (v_keys) then case k when '_producer' then '$2' else '$3[e.place]' end
                 when d.adbin is null then 'r.' || pg_catalog.quote_ident(k)
                 else pg_catalog.format('case when e.object ? %L then r.%I else %s end', k, k,
                     pg_catalog.pg_get_expr(d.adbin, d.adrelid)) end, ', ' order by n)
             from pg_catalog.unnest(v_columns) with ordinality u(k, n)
             join pg_catalog.pg_attribute a on a.attrelid = v_endpoint::regclass and a.attname = k and not a.attisdropped
             left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum), v_endpoint)
-    using _insert_events.payload, _insert_events.producer, _insert_events.producer_seq;
+    using _insert_events.payload, _insert_events.producer, _insert_events.numbers;
 end
 $$;
-comment on function pgps._insert_events(text, jsonb, text, bigint, text) is
-'Inserts a JSON array of objects into the publish endpoint (or target) with the rights of the caller; see pgps.publish';
+comment on function pgps._insert_events(text, jsonb, text, bigint[], text) is
+'Inserts a JSON array of objects into the publish endpoint (or target) with the rights of the caller; see pgps.publish.
+numbers: that of each event, null without a producer';
+
+create or replace function pgps._numbered(payload jsonb, first bigint, numbers bigint[]) returns jsonb
+language sql immutable
+begin atomic
+    select case when cardinality(numbers) = jsonb_array_length(payload) then payload
+        else (select jsonb_agg(e.object order by e.place)
+            from jsonb_array_elements(payload) with ordinality e(object, place)
+            where first + e.place - 1 = any (numbers)) end;
+end;
+comment on function pgps._numbered(jsonb, bigint, bigint[]) is
+'The objects of an array, numbered from first on, that have one of these numbers';
 
 create or replace function pgps.publish(
     event_type text, payload jsonb, visibility text = null, reliability text = null, handler text = null,
@@ -308,8 +407,10 @@ declare
     v_events jsonb := case pg_catalog.jsonb_typeof(publish.payload) when 'array' then publish.payload
         else pg_catalog.jsonb_build_array(publish.payload) end;
     v_known jsonb;
-    v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'producer', publish.producer,
-        'producer_seq', publish.producer_seq);
+    v_key jsonb := pg_catalog.jsonb_build_object('event_type', publish.event_type, 'visibility', publish.visibility,
+        'producer', publish.producer, 'producer_seq', publish.producer_seq, 'count',
+        pg_catalog.jsonb_array_length(v_events));
+    v_numbers bigint[];
     v_wrong text;
     v_handler text := coalesce(pg_catalog.current_setting('pgps.handler', true), '');
 begin
@@ -328,9 +429,6 @@ begin
     elsif (publish.producer is null) <> (publish.producer_seq is null) then
         raise exception 'producer and producer_seq belong together' using errcode = '22023',
             hint = 'Give both or neither.';
-    elsif publish.producer is not null and pg_catalog.jsonb_array_length(v_events) <> 1 then
-        raise exception 'a producer number stands for one event, not for %', pg_catalog.jsonb_array_length(v_events)
-        using errcode = '22023', hint = 'Publish one event a number, or INSERT with _producer and _producer_seq.';
     end if;
     select pg_catalog.jsonb_typeof(e) into v_wrong from pg_catalog.jsonb_array_elements(v_events) e
         where pg_catalog.jsonb_typeof(e) <> 'object' limit 1;
@@ -339,29 +437,32 @@ begin
         using errcode = '22023', hint = 'An event is an object: {"attribute": value, …}.';
     end if;
     v_known := pgps._call('publication', v_key);
-    if (v_known ->> 'taken')::boolean then
-        return (v_known ->> 'event_id')::bigint;
-    elsif pg_catalog.jsonb_array_length(v_events) = 0 then
+    if pg_catalog.jsonb_array_length(v_events) = 0 then
         return null;
-    end if;
-    if coalesce(publish.visibility, v_known ->> 'visibility') = 'immediate' then
+    elsif v_known -> 'numbers' = '[]' then
+        return (v_known ->> 'event_id')::bigint;
+    elsif v_known ->> 'visibility' = 'immediate' then
         return (pgps._call('publish_immediately', v_key || pg_catalog.jsonb_build_object('payload', v_events,
             'reliability', publish.reliability, 'handler', publish.handler)) #>> '{}')::bigint;
+    elsif publish.producer is not null then
+        v_numbers := array(select n::bigint from pg_catalog.jsonb_array_elements_text(v_known -> 'numbers') n);
+        v_events := pgps._numbered(v_events, publish.producer_seq, v_numbers);
     end if;
     perform pg_catalog.set_config('pgps.reliability', coalesce(publish.reliability, ''), true),
         pg_catalog.set_config('pgps.visibility', 'deferred', true),
         pg_catalog.set_config('pgps.handler', coalesce(publish.handler, v_handler), true);
-    perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, publish.producer_seq);
+    perform pgps._insert_events(v_known ->> 'name', v_events, publish.producer, v_numbers);
     perform pg_catalog.set_config('pgps.reliability', '', true), pg_catalog.set_config('pgps.visibility', '', true),
         pg_catalog.set_config('pgps.handler', v_handler, true);
-    return (pgps._call('published', v_key) #>> '{}')::bigint;
+    return (pgps._call('published', v_key || v_known) #>> '{}')::bigint;
 end
 $$;
 comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 'Publishes one event from a JSON object, or several from an array; returns the last event id (null for an empty array).
 visibility, reliability, handler: null = as the event type says (handler: the setting pgps.handler comes first).
 producer and producer_seq: a repeated call publishes nothing and returns the id given the first time; a concurrent one
-waits for the first. Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
+waits for the first. The events of an array have consecutive numbers from producer_seq on; those whose number was
+published before are left out. The numbers of immediate events stay taken when the transaction rolls back. Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
 also when an event is to be guaranteed whose type is not, or is not persistent, 23xxx, 42501, 55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
@@ -374,6 +475,8 @@ grant usage on sequence pgps_internal.event_id_seq to public;
 grant execute on function
     pgps._publisher(integer, name),
     pgps._is_volatile(integer),
-    pgps._insert_events(text, jsonb, text, bigint, text),
+    pgps._half_a_number(text, bigint),
+    pgps._insert_events(text, jsonb, text, bigint[], text),
+    pgps._numbered(jsonb, bigint, bigint[]),
     pgps.publish(text, jsonb, text, text, text, text, bigint)
 to public;

@@ -19,19 +19,9 @@ begin
         v_columns := (select pg_catalog.string_agg(pg_catalog.quote_ident(c), ', ')
             from pg_catalog.jsonb_array_elements_text(_publish_statement.parsed -> 'columns') c);
     else
-        select pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' order by a.attnum), pg_catalog.count(*)
-            into v_columns
-        from (select a.attname, a.attnum from pg_catalog.pg_attribute a
-            where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
-                and a.attname not in ('_producer', '_producer_seq')
-            order by a.attnum limit (_publish_statement.parsed ->> 'count')::integer) a;
-        if (select pg_catalog.count(*) from pg_catalog.pg_attribute a where a.attrelid = v_endpoint::regclass
-            and a.attnum > 0 and not a.attisdropped) - 2
-                < (_publish_statement.parsed ->> 'count')::integer then
-            raise exception 'event type "%" has fewer attributes than the % values given', v_type,
-                _publish_statement.parsed ->> 'count'
-            using errcode = '42601', hint = 'See the column attributes of pgps.event_types.';
-        end if;
+        v_columns := (select pg_catalog.string_agg(c, ', ') from pg_catalog.jsonb_array_elements_text(
+            pgps._call('columns', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type),
+            'count', _publish_statement.parsed -> 'count', 'giver', 'PUBLISH'))) c);
     end if;
     if coalesce(_publish_statement.parsed ->> 'visibility', v_visibility, 'deferred') = 'immediate' then
         -- As JSON, from which pgps.publish makes values of the attributes' types, in a transaction of its own.

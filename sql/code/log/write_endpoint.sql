@@ -30,6 +30,7 @@ begin
         $rules$ else $rules$
         drop rule if exists publish on {endpoint};
         drop rule if exists publish_deferred on {endpoint};
+        drop rule if exists publish_immediately on {endpoint};
 
         -- The entry: what is inserted here goes into the log, as into the endpoint of a deferred type.
         drop table if exists {entry};
@@ -50,9 +51,11 @@ begin
         create rule publish_deferred as on insert to {endpoint}
             where current_setting('pgps.visibility', true) is not distinct from 'deferred'
         do instead insert into {entry} ({columns}) values ({new_columns});
-        create rule publish as on insert to {endpoint} do instead insert into {stage} ({columns}) select {new_columns}
+        -- The last rule in the order of their names says how many rows the command tag counts.
+        create rule publish_immediately as on insert to {endpoint}
+        do instead insert into {stage} ({columns}) select {new_columns}
         where not current_setting('pgps.visibility', true) is not distinct from 'deferred' {returning};
-        alter table {endpoint} enable always rule publish_deferred, enable always rule publish;
+        alter table {endpoint} enable always rule publish_deferred, enable always rule publish_immediately;
         $rules$ end;
     return ('relation', pgps_internal.render('{endpoint}', v_names), pgps_internal.render($trigger$
         create or replace trigger pgps_no_change before update or delete or truncate on {endpoint}

@@ -49,9 +49,10 @@ declare
     v_scratch regclass;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
-    execute format('drop rule publish on %s', v_type.endpoint);
     if v_type.visibility = 'immediate' then
-        execute format('drop rule publish_deferred on %s', v_type.endpoint);
+        execute format('drop rule publish_immediately on %1$s; drop rule publish_deferred on %1$s', v_type.endpoint);
+    else
+        execute format('drop rule publish on %s', v_type.endpoint);
     end if;
     if v_add is not null then
         -- The new column was parsed with the caller's rights into a scratch table; it is copied from there.

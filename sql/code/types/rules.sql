@@ -2,6 +2,45 @@
 -- table publishes one set of events.
 -- Writes: rule; by name: the endpoint of its event type (generated).
 
+create or replace function pgps_internal.columns_for(event_type pgps_internal.event_type, given bigint, giver text)
+returns text[]
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_columns text[];
+    v_needed bigint;
+begin
+    -- As in VALUES, those at the end may be left out, but for those that nothing would be known of then.
+    select array_agg(quote_ident(a.attname) order by a.attnum), max(a.place) filter (where not a.atthasdef)
+    into v_columns, v_needed
+    from (select a.*, row_number() over (order by a.attnum) as place from pg_attribute a
+        where a.attrelid = (columns_for.event_type).endpoint and a.attnum > 0 and not a.attisdropped
+            and a.attname not in ('_producer', '_producer_seq')) a;
+    if columns_for.given < greatest(v_needed, 1) or columns_for.given > cardinality(v_columns) then
+        raise exception '% gives % values; event type "%" has % attributes%', columns_for.giver, columns_for.given,
+            (columns_for.event_type).name, cardinality(v_columns),
+            case when v_needed < cardinality(v_columns)
+                then format(', of which those after the first %s have defaults', v_needed) else '' end
+        using errcode = '22023', hint = format('Give a value for each attribute, in this order: %s.',
+            array_to_string(v_columns, ', '));
+    end if;
+    return v_columns[1:columns_for.given];
+end
+$$;
+comment on function pgps_internal.columns_for(pgps_internal.event_type, bigint, text) is
+'The attributes that so many values are for. Errors: 22023 too many, or too few: only attributes with defaults may be
+left out, at the end. giver: what gives the values, for the error';
+
+create or replace function pgps_internal.do_columns(caller name, args jsonb) returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select to_jsonb(pgps_internal.columns_for(pgps_internal.find_type(args ->> 'event_type'),
+        (args ->> 'count')::bigint, args ->> 'giver'))
+$$;
+comment on function pgps_internal.do_columns(name, jsonb) is 'See columns_for; for PUBLISH';
+
 create or replace function pgps_internal.do_create_rule(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -39,15 +78,7 @@ begin
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
-    v_columns := array(select quote_ident(a.name)
-        from pgps_internal.attributes_of(v_type.endpoint) a limit cardinality(v_attributes));
-    if cardinality(v_attributes) = 0 or cardinality(v_attributes) > cardinality(v_columns) then
-        raise exception 'rule "%" gives % values; event type "%" has % attributes', v_name, cardinality(v_attributes),
-            v_type.name,
-            (select count(*) from pgps_internal.attributes_of(v_type.endpoint))
-        using errcode = '22023',
-            hint = 'Give one expression over new and old for each attribute, in the order of the event type.';
-    end if;
+    v_columns := pgps_internal.columns_for(v_type, cardinality(v_attributes), 'rule "' || v_name || '"');
     perform pgps.parse_filter(x, 'new', '{}') from unnest(v_attributes || coalesce(args ->> 'condition', 'true')) x;
     insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as)
     values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes,

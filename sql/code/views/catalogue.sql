@@ -61,20 +61,33 @@ comment on view pgps.queues is
 
 create or replace view pgps.advertisements as
 select t.name as event_type, pg_get_userbyid(a.role) as role, a.advertised_at,
-    (select p.broker from pgps_internal.progress p) as origin, null::text as via
+    (select p.broker from pgps_internal.progress p) as origin, null::text as via, c.last_published_at,
+    coalesce(c.rate, 0)::double precision as rate
 from pgps_internal.advertisement a join pgps_internal.event_type t using (type_id)
+left join (
+    select c.type_id, c.publisher, max(c.published_at) as last_published_at,
+        sum(c.hi - c.lo + 1) filter (where c.published_at > pgps._clock() - interval '1 minute') / 60.0 as rate
+    from pgps_internal.control c where c.origin_id is null group by c.type_id, c.publisher
+) c on c.type_id = a.type_id and c.publisher = a.role
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage')
 union all
-select t.name, null, null, o.name, n.name
+select t.name, null, null, o.name, n.name, c.last_published_at, coalesce(c.rate, 0)
 from pgps_internal.offer f
 join pgps_internal.origin o using (origin_id)
 join pgps_internal.neighbour n using (neighbour_id)
 join pgps_internal.event_type t on t.name = any (f.types)
+left join (
+    select c.type_id, c.origin_id, max(c.published_at) as last_published_at,
+        sum(c.hi - c.lo + 1) filter (where c.published_at > pgps._clock() - interval '1 minute') / 60.0 as rate
+    from pgps_internal.control c where c.origin_id is not null group by c.type_id, c.origin_id
+) c on c.type_id = t.type_id and c.origin_id = o.origin_id
 where has_table_privilege(current_user, t.endpoint, 'select') or has_table_privilege(current_user, t.endpoint, 'insert')
     or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.advertisements is
-'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via)';
+'Who has announced to publish what: roles here, and other brokers (origin) by way of a neighbour (via).
+last_published_at: the newest publication that the control queue still has, null when it has none; rate: about how many
+events a second, in the last minute';
 
 create or replace view pgps.subscriptions as
 select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_type, s.filter, s.scope,
@@ -147,10 +160,21 @@ handed are handed out again. Without dead_after none is dead.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as,
-    pg_get_userbyid(r.owner) as owner
+    pg_get_userbyid(r.owner) as owner, w.state, w.fired
 from pgps_internal.rule r join pgps_internal.event_type t using (type_id) join pg_class c on c.oid = r.table_name
+cross join lateral (
+    select case when count(g.oid) = 0 then 'missing' when bool_or(g.tgenabled = 'D') then 'disabled'
+            else 'active' end as state,
+        sum(pg_stat_get_function_calls(p.oid))::bigint as fired
+    from pg_proc p left join pg_trigger g on g.tgfoid = p.oid and g.tgrelid = r.table_name
+    where p.pronamespace = 'pgps_internal'::regnamespace
+        and p.proname in (select format('rule_%s_%s', r.rule_id, lower(o)) from unnest(r.operations) o)
+) w
 where pg_has_role(current_user, r.owner::oid, 'usage') or pg_has_role(current_user, 'pgps_admin', 'usage');
-comment on view pgps.rules is 'The reader''s active rules, all for pgps_admin';
+comment on view pgps.rules is
+'The reader''s active rules, all for pgps_admin. state: active, disabled (a trigger of it on the table is), or missing.
+fired: for how many statements, null unless the server counts calls of functions (track_functions). What a rule has
+published is counted for its event type, in pgps.activity; a rule that raises an error makes the statement fail';
 
 create or replace view pgps.policies as
 select t.name as event_type, p.name, pg_get_userbyid(p.role) as role, p.using_expression

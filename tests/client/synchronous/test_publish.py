@@ -161,6 +161,25 @@ def test_numbers_kept_by_the_library_make_a_repeated_publication_one(
     assert value(admin, "select repeats from pgps.activity where event_type = %s", [kind]) == 3
 
 
+def test_numbered_events_of_different_shapes_are_one_publication(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    kind = name()
+    make_type(admin, kind, "n integer, b text default 'b'")
+    with Client(dsn, producer="p") as client:
+        last = client.publish(kind, [{"n": 1}, {"b": "x"}, {"n": 3, "b": None}])
+        again = client.publish(kind, {"n": 4}, visibility="immediate")
+    assert again is not None
+    assert last is not None
+    assert again > last
+    dispatch(admin)
+    query = (
+        "select r.producer_seq - min(r.producer_seq) over (), r.event_id = %s from pgps_internal.receipt r "
+        "join pgps_internal.event_type t using (type_id) where t.name = %s order by 1"
+    )
+    assert rows(admin, query, [last, kind]) == [(0, False), (1, False), (2, True), (3, False)]
+
+
 def test_without_numbers_a_lost_answer_is_an_error_and_a_lost_connection_is_not(
     dsn: str, admin: psycopg.Connection, name: Name
 ) -> None:

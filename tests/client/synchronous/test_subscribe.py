@@ -136,6 +136,29 @@ def test_clients_of_one_any_subscription_share_its_events(dsn: str, admin: psyco
         client.unsubscribe(shared)
 
 
+def test_what_a_shared_subscription_gave_before_the_connection_was_lost_comes_again(
+    dsn: str, admin: psycopg.Connection, name: Name
+) -> None:
+    """The answer was lost on its way: what nobody has seen must not be acknowledged with what came next."""
+    kind, shared = name(), name("s")
+    make_type(admin, kind)
+    with (
+        Client(dsn, name=kind) as client,
+        client.subscribe(shared, kind, handler="any", temporary=True) as one,
+    ):
+        publish(admin, kind, *range(8))
+        dispatch(admin)
+        lost = [event.event_id for event in one.receive(3)]
+        query = "select pg_terminate_backend(pid, 60000) from pg_stat_activity where application_name = %s"
+        assert all(column(admin, query, [f"pgps-client/{kind}"]))
+        again = one.receive(5)
+        assert [event.event_id for event in again[:3]] == lost
+        assert [event.attempt for event in again] == [2, 2, 2, 1, 1]
+        assert one.ack() == 5
+        assert [event.payload["n"] for event in one.receive()] == [5, 6, 7]
+        assert one.ack() == 3
+
+
 def test_a_subscription_of_that_name_is_taken_as_it_is_or_refused(
     dsn: str, admin: psycopg.Connection, name: Name
 ) -> None:

@@ -182,3 +182,23 @@ def test_an_auditable_exception_queue_remembers_what_was_dropped(broker: psycopg
     call(broker, DISCARD, "tick")
     assert rows(broker, FAILED) == ([(1, "s", "discarded")] if auditable else [])
     assert value(broker, "select count(*) from pgps.exceptions") == 0
+
+
+def test_what_was_put_back_is_neither_put_back_nor_discarded_again(
+    admin: psycopg.Connection, name: Callable[..., str]
+) -> None:
+    made = name()
+    make_type(admin, made)
+    fails = sink(admin, made, body="raise 'no';")
+    call(admin, "subscribe", made, made, execute=fails, max_attempts=1)
+    publish(admin, made, 1, 2)
+    rows(admin, "select pgps.dispatch()")
+    rows(admin, "call pgps.run_subscribers()")
+    first, _ = column(admin, f"select event_id from pgps_queue.{made}_exception order by 1")
+    assert call(admin, "retry_exception", made, first) == 1
+    assert (call(admin, "retry_exception", made, first), call(admin, "discard_exception", made, first)) == (0, 0)
+    assert call(admin, "discard_exception", made) == 1, "the other one"
+    assert column(admin, f"select event_id from pgps_queue.{made}_out") == [first]
+    assert column(admin, f"select event_id from pgps_queue.{made}_exception where state = 'failed'") == []
+    rows(admin, "call pgps.run_subscribers()")
+    assert column(admin, f"select event_id from pgps_queue.{made}_exception where state = 'failed'") == [first]

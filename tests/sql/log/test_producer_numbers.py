@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from tests.fix_broker import (
     call,
     endpoint,
     make_type,
+    refused,
     rows,
     take,
     value,
@@ -87,3 +89,74 @@ def test_two_sessions_that_publish_one_number_at_once_publish_it_once(
     first.rollback()
     call(second, "publish", tick, '{"n": 3}', **options)
     assert take(admin, tick) == [3]
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+def test_events_of_an_array_have_consecutive_numbers(
+    connect: Connect, admin: psycopg.Connection, tick: str, visibility: str
+) -> None:
+    def send(connection: psycopg.Connection, first: int, *numbers: int) -> int | None:
+        payload = json.dumps([{"n": n} for n in numbers])
+        found: int | None = call(connection, "publish", tick, payload, visibility, producer="p", producer_seq=first)
+        return found
+
+    last = send(admin, 10, 1, 2, 3)
+    assert send(connect(), 10, 1, 2, 3) == last, "nothing, and the id that was given the first time"
+    assert send(admin, 10, 1, 2) == (last or 0) - 1
+    assert call(admin, "publish", tick, '{"n": 9}', producer="p", producer_seq=11) == (last or 0) - 1
+    beyond = send(admin, 11, 2, 3, 4)
+    assert beyond is not None
+    assert last is not None
+    assert beyond > last
+    assert send(admin, 12, 3, 4) == beyond
+    assert send(admin, 9, 0, 1) == last - 2, "the last of it was published before"
+    assert send(admin, 20) is None
+    rows(admin, f"insert into {endpoint(tick)} (n, _producer, _producer_seq) values (5, 'p', 13), (6, 'p', 14)")
+    assert take(admin, tick) == [1, 2, 3, 4, 0, 6]
+
+
+def test_numbers_of_interleaved_publications_have_their_own_ids(
+    connect: Connect, admin: psycopg.Connection, tick: str
+) -> None:
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    options = [{"producer": "p", "producer_seq": 1}, {"producer": "q", "producer_seq": 1}]
+    given = [
+        call(session, "publish", tick, json.dumps([{"n": n}, {"n": n + 1}]), **option)
+        for session, option, n in (
+            (first, options[0], 1),
+            (second, options[1], 3),
+            (first, options[0] | {"producer_seq": 3}, 5),
+        )
+    ]
+    second.rollback()
+    first.commit()
+    assert call(admin, "publish", tick, '{"n": 0}', producer="p", producer_seq=1) == given[0] - 1
+    assert call(admin, "publish", tick, '{"n": 0}', producer="p", producer_seq=4) == given[2]
+    assert call(admin, "publish", tick, '{"n": 7}', producer="q", producer_seq=2) > given[2]
+    assert take(admin, tick) == [1, 2, 5, 6, 7]
+
+
+def test_a_number_of_an_immediate_event_stays_taken(connect: Connect, admin: psycopg.Connection, tick: str) -> None:
+    session = connect(autocommit=False)
+    options = {"visibility": "immediate", "producer": "p", "producer_seq": 1}
+    first = call(session, "publish", tick, '{"n": 1}', **options)
+    session.rollback()
+    assert call(session, "publish", tick, '{"n": 1}', **options) == first
+    assert call(admin, "publish", tick, '{"n": 1}', **options | {"visibility": "deferred"}) == first
+    session.rollback()
+    assert take(admin, tick) == [1]
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+@pytest.mark.parametrize(("column", "said"), [("_producer", "'7'"), ("_producer_seq", "7")])
+def test_half_a_number_is_refused(
+    admin: psycopg.Connection, name: Name, visibility: str, column: str, said: str
+) -> None:
+    made = name()
+    make_type(admin, made, visibility=visibility)
+    with refused("22023", "_producer and _producer_seq belong together", said, "Give both or neither"):
+        rows(admin, f"insert into {endpoint(made)} (n, {column}) values (1, null), (2, '7')")
+    assert column in "_producer_seq"
+    rows(admin, f"insert into {endpoint(made)} (n, _producer, _producer_seq) values (1, 'p', 1), (2, null, null)")
+    call(admin, "subscribe", made, made, start="earliest")
+    assert take(admin, made) == [1, 2]

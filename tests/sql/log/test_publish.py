@@ -227,7 +227,8 @@ def test_publish_takes_an_object_or_an_array_with_defaults(admin: psycopg.Connec
         ("{}", {"handler": "who"}, "22023", "who"),
         ("{}", {"producer": "p"}, "22023", "producer_seq"),
         ("{}", {"producer_seq": 1}, "22023", "producer"),
-        ("[{}, {}]", {"producer": "p", "producer_seq": 1}, "22023", "2"),
+        ("[{}, {}]", {"producer": "p", "producer_seq": 2**63 - 1}, "22023", "9223372036854775807"),
+        ('{"_producer": "p", "_producer_seq": 1}', {"visibility": "immediate"}, "42703", "_producer"),
     ],
 )
 def test_a_bad_publication_is_refused(
@@ -351,3 +352,13 @@ def test_an_event_is_not_taken_as_guaranteed_that_a_crash_would_lose(
         call(admin, "alter_queue", f"{made}_in", persistent=True)
         rows(admin, publishes.format(t=made))
         assert take(admin, made) == [1]
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+def test_the_command_tag_counts_the_events(admin: psycopg.Connection, name: Name, visibility: str) -> None:
+    made = name()
+    make_type(admin, made, visibility=visibility)
+    into = f"insert into {endpoint(made)} select generate_series(1, 3)"
+    assert admin.execute(into.encode()).statusmessage == "INSERT 0 3"
+    call(admin, "alter_event_type", made, add_attribute="b text")
+    assert admin.execute(into.encode()).statusmessage == "INSERT 0 3"

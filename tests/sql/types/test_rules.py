@@ -18,7 +18,7 @@ Name = Callable[..., str]
 def tick(admin: psycopg.Connection, name: Name) -> str:
     """A type (n, was), a subscription and a table (id, price) of one name."""
     made = name("tick")
-    make_type(admin, made, "n integer, was integer")
+    make_type(admin, made, "n integer, was integer default -1")
     call(admin, "subscribe", made, made)
     rows(admin, f"create table public.{made} (id integer primary key, price integer)")
     return made
@@ -77,7 +77,9 @@ def test_one_statement_of_ten_thousand_rows_raises_one_set(admin: psycopg.Connec
     assert sorted(found[10000:]) == [(n * 2, n) for n in range(1, 10001)]
 
 
-def test_expressions_may_use_tables_and_fewer_attributes(admin: psycopg.Connection, tick: str) -> None:
+def test_expressions_may_use_tables_and_leave_out_attributes_with_defaults(
+    admin: psycopg.Connection, tick: str
+) -> None:
     rows(admin, f"create table public.{tick}_b (id integer, factor integer)")
     rows(admin, f"insert into public.{tick}_b values (1, 5)")
     factor = f"(select b.factor * new.price from {tick}_b b where b.id = new.id)"
@@ -92,7 +94,36 @@ def test_expressions_may_use_tables_and_fewer_attributes(admin: psycopg.Connecti
         f"exists (select from {tick}_b b where b.id = new.id)",
     )
     rows(admin, f"insert into public.{tick} values (1, 10), (2, 20)")
-    assert seen(admin, tick) == [(50, None)]
+    assert seen(admin, tick) == [(50, -1)]
+
+
+def test_values_that_are_missing_are_refused_with_how_many_are_wanted(admin: psycopg.Connection, name: Name) -> None:
+    made = name("tick")
+    make_type(admin, made, "n integer, was integer, at timestamptz default now()")
+    rows(admin, f"create table public.{made} (id integer)")
+    call(admin, "subscribe", made, made)
+    for values in ("new.id", "new.id, new.id, now(), 4"):
+        count = values.count(",") + 1
+        said = (
+            f"gives {count} values",
+            "has 3 attributes, of which those after the first 2 have defaults",
+            "n, was, at",
+        )
+        with refused("22023", *said):
+            call(admin, "create_rule", made, made, "insert", made, values.split(", "))
+        with refused("22023", *said):
+            call(admin, "execute", f"CREATE RULE {made} AS ON INSERT TO {made} PUBLISH {made} ({values})")
+        with refused("22023", *said):
+            call(admin, "execute", f"PUBLISH {made} ({values.replace('new.id', '7')})")
+    call(admin, "execute", f"PUBLISH {made} (1, 2)")
+    call(admin, "create_rule", made, made, "insert", made, ["new.id", "new.id"])
+    rows(admin, f"insert into public.{made} values (3)")
+    assert seen(admin, made) == [(1, 2), (3, 3)]
+    assert value(admin, "select state from pgps.rules where name = %s", [made]) == "active"
+    rows(admin, f"alter table public.{made} disable trigger user")
+    assert value(admin, "select state from pgps.rules where name = %s", [made]) == "disabled"
+    query = "select last_published_at is not null, rate > 0 from pgps.advertisements where event_type = %s"
+    assert rows(admin, query, [made]) == [(True, True)]
 
 
 @pytest.mark.parametrize(
