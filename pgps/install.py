@@ -220,8 +220,9 @@ def engine(dsn: str) -> sqlalchemy.Engine:
 def _migrate(dsn: str) -> Installation:
     """Let alembic run the missing revisions and then the code, all in one transaction.
 
-    Publishers and workers go on meanwhile, and may hold what an upgrade waits
-    for while they wait for what it holds. It gives way to them, and begins anew.
+    Publishers and workers go on in the meantime. They may hold a lock for which the
+    upgrade waits while they wait for one that it holds; then the upgrade gives way
+    to them, and begins again.
     """
     until = time.monotonic() + _PATIENCE
     while True:
@@ -236,7 +237,7 @@ def _migrate(dsn: str) -> Installation:
                     hint="End the long transactions that pg_stat_activity shows, and try again; nothing has changed.",
                     sqlstate=error.sqlstate,
                 ) from error
-            # Another one next time, for whoever was in the way may come regularly.
+            # The pause is another one each time, since whoever was in the way may come at regular intervals.
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
 
 
@@ -255,9 +256,9 @@ def _migrate_once(dsn: str) -> Installation:
 def _lock(connection: psycopg.Connection) -> None:
     """Wait for other installers, and settle what the scripts meet, until the transaction ends.
 
-    Roles are the cluster's, hence a lock on pg_authid: two databases may be
-    installed at once. Of this mode only a superuser can hold it; in a stronger
-    one, whoever changes its own password could make installers wait.
+    Roles belong to the whole cluster, and two of its databases may be installed at
+    once; hence the lock on pg_authid. In this mode only a superuser can hold it. In
+    a stronger mode, anybody who changes their own password could make installers wait.
     """
     connection.execute(f"set local lock_timeout = '{_LOCK_TIMEOUT}'".encode())
     connection.execute("set local client_min_messages = warning")
@@ -266,10 +267,11 @@ def _lock(connection: psycopg.Connection) -> None:
 
 
 def _give_way(connection: psycopg.Connection) -> None:
-    """See to it that in a circle of sessions that wait for each other it is the installer that fails, not a publisher.
+    """See to it that in a deadlock the installer fails, and not a publisher.
 
-    If it waits last, it looks for the circle before any other; if another one
-    waits last, it has given up before that one looks.
+    If the installer is the last to wait, its short deadlock_timeout makes it find the
+    deadlock first. If another session is the last to wait, the lock_timeout of the
+    installer ends before that session looks for a deadlock.
     """
     connection.execute(
         """
@@ -283,9 +285,9 @@ def _give_way(connection: psycopg.Connection) -> None:
 def _stop_others(connection: psycopg.Connection) -> None:
     """Take what the revisions will want for themselves, all of it at once, before anything has changed.
 
-    Event types first: who waits there holds nothing yet. A transaction that
-    publishes several of them may be between two; then all is let go, and the
-    next attempt begins with another one.
+    The event types come first, since a publisher that waits there holds nothing yet.
+    A transaction that publishes several types may stand between two of them; then all
+    locks are released, and the next attempt takes them in another order.
     """
     until = time.monotonic() + _PATIENCE
     while True:

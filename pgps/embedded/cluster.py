@@ -57,12 +57,12 @@ class ClusterStatus:
 
 
 class EmbeddedCluster:
-    """A private PostgreSQL cluster with superuser role `pgps`.
+    """A private PostgreSQL cluster with superuser role `postgres`.
 
     Nothing happens until `create` or `start`; both do nothing when there is
     nothing to do. As a context manager it starts on entry and stops on exit,
-    and with `keep=False` is destroyed on exit. `fast=True` gives up crash
-    safety of the machine, not of the server, for speed: for tests.
+    and with `keep=False` is destroyed on exit. `fast=True` is for tests: data
+    survive a crash of the server, but not one of the machine.
     `settings` are further lines of postgresql.conf. `fast` and `settings` of
     an existing cluster stay as they are when None is given.
     """
@@ -223,7 +223,7 @@ class EmbeddedCluster:
             raise
 
     def _changed(self, known: layout.Record) -> layout.Record:
-        """Return the record with the fast and settings asked for; they hold from the next start."""
+        """Return the record with what was asked for as `fast` and `settings`; both take effect at the next start."""
         fast = known.fast if self._fast is None else self._fast
         settings = known.settings if self._settings is None else self._settings
         if (fast, settings) == (known.fast, known.settings):

@@ -36,18 +36,19 @@ _log = logging.getLogger("pgps.client")
 class AsyncClient:
     """A connection to a broker that publishes, subscribes and comes back after it was lost.
 
-    `conninfo` is a libpq connection string or URI, "" leaves everything to
-    PGPS_DSN, PG* variables and service files; keyword arguments are single
-    parameters of libpq. `name` appears in pg_stat_activity. `producer` numbers
-    what is published, so that it is published once however often the
-    connection breaks; without it a publication whose answer was lost raises
-    ConnectionLost. `reconnect_timeout` is how many seconds a call waits for a
-    server that is away, None for ever. `poll` is how often a subscription
-    looks, should a notification be lost. `direct` is a connection string past
-    a pooler (PgBouncer) that `conninfo` leads to, for the one connection that
-    waits for notifications, which a pooler does not carry; without it
-    subscriptions look every half second there. `grace` is how long the end of the
-    client waits for handlers. Connecting raises ConnectionLost.
+    `conninfo` is a libpq connection string or URI; "" leaves everything to
+    PGPS_DSN, PG* variables and service files. Keyword arguments are single
+    parameters of libpq. `name` appears in pg_stat_activity. With `producer` the
+    client numbers what it publishes, so that each event is published once
+    however often the connection breaks; without it, a publication whose answer
+    was lost raises ConnectionLost. A call waits `reconnect_timeout` seconds for
+    a server that is away, for ever if None. A subscription looks for events
+    every `poll` seconds, in case a notification was lost. If `conninfo` leads
+    to a pooler (PgBouncer), which carries no notifications, `direct` is a
+    connection string that leads past it, for the one connection that waits for
+    them; without it, subscriptions look every half second. When the client is
+    closed, it waits `grace` seconds for handlers. Connecting raises
+    ConnectionLost.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class AsyncClient:
 
     @property
     def name(self) -> str | None:
-        """What it is called in pg_stat_activity."""
+        """The name that pg_stat_activity shows."""
         return self._core.name
 
     @property
@@ -136,7 +137,7 @@ class AsyncClient:
         await self._core.do(_calls.ADVERTISE, [name_of(event_type)], connection)
 
     async def unadvertise(self, event_type: str | type, *, connection: AnyConnection | None = None) -> None:
-        """Take that back."""
+        """Withdraw the announcement that this role publishes an event type."""
         await self._core.do(_calls.UNADVERTISE, [name_of(event_type)], connection)
 
     async def publish(
@@ -152,9 +153,9 @@ class AsyncClient:
         """Publish one event, or many as one occurrence; return the id of the last, None if there was none.
 
         An event is a mapping of attributes, or a dataclass object. With
-        `connection` it is part of that connection's transaction; without, of
-        one of its own. None for visibility, reliability and handler is what
-        the type says. Raises UnknownName, NotPermitted, WrongState (not
+        `connection` the publication is part of that connection's transaction;
+        without, it has one of its own. If visibility, reliability or handler is
+        None, what the event type says holds. Raises UnknownName, NotPermitted, WrongState (not
         advertised), ConstraintViolated, BadArgument, ConnectionLost.
         """
         manner = {"visibility": visibility, "reliability": reliability, "handler": handler}
@@ -189,26 +190,26 @@ class AsyncClient:
     ) -> AsyncSubscription[Any]:
         """Return a subscription, to be entered with `async with`, iterated over, or run with a callback.
 
-        It is created when it is first used, unless there is one of that name;
-        without an event type it must be there. A dataclass as `payload`, or
-        for the event type, is what payloads become, else they are dicts. What
-        else it takes is in `Options`.
+        The subscription is created when it is first used, unless one of that
+        name exists; without an event type it must exist. Payloads are dicts, or
+        objects of the dataclass that is given as `payload` or for the event
+        type. `Options` lists the further arguments.
         """
         cls = event_type if isinstance(event_type, type) else payload
         named = None if event_type is None else name_of(event_type)
         return AsyncSubscription(self._core, _calls.define(name, named, cls, options), self._subscriptions)
 
     async def unsubscribe(self, name: str, *, connection: AnyConnection | None = None) -> None:
-        """Drop a subscription, with what waits for it."""
+        """Drop a subscription and the events that wait for it."""
         await self._core.do(_calls.UNSUBSCRIBE, [name], connection)
 
     def identify(self, name: str, *, take_over: bool = False, max_local: int = 10_000) -> AsyncIdentity:
         """Be a client that is known by name; enter the result with `async with`, or `connect` it.
 
         Its state, registrations and queues outlive the program. What this
-        object publishes from then on is raised by that client. `take_over`:
-        also if another program has the name now. `max_local`: how many direct
-        events are held here; what comes beyond is dropped, and counted.
+        object publishes from then on is raised by that client. With `take_over`
+        it takes the name even if another program has it now. At most `max_local`
+        direct events are held here; further ones are dropped, and counted.
         """
         if self._identity is not None:
             raise WrongState(f'this client is "{self._identity.name}" already', hint="Use one object for each name.")
@@ -308,10 +309,10 @@ class AsyncClient:
     # -----------------------------------------------------------------------------------------------------------------
 
     async def execute(self, query: str, params: Any = None) -> list[TupleRow]:
-        """Run SQL in a transaction of its own; return its rows. Lost answers are not asked for again."""
+        """Run SQL in a transaction of its own; return its rows. If the answer is lost, the SQL is not run again."""
 
         async def work(connection: AnyConnection) -> list[TupleRow]:
-            # What is prepared is one statement; without parameters it may be a script.
+            # Without parameters the query may be a script of several statements, and those cannot be prepared.
             return await fetch(connection, query, params, prepare=None if params else False)
 
         return await self._core.session.run(work, again=False)

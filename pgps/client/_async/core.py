@@ -22,9 +22,9 @@ __all__ = ["AsyncCore"]
 class AsyncCore:
     """The connections of a client, who waits for notifications, and what is known of event types.
 
-    `session` does one thing after the other; `hub` listens, on the connection
-    that `waiting` describes; `feed` receives for all subscriptions that share
-    nothing with other programs; `transaction` has connections of its own.
+    `session` does one thing after the other. `hub` listens, on the connection
+    that `waiting` describes. `feed` receives for all subscriptions that share
+    nothing with other programs. `transaction` uses connections of its own.
     """
 
     def __init__(self, target: Target, waiting: Target, *, name: str | None, poll: float, grace: float) -> None:
@@ -100,7 +100,7 @@ class AsyncCore:
         await self._close_idle()
 
     def use_no_name(self) -> None:
-        """Have what is published on new connections raised by nobody."""
+        """Have what is published on new connections raised by no named client."""
         self.session.greeting = None
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class AsyncCore:
         return found
 
     def forget_shape(self, event_type: str) -> None:
-        """Ask again when they are needed next."""
+        """Forget what is known of an event type, so that it is asked for when it is needed next."""
         self._shapes.pop(event_type, None)
 
     async def do(self, query: str, params: list[Any], connection: AnyConnection | None) -> None:

@@ -1,4 +1,4 @@
-"""The queue of a named client: occurrences one after the other, each completed with the next or with a commit."""
+"""The queue of a named client. Its occurrences come one by one; the next one, or a commit, completes the last."""
 
 from __future__ import annotations
 

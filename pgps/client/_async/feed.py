@@ -1,4 +1,4 @@
-"""Receiving and acknowledging for all subscriptions of a session: what they want at the same time is one statement."""
+"""Receives and acknowledges for all subscriptions of a session; what they want at the same time is one statement."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ async def received(
 ) -> Rows:
     """Receive for subscriptions to one event type.
 
-    Not prepared: a statement that is would be refused once the type has other attributes.
+    The statement is not prepared: a prepared one would be refused after the type has got other attributes.
     """
-    # As text: a multirange would be taken apart for each row.
+    # The ids are read as text, since psycopg would take a multirange apart for each row.
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     async with connection.cursor(row_factory=tuple_row) as cursor:
         await cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
@@ -63,11 +63,11 @@ async def received(
 
 @dataclass(slots=True)
 class AsyncFeed:
-    """Puts together what is asked for while the session is busy: so a hundred subscriptions take one round trip."""
+    """Combines all that is asked for while the session is busy, so that a hundred subscriptions need one round trip."""
 
     session: AsyncSession
     consumer: str
-    """Whose is what is received: behind a pooler the session does not tell."""
+    """The consumer that receives. Behind a pooler the broker cannot tell consumers by their sessions."""
     _guard: runtime.Lock = field(default_factory=runtime.Lock)
     _asked: dict[Key, list[_Request]] = field(default_factory=dict)
     _finished: list[_Request] = field(default_factory=list)
@@ -124,15 +124,16 @@ class AsyncFeed:
                 self._finished.extend(request for request in requests if not request.done)
 
     async def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
-        # Several of one subscription get the same events, as they would one after the other.
+        # Several requests for one subscription get the same events, as they would if they came one after the other.
         names = list(dict.fromkeys(request.subscription for request in requests))
         acked = list({request.subscription for request in requests if request.acks})
         for request in requests:
-            # Once: if the answer is lost, another time would acknowledge what nobody has seen.
+            # This is tried only once: if the answer was lost, a second acknowledgement would cover events that nobody
+            # has seen.
             request.acks = False
         with mapped():
             if acked:
-                # One transaction, one trip: statements of a pipeline.
+                # The statements are sent in a pipeline: one transaction in one round trip.
                 async with connection.pipeline():
                     if len(acked) == 1:
                         await connection.execute(_calls.ACK.encode(), self._own(subscription=acked[0], up_to=None))
@@ -162,7 +163,7 @@ class AsyncFeed:
 
 
 async def _each(requests: list[_Request], serve: Callable[[list[_Request]], Awaitable[None]]) -> None:
-    """Serve all at once; if that is refused, one by one: the error is for the one it is about."""
+    """Serve all at once. If that is refused, serve them one by one, so that the error goes to whoever caused it."""
     if len(requests) > 1:
         try:
             return await serve(requests)
@@ -181,7 +182,7 @@ async def _each(requests: list[_Request], serve: Callable[[list[_Request]], Awai
 
 
 def shares(found: Rows, names: list[str]) -> dict[str, Rows]:
-    """Return who of the subscriptions has which rows; the lists are shared, too, as a rule."""
+    """Return which subscription has which rows; subscriptions that have the same rows share one list."""
     if len(names) == 1:
         return {names[0]: found}
     parts: dict[str, list[tuple[Any, ...]]] = {}

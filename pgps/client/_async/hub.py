@@ -21,17 +21,17 @@ Heard: TypeAlias = Callable[[str | None], None]
 """Told the payload of a notification; None when some may have been missed."""
 
 Greet: TypeAlias = Callable[[AnyConnection], Awaitable[None]]
-"""What is to be said on a connection before anything else."""
+"""Called with each new connection before it is used for anything else."""
 
 _log = logging.getLogger("pgps.client")
-# A connection that is silently dead is found by its keepalives; this is how often the loop looks whether it is to end.
+# Keepalives find a connection that died without a word; at this interval the loop looks whether it has to end.
 _LOOK = 60.0
 POLL_DEAF = 0.5
-"""How often a subscription looks, in seconds, where notifications do not come."""
+"""How many seconds pass between the looks of a subscription where no notifications come."""
 
 
 class AsyncHub:
-    """Listens on channels, and tells who asked for them; connects anew when the connection is lost."""
+    """Listens on channels and calls those who asked for them; connects again when the connection is lost."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -43,7 +43,7 @@ class AsyncHub:
         self._task: runtime.Task | None = None
         self._closed = False
         self.is_deaf = False
-        """A pooler stands between: nobody would be told anything."""
+        """A pooler stands between, through which no notification would come."""
 
     async def listen(self, channel: str, heard: Heard) -> None:
         """Have `heard` called for every notification on the channel from now on."""
@@ -57,7 +57,7 @@ class AsyncHub:
                 await self._say("listen {}", channel)
 
     async def forget(self, channel: str, heard: Heard) -> None:
-        """Stop telling it."""
+        """Stop calling `heard` for notifications on the channel."""
         async with self._lock:
             listeners = self._listeners.get(channel, [])
             if heard in listeners:
@@ -66,7 +66,7 @@ class AsyncHub:
                 await self._say("unlisten {}", channel)
 
     async def attach(self, greet: Greet) -> None:
-        """Have the connection greeted now, and every one that replaces it before anybody is told of the gap."""
+        """Call `greet` with the connection now, and with each that replaces it, before anybody hears of the gap."""
         async with self._lock:
             if self._task is None:
                 await self._begin()
@@ -76,7 +76,7 @@ class AsyncHub:
             self._greets.append(greet)
 
     async def detach(self, greet: Greet) -> None:
-        """Greet no more; the connection that was greeted is replaced, so that the server sees it go."""
+        """Greet no further connection, and replace the one that was greeted, so that the server sees it go."""
         async with self._lock:
             if greet in self._greets:
                 self._greets.remove(greet)

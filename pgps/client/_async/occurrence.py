@@ -1,4 +1,4 @@
-"""One raise of an event with its tuples, and one reply with its rows: walked in groups, however many they are."""
+"""An event that was raised, with its tuples, and a reply, with its rows; both are read in groups of any size."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class AsyncPublisher:
         return await self._core.session.run(lambda link: self._send(link, event_type, records, manner, first))
 
     async def _number(self, event_type: str, count: int, connection: AnyConnection) -> int | None:
-        """Take numbers that follow upon each other: what is remembered of them is a range."""
+        """Take consecutive numbers, of which the broker remembers only the range."""
         if self._producer is None:
             return None
         left = self._numbers.get(event_type, range(0))

@@ -1,4 +1,4 @@
-"""Taking the events of one subscription, acknowledging them, putting them back; batches of a transaction."""
+"""Receives the events of one subscription, acknowledges them and puts them back; batches of a transaction."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class AsyncReceiver(Generic[T]):
     def begin(self, event_type: str, cls: type | None, *, is_shared: bool) -> None:
         """Read events of a type from now on, as objects of a class."""
         if is_shared:
-            # What it was given is its own; another subscription of this client of the same name would acknowledge it.
+            # A subscription acknowledges only what it was given itself: another one of the same name in this client has
+            # events of its own in hand.
             self._feed = self._core.another_feed()
         self._reading = AsyncReading(self._core, self._feed, self.name, event_type, cls)
 
@@ -57,7 +58,7 @@ class AsyncReceiver(Generic[T]):
             await self._feed.session.close()
 
     def heard(self, _payload: str | None) -> None:
-        """Look again, since there is something, or may be."""
+        """Have whoever waits look again, since there is something to receive, or may be."""
         self._signal.set()
 
     async def receive(self, max_events: int | None, timeout: float | None, *, acks: bool) -> list[Event[T]]:
@@ -130,7 +131,7 @@ class AsyncReceiver(Generic[T]):
             yield AsyncBatch(self, connection, [])
 
     async def _wait(self, deadline: float | None) -> bool:
-        """Wait for a notification, or as long as the broker is trusted to have sent it; False when time is over."""
+        """Wait for a notification, or for the time after which one counts as lost; False when `timeout` has passed."""
         poll = min(self._poll, POLL_DEAF) if self._core.hub.is_deaf else self._poll
         remaining = poll if deadline is None else min(poll, deadline - time.monotonic())
         if remaining <= 0 or self.is_stopping:

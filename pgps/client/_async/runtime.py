@@ -1,4 +1,4 @@
-"""What tasks, events and waiting are here; pgps/client/_sync/runtime.py has the same names with threads."""
+"""Tasks, events and waits for asyncio; pgps/client/_sync/runtime.py has the same names for threads."""
 
 from __future__ import annotations
 
@@ -76,13 +76,14 @@ class Waiter:
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._signal = Signal()
-        # Of its own: psycopg registers the connection's file descriptor with the loop while it waits for an answer.
+        # The descriptor is a duplicate, since psycopg registers the connection's own with the loop while it waits for
+        # an answer.
         self._fd = os.dup(connection.fileno())
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        # What is there stays readable until somebody reads: once is enough.
+        # The connection stays readable until somebody reads what is there, so one event is enough.
         self._loop.remove_reader(self._fd)
         self._signal.set()
 
@@ -119,8 +120,8 @@ async def call_each(
 ) -> int:
     """Call a function for events from `start` on until it is over; return how far it came.
 
-    An exception of the function has the place of its event in `place`. One
-    loop, since a context manager for each event took 12 us.
+    If the function raises, the exception has the place of the event in `place`.
+    All events are handled in one loop, since a context manager for each took 12 us.
     """
     place = start
     try:

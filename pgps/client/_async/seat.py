@@ -58,14 +58,14 @@ class AsyncSeat:
         await self.core.hub.attach(self._connected)
 
     async def leave(self) -> None:
-        """Listen no more, and be seen to go."""
+        """Stop listening, and let the server see that this program has gone."""
         for channel, heard in self._channels.items():
             await self.core.hub.forget(channel, heard)
         await self.core.hub.detach(self._connected)
         self.core.use_no_name()
 
     def end(self, error: PgpsError) -> None:
-        """Be no more, since another program is this client, or it is dropped."""
+        """End the session, because another program is this client now or the client was dropped."""
         self.error = error
         self.is_closed = True
         self._when_ended()
@@ -73,7 +73,7 @@ class AsyncSeat:
         _log.error("client %s ends: %s", self.name, error.message)
 
     async def listen(self, channel: str, heard: Heard) -> None:
-        """Have notifications told until it is left; once for each channel."""
+        """Listen on the channels until the seat is left; on each of them once."""
         if channel not in self._channels:
             await self.core.hub.listen(channel, heard)
             self._channels[channel] = heard
@@ -119,7 +119,8 @@ class AsyncSeat:
                 with mapped():
                     return await fetch(connection, query, full)
             except SessionTaken as taken:
-                # A connection lost is greeted with the next number: not somebody else's.
+                # If the connection was lost, this session gets the next number when a new one has been greeted. So the
+                # number that was refused may be an old one of its own, and not that of another program.
                 await self.core.hub.settled()
                 if connection is not None or self._session == session:
                     if self._session == session:
@@ -127,7 +128,7 @@ class AsyncSeat:
                     raise
 
     async def received(self, query: str, params: dict[str, Any], again: str, last: int | None) -> list[Any]:
-        """Receive; if the answer is lost, see what it was: to receive once more would complete what nobody has seen."""
+        """Receive; if the answer is lost, look what it was: to receive again would complete what nobody has seen."""
         try:
             return await self.rows(query, params, again=False)
         except ConnectionLost:

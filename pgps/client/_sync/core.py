@@ -23,9 +23,9 @@ __all__ = ["Core"]
 class Core:
     """The connections of a client, who waits for notifications, and what is known of event types.
 
-    `session` does one thing after the other; `hub` listens, on the connection
-    that `waiting` describes; `feed` receives for all subscriptions that share
-    nothing with other programs; `transaction` has connections of its own.
+    `session` does one thing after the other. `hub` listens, on the connection
+    that `waiting` describes. `feed` receives for all subscriptions that share
+    nothing with other programs. `transaction` uses connections of its own.
     """
 
     def __init__(self, target: Target, waiting: Target, *, name: str | None, poll: float, grace: float) -> None:
@@ -101,7 +101,7 @@ class Core:
         self._close_idle()
 
     def use_no_name(self) -> None:
-        """Have what is published on new connections raised by nobody."""
+        """Have what is published on new connections raised by no named client."""
         self.session.greeting = None
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class Core:
         return found
 
     def forget_shape(self, event_type: str) -> None:
-        """Ask again when they are needed next."""
+        """Forget what is known of an event type, so that it is asked for when it is needed next."""
         self._shapes.pop(event_type, None)
 
     def do(self, query: str, params: list[Any], connection: AnyConnection | None) -> None:

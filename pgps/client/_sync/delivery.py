@@ -22,9 +22,9 @@ __all__ = ["Delivery"]
 _log = logging.getLogger("pgps.client")
 _LOOK = 60.0
 _NOTES = 100
-"""Notes fetched at once."""
+"""How many notes are fetched at once."""
 _CARRIED = 1000
-"""Events that came with their notes are held up to here; those of notes behind are fetched."""
+"""Up to so many events that came with their notes are held; the events of later notes are fetched."""
 
 
 class Delivery:

@@ -1,5 +1,5 @@
 # Made by tools/unasync_client.py from pgps/client/_async/event_queue.py: change that, then `make generate`.
-"""The queue of a named client: occurrences one after the other, each completed with the next or with a commit."""
+"""The queue of a named client. Its occurrences come one by one; the next one, or a commit, completes the last."""
 
 from __future__ import annotations
 

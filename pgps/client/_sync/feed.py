@@ -1,5 +1,5 @@
 # Made by tools/unasync_client.py from pgps/client/_async/feed.py: change that, then `make generate`.
-"""Receiving and acknowledging for all subscriptions of a session: what they want at the same time is one statement."""
+"""Receives and acknowledges for all subscriptions of a session; what they want at the same time is one statement."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def received(
 ) -> Rows:
     """Receive for subscriptions to one event type.
 
-    Not prepared: a statement that is would be refused once the type has other attributes.
+    The statement is not prepared: a prepared one would be refused after the type has got other attributes.
     """
-    # As text: a multirange would be taken apart for each row.
+    # The ids are read as text, since psycopg would take a multirange apart for each row.
     query = sql.SQL("select * from {}(%s, %s, %s)").format(sql.Identifier("pgps_queue", f"{event_type}_receive"))
     with connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(query, [subscriptions, max_events, consumer], prepare=False)
@@ -64,11 +64,11 @@ def received(
 
 @dataclass(slots=True)
 class Feed:
-    """Puts together what is asked for while the session is busy: so a hundred subscriptions take one round trip."""
+    """Combines all that is asked for while the session is busy, so that a hundred subscriptions need one round trip."""
 
     session: Session
     consumer: str
-    """Whose is what is received: behind a pooler the session does not tell."""
+    """The consumer that receives. Behind a pooler the broker cannot tell consumers by their sessions."""
     _guard: runtime.Lock = field(default_factory=runtime.Lock)
     _asked: dict[Key, list[_Request]] = field(default_factory=dict)
     _finished: list[_Request] = field(default_factory=list)
@@ -125,15 +125,16 @@ class Feed:
                 self._finished.extend(request for request in requests if not request.done)
 
     def _receive_some(self, connection: AnyConnection, key: Key, requests: list[_Request]) -> None:
-        # Several of one subscription get the same events, as they would one after the other.
+        # Several requests for one subscription get the same events, as they would if they came one after the other.
         names = list(dict.fromkeys(request.subscription for request in requests))
         acked = list({request.subscription for request in requests if request.acks})
         for request in requests:
-            # Once: if the answer is lost, another time would acknowledge what nobody has seen.
+            # This is tried only once: if the answer was lost, a second acknowledgement would cover events that nobody
+            # has seen.
             request.acks = False
         with mapped():
             if acked:
-                # One transaction, one trip: statements of a pipeline.
+                # The statements are sent in a pipeline: one transaction in one round trip.
                 with connection.pipeline():
                     if len(acked) == 1:
                         connection.execute(_calls.ACK.encode(), self._own(subscription=acked[0], up_to=None))
@@ -163,7 +164,7 @@ class Feed:
 
 
 def _each(requests: list[_Request], serve: Callable[[list[_Request]], None]) -> None:
-    """Serve all at once; if that is refused, one by one: the error is for the one it is about."""
+    """Serve all at once. If that is refused, serve them one by one, so that the error goes to whoever caused it."""
     if len(requests) > 1:
         try:
             return serve(requests)
@@ -182,7 +183,7 @@ def _each(requests: list[_Request], serve: Callable[[list[_Request]], None]) -> 
 
 
 def shares(found: Rows, names: list[str]) -> dict[str, Rows]:
-    """Return who of the subscriptions has which rows; the lists are shared, too, as a rule."""
+    """Return which subscription has which rows; subscriptions that have the same rows share one list."""
     if len(names) == 1:
         return {names[0]: found}
     parts: dict[str, list[tuple[Any, ...]]] = {}

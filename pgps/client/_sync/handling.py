@@ -20,7 +20,7 @@ _log = logging.getLogger("pgps.client")
 
 
 class FailedError(Exception):
-    """A handler has failed, not the broker."""
+    """The handler of the application has failed, and not the broker."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -28,7 +28,7 @@ class FailedError(Exception):
 
 @contextlib.contextmanager
 def of_application() -> Iterator[None]:
-    """Tell what the application raises from what the broker does."""
+    """Wrap what the application raises, so that it is told apart from errors of the broker."""
     try:
         yield
     except Exception as error:
@@ -60,7 +60,7 @@ class Handler(Generic[T]):
             self._receiver.ack()
 
     def _handle(self, events: list[Event[T]]) -> None:
-        """Handle events, then acknowledge those that were: when the subscription closes, the rest comes again."""
+        """Handle events and acknowledge those that were handled; if the subscription closes, the others come again."""
         how = self._how
         if how.timeout is not None or how.batch:
 

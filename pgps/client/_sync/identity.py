@@ -22,15 +22,17 @@ from pgps.errors import BadArgument, ClientClosed, PgpsError
 __all__ = ["Identity"]
 
 _log = logging.getLogger("pgps.client")
-# "If there has been no communication for T time units (default five minutes)": a lost notification costs no more.
+# The paper says: "If there has been no communication for T time units (default five minutes)". A lost notification
+# delays an event by no more than that.
 _LOOK = 300.0
 
 
 class Identity:
     """A named client, with a session that no other program has; made by `Client.identify`.
 
-    `state` is where the last session stood. Everything here is recoverable
-    except registrations in mode `direct`, which are for whoever is there.
+    `state` says where the last session stood. Everything is recoverable after a
+    crash, except for events of registrations in mode `direct`, which reach only
+    a program that is connected.
     """
 
     def __init__(self, core: Core, name: str, *, take_over: bool, max_local: int, on_close: Callable[[], None]) -> None:
@@ -73,17 +75,17 @@ class Identity:
 
     @property
     def error(self) -> PgpsError | None:
-        """What ended it: another program is this client, or it was dropped."""
+        """The error that ended the session: another program is this client now, or the client was dropped."""
         return self._seat.error
 
     @property
     def is_connected(self) -> bool:
-        """Whether this program is the client, as far as it knows: no more, once another has taken over."""
+        """Whether this program is the client, as far as it knows; it is not after another one has taken over."""
         return self._seat.is_taken and not self._seat.is_closed and self.error is None
 
     @property
     def dropped(self) -> int:
-        """How many direct notifications came when there was no room for them."""
+        """How many direct notifications were dropped because there was no room for them."""
         return self._delivery.dropped
 
     def disconnect(self) -> None:
@@ -159,7 +161,7 @@ class Identity:
         self._registrations.named(event_name).handler = None
 
     def set_event_state(self, save: Callable[[], bytes | None] | None) -> None:
-        """Say what to store as the event checkpoint whenever one is received or completed."""
+        """Set the function that returns the event checkpoint to store whenever an event is received or completed."""
         self._events.save = save
 
     def start(self) -> Identity:
@@ -174,8 +176,8 @@ class Identity:
     def get_event(self, event_name: str | None = None, *, timeout: float | None = 0.0) -> Occurrence | None:
         """Return the next occurrence of a polled registration, of all if None; None when `timeout` seconds are over.
 
-        Answered from what has arrived here: the server is asked only when it
-        has said that something is queued. `timeout` None waits for ever.
+        The answer comes from what has arrived here; the server is asked only if
+        it has said that something is queued. With `timeout` None it waits for ever.
         """
         if event_name is not None and self._registrations.named(event_name).handler is not None:
             raise BadArgument(f'"{event_name}" has a handler', hint="Unset it to poll.")
@@ -204,7 +206,7 @@ class Identity:
             if one.mode != "queued" or one.handler is not None or event_name not in (None, one.event_name):
                 continue
             if one.ready or overdue:
-                # Before the look: what comes meanwhile says so again.
+                # The signal is cleared before the look, since what comes in the meantime sets it again.
                 one.ready, self._looked = False, now
                 found = self.receive_event(one.event_name)
                 if found is not None:
@@ -245,9 +247,10 @@ class Identity:
     ) -> int:
         """Put SQL into the request queue; return its id.
 
-        A number the application gives makes sending again harmless: at or
-        below the last one, it changes nothing. Without one the request is not
-        sent again after a lost connection: compare `state.last_sent_request`.
+        If the application gives a number, sending a request again is harmless: a
+        number at or below the last one changes nothing. Without a number, the
+        request is not sent again after the connection was lost; whether it has
+        arrived, `state.last_sent_request` tells the next session.
         """
         params = {"request": request, "id": request_id}
         rows = self._seat.rows(_names.SEND, params, connection, again=request_id is not None)

@@ -59,14 +59,14 @@ class Seat:
         self.core.hub.attach(self._connected)
 
     def leave(self) -> None:
-        """Listen no more, and be seen to go."""
+        """Stop listening, and let the server see that this program has gone."""
         for channel, heard in self._channels.items():
             self.core.hub.forget(channel, heard)
         self.core.hub.detach(self._connected)
         self.core.use_no_name()
 
     def end(self, error: PgpsError) -> None:
-        """Be no more, since another program is this client, or it is dropped."""
+        """End the session, because another program is this client now or the client was dropped."""
         self.error = error
         self.is_closed = True
         self._when_ended()
@@ -74,7 +74,7 @@ class Seat:
         _log.error("client %s ends: %s", self.name, error.message)
 
     def listen(self, channel: str, heard: Heard) -> None:
-        """Have notifications told until it is left; once for each channel."""
+        """Listen on the channels until the seat is left; on each of them once."""
         if channel not in self._channels:
             self.core.hub.listen(channel, heard)
             self._channels[channel] = heard
@@ -120,7 +120,8 @@ class Seat:
                 with mapped():
                     return fetch(connection, query, full)
             except SessionTaken as taken:
-                # A connection lost is greeted with the next number: not somebody else's.
+                # If the connection was lost, this session gets the next number when a new one has been greeted. So the
+                # number that was refused may be an old one of its own, and not that of another program.
                 self.core.hub.settled()
                 if connection is not None or self._session == session:
                     if self._session == session:
@@ -128,7 +129,7 @@ class Seat:
                     raise
 
     def received(self, query: str, params: dict[str, Any], again: str, last: int | None) -> list[Any]:
-        """Receive; if the answer is lost, see what it was: to receive once more would complete what nobody has seen."""
+        """Receive; if the answer is lost, look what it was: to receive again would complete what nobody has seen."""
         try:
             return self.rows(query, params, again=False)
         except ConnectionLost:

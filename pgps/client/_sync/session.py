@@ -31,7 +31,8 @@ def fetch(connection: AnyConnection, query: str, params: Any = None, *, prepare:
         return cursor.fetchall() if cursor.description else []
 
 
-# A database may write values as psycopg does not read them, or have an isolation level in which nothing is received.
+# The database may be set to write values in a way that psycopg does not read, or to an isolation level in which nothing
+# can be received.
 _SETTINGS = """
     set datestyle = iso; set intervalstyle = postgres; set extra_float_digits = 1;
     set default_transaction_isolation = 'read committed'
@@ -39,7 +40,7 @@ _SETTINGS = """
 
 
 def is_pooled(connection: AnyConnection) -> bool:
-    """Tell whether a pooler stands between: the process that answers is not the one that was connected to."""
+    """Tell whether a pooler stands between: the process that answers is not the one that accepted the connection."""
     rows = fetch(connection, "select pg_backend_pid()", prepare=False)
     return bool(rows[0][0] != connection.info.backend_pid)
 
@@ -47,8 +48,8 @@ def is_pooled(connection: AnyConnection) -> bool:
 def open_connection(target: Target) -> AnyConnection:
     """Connect in autocommit; what is a transaction says so. Raises ConnectionLost.
 
-    Through a pooler nothing is prepared and nothing set: the next statement may
-    have another server process, and this one other clients.
+    Through a pooler no statement is prepared and nothing is set: the next
+    statement may go to another server process, and this one serves other clients.
     """
     with mapped():
         connection = psycopg.Connection.connect(
@@ -75,7 +76,7 @@ class Session:
         self._connection: AnyConnection | None = None
         self._closed = False
         self.greeting: tuple[str, list[Any]] | None = None
-        """A statement that is said on every new connection."""
+        """A statement that is executed on every new connection."""
 
     def open(self) -> None:
         """Connect now, and fail if that fails. Raises ConnectionLost."""
@@ -112,7 +113,7 @@ class Session:
                 with mapped():
                     fetch(connection, *self.greeting)
         except SessionTaken as taken:
-            # Its number is an old one until the connection that listens is made again.
+            # The session's number is an old one until the connection that listens has been made again.
             runtime.close_connection(connection)
             raise ConnectionLost(taken.message, hint=taken.hint, sqlstate=taken.sqlstate) from taken
         except BaseException:
