@@ -12,6 +12,12 @@ settings.register_profile(
 settings.load_profile("pgps")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what says that it takes long, so that at the end no test process is left alone with such a one."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """Asynchronous tests, marked `anyio`, run on asyncio, as psycopg does."""
