@@ -1,4 +1,4 @@
-"""What tests of the broker say often: make a type, publish, dispatch, receive; queries as plain strings."""
+"""What tests of the broker do often: make a type, publish, dispatch, receive; and queries as plain strings."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def refused(sqlstate: str, *said: str) -> Iterator[pytest.ExceptionInfo[psycopg.
 
 @contextmanager
 def meanwhile(watcher: psycopg.Connection, session: psycopg.Connection, step: Callable[[], object]) -> Iterator[None]:
-    """Let a step of another session wait for a lock, do the block, and wait for the step; what it raises is raised."""
+    """Begin a step of another session, wait until it waits for a lock, do the block, and then wait for the step.
+
+    What the step raises is raised.
+    """
     raised: list[BaseException] = []
 
     def run() -> None:

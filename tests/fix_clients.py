@@ -1,4 +1,4 @@
-"""A client of the broker as a test plays it: one database session, and what it hears."""
+"""A client of the broker, played by a test: one database session and the notifications that it gets."""
 
 from __future__ import annotations
 

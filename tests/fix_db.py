@@ -36,7 +36,7 @@ class Connect(Protocol):
 def _own_environment(monkeypatch: pytest.MonkeyPatch, embedded_home: Path) -> None:
     """Keep the developer's settings out, and embedded clusters where the run's end removes them."""
     for variable in list(os.environ):
-        # Where the server binaries are is the machine's business, not the developer's taste.
+        # Where the server's programs are depends on the machine, so this variable stays.
         if variable.startswith(("PG", "PGPS_")) and variable != "PGPS_PG_BIN":
             monkeypatch.delenv(variable)
     monkeypatch.setenv("PGPS_HOME", str(embedded_home))
@@ -103,7 +103,7 @@ def connect(dsn: str, _connections: contextlib.ExitStack, _roles: dict[str, None
     def opened(role: str | None = None, autocommit: bool = True, *, dsn: str | None = None) -> psycopg.Connection:
         target = dsn or default
         if role in _roles:
-            # A real login: what RESET leads back to is the role itself.
+            # The role logs in, so that RESET leads back to the role itself and not to the superuser.
             target = make_conninfo(target, user=role, password=_PASSWORD)
         connection = psycopg.connect(target, autocommit=True)
         _connections.callback(connection.close)

@@ -65,7 +65,7 @@ def pooler(dsn: str) -> Iterator[Pooler]:
 
 
 def _config(parameters: dict[str, str], directory: Path, port: int) -> str:
-    # Server connections are closed at once when nobody uses them: a test's end leaves none.
+    # Connections to the server are closed as soon as nobody uses them, so that a test leaves none open.
     server = " ".join(
         f"{key}={parameters[key]}" for key in ("host", "port", "dbname", "user", "password") if key in parameters
     )

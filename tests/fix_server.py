@@ -1,8 +1,8 @@
 """The PostgreSQL server of a test run: a container when a Docker engine answers, else an embedded cluster.
 
-One server serves all test processes of a run. The process that runs pytest
-itself starts it, at the first need, and removes it at the end; what a killed
-run left behind is removed by the next one.
+One server serves all test processes of a run. The process in which pytest was
+called starts it when it is first needed, and removes it at the end. If a run was
+killed, the next run removes what it has left behind.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
         self._stack = contextlib.ExitStack()
         self._server: Server | None = None
         self.home = Path(tempfile.mkdtemp(prefix=f"{_HOMES}{os.getpid()}-"))
-        # The user the server runs as has to get through.
+        # The server runs as another user, who has to be able to enter this directory.
         self.home.chmod(0o711)
 
     def server(self) -> Server:
@@ -83,7 +83,7 @@ class Run:
 
 @contextlib.contextmanager
 def _embedded(home: Path) -> Iterator[str]:
-    # The databases of the test processes each want a few connections more than the default gives.
+    # Each test process has a database of its own, and together they need more connections than the default allows.
     with EmbeddedCluster("tests", fast=True, home=home, settings={"max_connections": "300"}, keep=False) as cluster:
         yield cluster.dsn()
 

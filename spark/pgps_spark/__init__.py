@@ -30,7 +30,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: that PySpark is missing is told by who needs it."""
+    """Import a module when it is first used, so that only what needs PySpark complains if it is missing."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in {"session", "jdbc_options"}:

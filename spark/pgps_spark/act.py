@@ -32,7 +32,7 @@ def act(pipeline: config.Pipeline, event_type: str, file: Path) -> dict[str, Any
     dsn = next(iter(pipeline.jobs.values())).dsn
     quotes = spark.read.csv(str(file), header=True, schema=", ".join(_COLUMNS)).repartition(2, "symbol")
     done = publish(quotes, event_type, dsn=dsn, via="jdbc", job="demo", number="number", progress=False)
-    # Once more, as a retried job would: the broker drops the repeats.
+    # The file is published a second time, as by a job that is retried; the broker drops the repeats.
     publish(quotes, event_type, dsn=dsn, via="jdbc", job="demo", number="number", progress=False)
     _wait(resolved(dsn), event_type, done.events)
     jobs = [run_job(spark, job) for job in pipeline.jobs.values()]

@@ -1,4 +1,4 @@
-"""Does a DataFrame fit an event type? Asked before anything is written."""
+"""Checks whether a DataFrame fits an event type, before anything is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _SIZES: dict[type[t.DataType], int] = {t.ByteType: 1, t.ShortType: 2, t.IntegerT
 _FLOATS = {"real", "double precision"}
 _TEXTS = ("text", "character varying", "character", "name", "citext")
 _JSON = {"json", "jsonb"}
-# What text is not taken for, lest a typing error of a column surface in the middle of a job.
+# Attributes of these types do not accept a column of text: a mistake in a column would show only in the middle of a
+# job.
 _NOT_FROM_TEXT = {*_INTEGERS, *_FLOATS, "numeric", "boolean", "date", "bytea"}
 
 

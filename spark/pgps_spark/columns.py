@@ -36,7 +36,7 @@ _PLAIN: dict[str, t.DataType] = {
     "name": t.StringType(),
     "bytea": t.BinaryType(),
 }
-# Compared as text, byte by byte, in both worlds.
+# Values of these types are compared as text, byte by byte, by Spark and by PostgreSQL.
 _TEXTS = {"text", "varchar", "name"}
 _ELEMENTS = {"bool", "int2", "int4", "int8", "float4", "float8", "text", "varchar"}
 # numeric without a precision, as Spark's own JDBC source reads it.
@@ -60,7 +60,7 @@ class Column:
     name: str
     type_name: str
     type: t.DataType
-    # Whether PostgreSQL's own type has no value beyond those of `type`, but for NaN.
+    # Whether the type in PostgreSQL has no values that `type` has not, except for NaN.
     is_declared: bool = False
     # Its name in the relation, where that is another one.
     source: str | None = None
@@ -85,7 +85,7 @@ class Column:
         if isinstance(self.type, t.DecimalType) and self.type_name == "numeric":
             if self.is_declared:
                 return sql.SQL("{} = 'NaN'").format(column)
-            # NaN and infinity are greater than every number. A rounded number would be another one.
+            # NaN and infinity are greater than every number; a number that has to be rounded would become another one.
             return sql.SQL("abs({0}) >= {1} or scale({0}) > {2} and scale(trim_scale({0})) > {2}").format(
                 column,
                 sql.Literal(Decimal(10) ** (self.type.precision - self.type.scale)),

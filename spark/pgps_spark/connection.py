@@ -1,7 +1,8 @@
 """Where the broker is: for psycopg in tasks, for the JDBC driver in the JVM.
 
-The option `dsn` is a libpq connection string; without it PGPS_DSN counts, then
-libpq's own PG* variables, which a cluster's executors may not have: there, say it.
+The option `dsn` is a libpq connection string. Without it PGPS_DSN counts, and then
+libpq's own PG* variables. The executors of a cluster may have neither, so give the
+option there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pgps_spark.errors import database_errors
 __all__ = ["connect", "dsn_of", "jdbc_options", "resolved"]
 
 _APPLICATION = "pgps-spark"
-# ISO everywhere, whatever the server's own settings: what is copied out is parsed.
+# Dates and times are in ISO format, whatever the server's settings are, since what is copied out is parsed.
 _SETTINGS = "-c timezone=UTC -c datestyle=ISO -c bytea_output=hex -c intervalstyle=iso_8601 -c extra_float_digits=1"
 
 

@@ -54,8 +54,8 @@ def copied_out(
 def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytearray]:
     """Run COPY TO STDOUT and yield its text in pieces of some megabytes, whole rows each.
 
-    By libpq's own calls, which wait in C: psycopg's loop over rows costs several times as much
-    as the copying, for being interruptible, which a task has no use for.
+    It uses libpq's own calls, which wait in C. psycopg's loop over rows can be interrupted, which
+    a task does not need, and costs several times as much as the copying itself.
     """
     server = connection.pgconn
     text = bytearray()
@@ -78,7 +78,7 @@ def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytear
         while server.get_result() is not None:
             pass
     except BaseException:
-        # In the middle of a copy it is of no use to anybody.
+        # A connection in the middle of a copy cannot be used for anything else, so it is closed.
         connection.close()
         raise
     if text:
@@ -86,7 +86,7 @@ def _chunks(connection: psycopg.Connection, statement: bytes) -> Iterator[bytear
 
 
 def _parsed(text: bytearray, columns: Sequence[Column], schema: pa.Schema) -> tuple[pa.Table, Sequence[str | None]]:
-    """Return rows, and for each what of it the server or Arrow could not make a value of Spark's: see Misfits."""
+    """Return rows, and for each row the values that have no counterpart in Spark: see Misfits."""
     fields = [schema.field(column.name) for column in columns]
     kinds = {column.name: column.parsed_as(field.type) for column, field in zip(columns, fields, strict=True)}
     told = {MISFIT: pa.string()} if has_misfits(columns) else {}
@@ -105,7 +105,7 @@ def _parsed(text: bytearray, columns: Sequence[Column], schema: pa.Schema) -> tu
 def _parsed_one_by_one(
     text: bytearray, columns: Sequence[Column], schema: pa.Schema
 ) -> tuple[pa.Table, Sequence[str | None]]:
-    """Return the same where a value does not fit what the reader has asked for, like 3000000000 an integer."""
+    """Return the same if a value does not fit the type that the reader asked for, such as 3000000000 for an integer."""
     names = [*(column.name for column in columns), *([MISFIT] if has_misfits(columns) else [])]
     table = _read(text, dict.fromkeys(names, pa.string()))
     complaints: list[str | None] = table.column(MISFIT).to_pylist() if MISFIT in names else [None] * table.num_rows
@@ -127,7 +127,7 @@ def _parsed_one_by_one(
 def _converted(
     values: pa.Array, column: Column, wanted: pa.DataType, place: int
 ) -> Iterator[tuple[int, pa.Array | None]]:
-    """Yield values as what is wanted, by halves where one of them is none; None for that one, with its place."""
+    """Yield values converted to a type; if one cannot be, halve them until it is alone; yield None and its place."""
     sink = io.BytesIO()
     csv.write_csv(pa.record_batch([values], names=[column.name]), sink, csv.WriteOptions(include_header=False))
     try:
@@ -196,7 +196,7 @@ def copied_in(
 def copied_apart(
     connection: psycopg.Connection, relation: str, rows: pa.RecordBatch, constants: dict[str, str]
 ) -> tuple[int, list[tuple[int, PgpsError]]]:
-    """Copy rows in, by halves where PostgreSQL refuses some, until those are alone.
+    """Copy rows in; where PostgreSQL refuses some, halve them until each refused row is alone.
 
     Returns how many went in, and the places of those that did not, with their errors. The connection is in autocommit.
     """

@@ -40,7 +40,7 @@ def as_text(values: pa.Array, target: str) -> pa.Array:
 
 
 def row_as_json(rows: pa.RecordBatch, place: int) -> str:
-    """Return a row as a JSON object, for people: what JSON has no value for is written as a string."""
+    """Return a row as a JSON object for people to read; values that JSON does not have are written as strings."""
     pairs = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:

@@ -35,12 +35,12 @@ _VALUES = (bool, int, float, Decimal, str, dt.date, dt.datetime)
 
 
 def conjunction(conditions: Sequence[str]) -> sql.Composable:
-    """Return conditions, as text, put together."""
+    """Return the conjunction of conditions, as text."""
     return sql.SQL(" and ").join(sql.SQL(text) for text in conditions) if conditions else sql.SQL("true")
 
 
 def translated(given: ds.Filter, columns: Mapping[str, Column]) -> sql.Composable | None:
-    """Return the condition for a filter, None when it is Spark's to evaluate."""
+    """Return the condition for a filter, None if Spark has to evaluate it."""
     if isinstance(given, ds.Not):
         inner = translated(given.child, columns)
         return None if inner is None else sql.SQL("not ({})").format(inner)

@@ -28,7 +28,7 @@ DEADLETTER = "deadletter"
 MODES = (FAILFAST, PERMISSIVE, DROPMALFORMED)
 CORRUPT = t.StructField("_corrupt_record", t.StringType(), True)
 _HINT = 'Read it as text with .schema("… string"), or say with option mode what becomes of such rows.'
-# So much of a value is shown.
+# How many characters of a value are shown.
 _SHOWN = 60
 _log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Misfits:
     def settled(self, rows: pa.Table, complaints: Sequence[str | None]) -> pa.Table:
         """Return the rows that Spark gets.
 
-        A row's complaint is JSON, [column, value, type] for each value, separated by commas; None for most rows,
-        and no complaints at all where no row has one.
+        A row's complaint is JSON: [column, value, type] for each value that does not fit, separated by commas. It is
+        None for most rows, and if no row has one, there are no complaints at all.
         """
         if not any(complaints):
             return self._with_corrupt(rows, complaints)

@@ -1,6 +1,6 @@
 """When, by whom and where events were published: the same for all events of a statement, and looked up once for each.
 
-The view of the log has it for each event, by index lookups for each: they cost many times what reading the event does.
+The view of the log looks this up for each event anew, which costs many times as much as reading the event.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Publications:
         values = [row[3:] for row in runs]
         strangers = np.flatnonzero(places < 0)
         if strangers.size:
-            # Of a type with policies, or its statement is not known any more.
+            # The type has policies, or the statement that published the event is not known any more.
             known = self._one_by_one(ids[strangers])
             places[strangers] = np.arange(len(values), len(values) + strangers.size)
             values += [known.get(int(number), (None, None, None)) for number in ids[strangers]]

@@ -1,10 +1,10 @@
-"""Publishing a DataFrame: exactly once, whatever becomes of its tasks.
+"""Publishes a DataFrame exactly once, whatever happens to its tasks.
 
-A task that is retried, or runs twice, may compute its rows in another order, or
-other rows. So numbers given in the tasks are not enough. Each try copies its rows
-into a load at the broker under a name of its own; Spark says which tries count;
-and those are published in one statement, together with the claim of (job, batch).
-Until then nothing is published, afterwards nothing can be again.
+A task that is retried, or that runs twice, may compute its rows in another order, or
+other rows. So it is not enough to number the rows in the tasks. Each try copies its
+rows into a load at the broker, as a part with a name of its own. Then Spark says which
+tries count, and one statement publishes those together with the claim of (job, batch).
+Before it nothing is published, and after it the batch cannot be published again.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def publish_parts(
 ) -> int | None:
     """Publish what the tries that count have brought in; return how many, None when the batch was published before.
 
-    A connection that is lost at the commit is no worry: the claim says whether it took place.
+    If the connection is lost at the commit, the claim says whether the commit took place.
     """
     filled = sorted((part for part in parts if part.events), key=lambda part: part.name)
     arguments = [event_type, load, [part.name for part in filled], list(attributes), job, batch]
@@ -153,7 +153,7 @@ def publish_parts(
                     [*arguments, sum(part.events for part in filled)],
                 ).fetchone()
             assert row is not None
-            # After a lost connection "published before" means: by that very call.
+            # After a lost connection, "published before" means that this call itself has published it.
             return sum(part.events for part in filled) if row[0] is None and lost else row[0]
         except ConnectionLost:
             if time.monotonic() > deadline:
@@ -237,7 +237,7 @@ def _by_load(df: DataFrame, target: Target, *, job: str | None, batch: int) -> t
 
 
 def _discard_quietly(target: Target, load: str) -> None:
-    # The broker drops it when it is old.
+    # A load that cannot be dropped now is dropped by the broker when it is old.
     with contextlib.suppress(ConnectionLost):
         discard(target.dsn, load)
         if target.rejects is not None:

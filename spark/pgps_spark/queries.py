@@ -14,9 +14,9 @@ _EVERY = 0.05
 def start(writer: Any, *, tries: int = 10) -> Any:
     """Start a streaming query from its writer; return it once its source is there.
 
-    Spark gives the Python process of a source ten seconds to start, whatever else the machine has
-    to do. A query that ended for that reason has done nothing, and is started again, until
-    it was tried `tries` times. Raises what else has ended it.
+    Spark gives the Python process of a source ten seconds to start, however busy the machine is. A
+    query that ended for that reason has done nothing; it is started again, `tries` times in all.
+    Raises whatever else has ended the query.
     """
     while True:
         query = writer.start()

@@ -58,7 +58,7 @@ class QueueReader(DataSourceReader):
         self._mode = mode
 
     def partitions(self) -> list[InputPartition]:
-        """Cut the range of event ids; the out and exception queues are not in its order, and are one piece."""
+        """Cut the range of event ids into pieces; the out and exception queues are in another order, and stay whole."""
         if self._partitions == 1 or (self._partitions is None and not self._view.endswith('_in"')):
             return [Range(None, None)]
         with connect(self._dsn) as connection, database_errors():
@@ -69,7 +69,7 @@ class QueueReader(DataSourceReader):
         most = self._partitions or min(_PARTITIONS, (hi - lo) // _WORTH + 1)
         size = (hi - lo) // most + 1
         starts = range(lo, hi + 1, size)
-        # What is published from now on is not read: the partitions are read at different times.
+        # Events that are published from now on are not read, since the partitions are read at different times.
         return [Range(start, min(start + size, hi + 1)) for start in starts]
 
     def _bound(self, connection: psycopg.Connection, order: str) -> int | None:
@@ -102,10 +102,10 @@ class QueueReader(DataSourceReader):
 
 
 class PushingQueueReader(QueueReader):
-    """The same, and Spark's filters are evaluated in PostgreSQL.
+    """Reads a queue, and has PostgreSQL evaluate the filters of Spark.
 
-    Not by default: Spark 4.2 keeps what was pushed down with the DataFrame, and a second query on it
-    that has nothing to push down is answered with the filters of the first.
+    This is not the default: Spark 4.2 keeps the filters that were pushed down with the DataFrame, and
+    answers a second query that has none to push down with the filters of the first.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name

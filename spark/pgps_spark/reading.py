@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventReader", "TooLarge"]
 
-# More than this is not held in memory to put it in order.
+# No more bytes than this are held in memory to put events in order.
 _MOST_BYTES = 32 << 20
 _EVENT_ID = "event_id"
 
@@ -112,7 +112,7 @@ class EventReader:
             events = self._held(some.whole, plan, most_bytes - sum(part.nbytes for part in parts))
             if events.num_rows:
                 place = _place(events, some)
-                # The copy has ended: the same connection does.
+                # The copy has ended, so the same connection can be used.
                 shared = self._looked_up(events, some.whole, plan, "events")
                 added = {"batch_id": pa.array(batches[place[0]]), "event_type": some.whole.event_type}
                 parts.append(_assembled(events, {**added, **shared}, self._arrow))
@@ -156,7 +156,7 @@ class EventReader:
         looks_up = bool(self._shared) and each.batch != 0
         apart = {column.name for column in ADDED}.union(SHARED if looks_up else ())
         columns = [column for column in as_wanted(known, self._wanted) if column.name not in apart]
-        # There is always one to read, and it says which slice an event is of.
+        # This column is always read, since it says to which slice an event belongs.
         if all(column.name != _EVENT_ID for column in columns):
             columns += [column for column in known if column.name == _EVENT_ID]
         if looks_up:

@@ -11,7 +11,7 @@ __all__ = ["TOGETHER", "Merged", "Slice", "cut", "gathered", "merged"]
 
 # Fewer events than this are not worth a second task.
 _WORTH = 2_000
-# How many of the ids between the first and the last have to be wanted for reading all and leaving out the others.
+# If at least this share of the ids between the first and the last is wanted, all are read and the others left out.
 _DENSE = 0.2
 _MOST_IDS = 50_000
 TOGETHER = 2_000

@@ -91,7 +91,8 @@ class PgpsDataSource(DataSource):
         if mode == PERMISSIVE:
             schema.add(CORRUPT)
         if self._is_table:
-            # Spark gives a table's options to whoever says its schema, and not to whoever reads it.
+            # Spark passes the options of a table to the function that returns its schema, but not to the one that reads
+            # it.
             schema.fields[0].metadata = {_REMEMBERED: json.dumps(_without_password(self._given))}
         return schema
 

@@ -1,8 +1,8 @@
-"""Reading a subscription as a stream. Offsets are the broker's positions: a checkpoint and it speak of the same.
+"""Reads a subscription as a stream. The offsets in a checkpoint are positions of the broker.
 
-What lies between two positions stays at the broker until it is acknowledged, so a
-micro-batch can be read again after a crash. Spark asks for a next step only when
-all before it is committed: that is when it is acknowledged.
+What lies between two positions stays at the broker until it is acknowledged, so that a
+micro-batch can be read again after a crash. Spark asks for the next micro-batch only when
+all earlier ones are committed; then those are acknowledged.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ __all__ = ["SubscriptionReader"]
 
 _PARTITIONS = 4
 _IN_USE = "55006"
-# So few events are read beside the driver and travel with their task: a connection for each task costs more.
+# Up to so many events are read beside the driver and travel with their task, since a connection for each task would
+# cost more.
 _FEW = 1_000
 _FEW_BYTES = 1 << 20
-# Behind every event of a batch; one less than the last bigint, behind which a range could not begin.
+# An id behind every event of a batch. It is one less than the greatest bigint, so that a range can begin behind it.
 _LAST_EVENT = 2**63 - 2
 Offset = dict[str, Any]
 
@@ -116,7 +117,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._end(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if self._last_batch is not None:
             end = self._limited(start, end, self._last_batch)
-        # Events put back are a reason for a micro-batch, too.
+        # Events that were put back make a micro-batch necessary, too.
         return start if _place(end) == _place(start) and not end["retried"] else end
 
     def _limited(self, start: Offset, end: Offset, last_batch: int) -> Offset:
@@ -242,7 +243,7 @@ class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "batch": batch,
             "event": event,
             "retried": retried or [],
-            # The same events, put back once more, make another offset.
+            # If the same events are put back once more, the offset is another one.
             "turn": turn,
         }
 

@@ -38,7 +38,10 @@ class Member(Broker):
         self.admin = self.connect()
 
     def identify(self, broker_id: str) -> None:
-        """Give it an id of the story's, so that a seed gives the same story again: ids decide between equal paths."""
+        """Give the broker an id that the story chooses, so that a seed gives the same story again.
+
+        Ids decide between paths of equal length.
+        """
         call(self.admin, "link_identity")
         rows(
             self.admin, "update pgps_internal.origin set broker_id = %s where is_self and to_batch is null", [broker_id]
@@ -58,7 +61,7 @@ class Site:
         self._templates: set[str] = set()
 
     def template(self, name: str, furnish: Callable[[psycopg.Connection], None]) -> str:
-        """Furnish a template, once: what every broker of a story has need not be made each time."""
+        """Furnish a template once, so that what every broker of a story has need not be made each time."""
         if name not in self._templates:
             self.drop(name)
             self.copy(TEMPLATE, name)
