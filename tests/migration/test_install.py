@@ -312,14 +312,18 @@ def test_generated_code_of_old_event_types_is_made_again(installed: str, release
     mine.execute(
         "update pgps_internal.generated set digest = 'older' where name = %s", [f"pgps_internal.part_ids_{row[0]}"]
     )
-    with pytest.raises(psycopg.Error, match="code of an older release"):
-        mine.execute("select pgps.dispatch()")
+    mine.execute("select pgps.dispatch()")
+    mine.execute("select pgps.dispatch()")
+    failed = mine.execute("select error from pgps_internal.broken_type").fetchall()
+    assert ["code of an older release" in error for (error,) in failed] == [True], "the type is set aside"
     add_code(release, "select 1;\n")
     assert install.upgrade(installed).up_to_date
+    mine.execute("select pgps.resume_event_type('tick')")
     mine.execute("insert into pgps_event.tick (n) values (4)")
-    assert mine.execute("select pgps.dispatch()").fetchone() == (3,)
+    for _ in range(2):
+        mine.execute("select pgps.dispatch()")
     received = mine.execute("select (payload ->> 'n')::int from pgps.take('even')").fetchall()
-    assert received == [(2,), (4,)]
+    assert sorted(received) == [(2,), (4,)]
     mine.execute("insert into pgps_event.tick (n) values (6)")
     assert mine.execute("select n, state from public.seen").fetchall() == [(6, "waiting")]
 
