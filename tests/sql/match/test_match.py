@@ -96,6 +96,7 @@ def test_a_dispatch_that_is_cancelled_ends_and_has_done_nothing(
     broker: psycopg.Connection, connect: Connect, own_database: str
 ) -> None:
     make_filter(broker, "perform pg_advisory_xact_lock(4711)")
+    call(broker, "configure", "dispatch_lane_timeout", "1 hour")
     call(broker, "subscribe", "waits", "tick", "public.good(n)")
     publish(broker, "tick", 1)
     blocker, dispatcher = connect(dsn=own_database, autocommit=False), connect(dsn=own_database)
@@ -124,7 +125,7 @@ def test_the_statement_timeout_ends_a_dispatch_whatever_the_filter_makes_of_it(
     assert value(broker, "select state from pgps.lanes") == "slow"
     lane = value(broker, "select lane_id from pgps.slow_lanes()")
     state = "select state from pgps.subscriptions where name = 'sleeps'"
-    for strike in ("active", "active", "suspended"):
+    for strike in ("slow", "slow", "suspended"):
         rows(broker, "select pgps.run_slow_lane(%s)", [lane])
         assert value(broker, state) == strike
     rows(broker, "reset statement_timeout")
