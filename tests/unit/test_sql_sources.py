@@ -67,3 +67,9 @@ def test_no_line_is_longer_than_a_screen_is_wide() -> None:
         if len(line) > 120
     ]
     assert long == []
+
+
+def test_functions_are_taken_from_public_once_by_the_last_script() -> None:
+    """Such a statement writes a new version of every function of the schema (decision 45)."""
+    pattern = re.compile(r"^revoke .* on all (?:functions|routines) in schema", re.MULTILINE)
+    assert [path.name for path in _CODE if pattern.search(path.read_text())] == ["rebuild.sql"]

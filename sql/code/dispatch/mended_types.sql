@@ -186,5 +186,4 @@ pgps doctor): checks that its relations are whole, makes its code anew, and lets
 order. Harmless for any other event type. Locks its relations until the transaction ends. Needs pgps_admin. Errors:
 42704, 42501, 55000 something is missing still; the hint has the statement.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function pgps.resume_event_type(text) to public;

@@ -228,6 +228,5 @@ comment on function pgps.broken_types() is
 'For a worker''s log and metrics, and pgps doctor: event types that dispatch has set aside since their generated code
 failed, the error, what to type, and about how many events wait. Needs pgps_worker or pgps_admin. Errors: 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 revoke all on function pgps.broken_types() from public;
 grant execute on function pgps.broken_types() to pgps_worker, pgps_admin;

@@ -255,7 +255,6 @@ comment on function pgps.ack_spooled(text, text, bigint, bigint) is
 many deliveries. Locks the member''s client until the transaction ends. Errors: 42704, 42501, 55000 not a member, 22023
 an id that it has not received, 08003, 25001.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps.spool(text, integer, jsonb, jsonb, text[], timestamptz, text, text, name),
     pgps.spool_many(text, jsonb),

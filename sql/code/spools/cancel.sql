@@ -153,5 +153,3 @@ begin
 end
 $$;
 comment on function pgps_internal.do_spool_inquire(name, jsonb) is 'See pgps.spool_inquire';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -175,5 +175,3 @@ end
 $$;
 comment on function pgps_internal.all_acked(integer, bigint) is
 'True when every member present has acknowledged a message, those excepted that do not get it, and at least one has';
-
-revoke all on all functions in schema pgps_internal from public;

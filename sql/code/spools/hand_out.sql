@@ -266,5 +266,3 @@ begin
 end
 $$;
 comment on function pgps_internal.ack_spooled(name, jsonb) is 'See pgps.ack_spooled';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -295,5 +295,3 @@ end
 $$;
 comment on function pgps_internal.apply_retention(pgps_internal.spool, pgps_internal.spool_state) is
 'Discards messages that are older than the retention of a spool; returns the new standing';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -187,5 +187,3 @@ $$;
 comment on function pgps_internal.live_text(jsonb, text) is
 'The text of FROM and WHERE for the messages m of spool $1, with numbers from $2 to $3, in the slots from $4 to $5, that
 are not discarded ($6: what was, as ranges) and match a pattern; more: further conditions';
-
-revoke all on all functions in schema pgps_internal from public;

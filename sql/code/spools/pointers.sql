@@ -88,5 +88,3 @@ create or replace function pgps_internal.last_slot(spool pgps_internal.spool) re
 language sql immutable
 as $$ select case when (last_slot.spool).persistent then 7 else 11 end $$;
 comment on function pgps_internal.last_slot(pgps_internal.spool) is 'The last slot of the store that a spool uses';
-
-revoke all on all functions in schema pgps_internal from public;

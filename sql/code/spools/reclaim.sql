@@ -261,5 +261,3 @@ begin
 end
 $$;
 comment on function pgps_internal.sweep_replays() is 'Deletes replays that no member is in any more';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -100,5 +100,3 @@ begin
 end
 $$;
 comment on function pgps_internal.do_spool_play_through(name, jsonb) is 'See pgps.spool_play_through';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -285,5 +285,3 @@ comment on function pgps_internal.enter_store() is
 'Keeps the slots of the store, and the ledgers, from being truncated until the transaction ends.
 Called before the statement that reads: one that took its snapshot first, and waited for the lock of a slot that is
 being copied, would find neither the rows that were truncated nor their copies';
-
-revoke all on all functions in schema pgps_internal from public;

@@ -346,7 +346,6 @@ end;
 comment on function pgps.revoke_spool(text, text, name) is
 'Takes back what pgps.grant_spool has granted; nothing to take back is no error. Errors: 42704, 22023, 42501.';
 
-revoke all on all functions in schema pgps_internal from public;
 grant execute on function
     pgps._call_spool(text, jsonb),
     pgps.create_spool(text, boolean, bigint, bigint, interval, text),

@@ -103,5 +103,4 @@ comment on view pgps.group_members is
 'The members of the groups whose spools the reader may replay, also those that have left or crashed (present is then
 false), and how far they are';
 
-revoke all on all functions in schema pgps_internal from public;
 grant select on pgps.spools, pgps.spooled_messages, pgps.spool_gaps, pgps.group_members to public;
