@@ -462,7 +462,8 @@ comment on function pgps.publish(text, jsonb, text, text, text, text, bigint) is
 visibility, reliability, handler: null = as the event type says (handler: the setting pgps.handler comes first).
 producer and producer_seq: a repeated call publishes nothing and returns the id given the first time; a concurrent one
 waits for the first. The events of an array have consecutive numbers from producer_seq on; those whose number was
-published before are left out. The numbers of immediate events stay taken when the transaction rolls back. Needs INSERT on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
+published before are left out. The numbers of immediate events stay taken when the transaction rolls back. Needs INSERT
+on the event type and an advertisement. Errors: 42704, 42703 unknown attribute, 22023
 also when an event is to be guaranteed whose type is not, or is not persistent, 23xxx, 42501, 55000.';
 
 -- ---------------------------------------------------------------------------------------------------------------------
