@@ -87,7 +87,8 @@ begin
             hint = 'Give enabled, max_open, lateness or filter.';
     end if;
     perform pgps_internal.hold_detection();
-    update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled)
+    update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled),
+        last_error = case when args ->> 'enabled' is null then c.last_error end
     where c.composite_id = v_composite.composite_id;
     if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
         v_composite.given := pgps_internal.given_of(v_args);

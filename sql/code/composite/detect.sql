@@ -3,7 +3,7 @@
 -- what has changed, and publishes what was detected. So a crash repeats a step exactly, or it has been done.
 -- Order: by batch, then by event id. A timer fires when all that was committed before its time has been taken.
 -- Locks: the turn of detection, until the transaction ends.
--- Writes: position.
+-- Writes: composite, position.
 
 create or replace function pgps_internal.composite_upto(composite_id bigint, last bigint) returns bigint
 language plpgsql stable
@@ -174,6 +174,70 @@ comment on function pgps_internal.step_job(pgps_internal.composite[], pgps_inter
     boolean[], timestamptz) is
 'What pgps_internal.detect_step takes: composite events, their last steps, and up to which batch each goes';
 
+create or replace function pgps_internal.take_steps(
+    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
+    now timestamptz
+) returns void
+language plpgsql
+as $$
+declare
+    v_found jsonb;
+begin
+    v_found := pgps_internal.detect_step(pgps_internal.step_job(take_steps.composites, take_steps.steps,
+        take_steps.uptos, take_steps.are_last, take_steps.now)::text);
+    insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
+        acked_total, outstanding)
+    select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
+    from unnest(take_steps.uptos) with ordinality u(upto, place)
+    join pgps_internal.composite_leaf l on l.composite_id = (take_steps.composites[u.place]).composite_id;
+    perform pgps_internal.publish_found(v_found -> 'found');
+end
+$$;
+comment on function pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
+    boolean[], timestamptz) is
+'Takes a step of each of some composite events, and publishes what was detected';
+
+create or replace function pgps_internal.try_steps(
+    composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
+    now timestamptz
+) returns void
+language plpgsql
+as $$
+declare
+    v_state text;
+    v_error text;
+    v_place integer;
+begin
+    begin
+        perform pgps_internal.take_steps(try_steps.composites, try_steps.steps, try_steps.uptos, try_steps.are_last,
+            try_steps.now);
+        return;
+    exception when others or assert_failure then
+        get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
+        if left(v_state, 2) in ('25', '40', '53', '57', '58') then
+            raise;
+        end if;
+    end;
+    if cardinality(try_steps.composites) > 1 then
+        for v_place in 1..cardinality(try_steps.composites) loop
+            perform pgps_internal.try_steps(try_steps.composites[v_place:v_place], try_steps.steps[v_place:v_place],
+                try_steps.uptos[v_place:v_place], try_steps.are_last[v_place:v_place], try_steps.now);
+        end loop;
+        return;
+    end if;
+    -- It stays where it is; the others go on, and so does who dispatches.
+    update pgps_internal.composite c set enabled = false, last_error = v_error
+    where c.composite_id = (try_steps.composites[1]).composite_id;
+    raise warning 'composite event "%" is suspended: %',
+        (select t.name from pgps_internal.event_type t where t.type_id = (try_steps.composites[1]).type_id), v_error
+    using hint = 'See pgps.composite_events; go on with pgps.alter_composite_event(name, enabled => true).';
+end
+$$;
+comment on function pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
+    boolean[], timestamptz) is
+'As take_steps; a composite event whose step raises is suspended, where it was, and the others go on';
+
 create or replace function pgps_internal.detect(most integer) returns bigint
 language plpgsql
 as $$
@@ -181,7 +245,6 @@ declare
     v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
     v_now timestamptz := pgps_internal.all_before();
     v_due record;
-    v_found jsonb;
     v_steps bigint := 0;
 begin
     loop
@@ -191,14 +254,7 @@ begin
             array_agg(d.is_last order by (d.composite).composite_id) as are_last
         into v_due from pgps_internal.composites_due(v_last, v_now, detect.most) d;
         exit when v_due.composites is null;
-        v_found := pgps_internal.detect_step(pgps_internal.step_job(v_due.composites, v_due.steps, v_due.uptos,
-            v_due.are_last, v_now)::text);
-        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch, received_event,
-            acked_total, outstanding)
-        select l.subscription_id, u.upto, 9223372036854775807, u.upto, 9223372036854775807, 0, 0
-        from unnest(v_due.uptos) with ordinality u(upto, place)
-        join pgps_internal.composite_leaf l on l.composite_id = (v_due.composites[u.place]).composite_id;
-        perform pgps_internal.publish_found(v_found -> 'found');
+        perform pgps_internal.try_steps(v_due.composites, v_due.steps, v_due.uptos, v_due.are_last, v_now);
         v_steps := v_steps + cardinality(v_due.composites);
         exit when not false = any (v_due.are_last);
     end loop;

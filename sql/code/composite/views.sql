@@ -3,7 +3,8 @@
 
 create or replace view pgps.composite_events as
 select t.name, c.expression, c.context, c.partition_by, c.within, c.filter, c.scope, pg_get_userbyid(c.owner) as owner,
-    case when c.owner::text = c.owner::oid::text or w.is_suspended then 'suspended'
+    case when c.owner::text = c.owner::oid::text or w.is_suspended
+            or not c.enabled and c.last_error is not null then 'suspended'
         when not c.enabled then 'paused' else 'active' end as state,
     coalesce(b.events, 0)::bigint as lag, coalesce(s.open, 0) as open, coalesce(s.keys, 0) as keys,
     coalesce(s.detected, 0) as detected, coalesce(s.late, 0) as late, coalesce(s.given_up, 0) as given_up,

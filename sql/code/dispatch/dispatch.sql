@@ -214,8 +214,11 @@ begin
     if exists (select from pgps_internal.lane) then
         perform pgps_internal.run_lanes_here();
     end if;
-    if exists (select from pgps_internal.composite) and not pgps_internal.leads() then
-        perform pgps_internal.detect_here();
+    -- Where there never was a composite event, this is all that it costs: no query.
+    if pg_sequence_last_value('pgps_internal.composite_state_seq'::regclass) is not null then
+        if exists (select from pgps_internal.composite) and not pgps_internal.leads() then
+            perform pgps_internal.detect_here();
+        end if;
     end if;
     if pgps_internal.clock() > v_started + interval '20 ms' then
         perform pgps_internal.note_matched(pgps_internal.last_batch_before(v_started));

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, refused, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
 
@@ -232,6 +233,27 @@ def test_a_paused_one_goes_on_where_it_was(broker: psycopg.Connection) -> None:
     call(broker, "alter_composite_event", "it", enabled=True)
     rows(broker, "select pgps.dispatch()")
     assert rows(broker, "select state, lag, detected from pgps.composite_events") == [("active", 0, 1)]
+
+
+def test_one_that_cannot_go_on_is_suspended_and_the_others_go_on(broker: psycopg.Connection, clock: Clock) -> None:
+    clock.set("2026-03-01 12:00+00")
+    # More ticks than an occurrence may have.
+    create(broker, "P*(count (n = 1) a, '1 us', count (n = 2) b)", "ticks")
+    create(broker, "count (n = 1) a ; count (n = 2) b", "pair", auditable=True)
+    rows(broker, "insert into pgps_event.count values (1)")
+    rows(broker, "select pgps.dispatch()")
+    clock.advance("1 second")
+    rows(broker, "insert into pgps_event.count values (2)")
+    rows(broker, "select pgps.dispatch()")
+    found = dict(rows(broker, "select name, state from pgps.composite_events"))
+    assert found == {"ticks": "suspended", "pair": "active"}
+    assert "constituents" in value(broker, "select last_error from pgps.composite_events where name = 'ticks'")
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select count(*) from pgps_queue.pair_in") == 1
+    call(broker, "reset_composite_event", "ticks")
+    call(broker, "alter_composite_event", "ticks", enabled=True)
+    rows(broker, "select pgps.dispatch()")
+    assert dict(rows(broker, "select name, state from pgps.composite_events"))["ticks"] == "active"
 
 
 def test_earliest_takes_what_the_queues_still_hold(broker: psycopg.Connection) -> None:
