@@ -11,8 +11,9 @@ declare
     v_columns text[];
     v_needed bigint;
 begin
-    -- As in VALUES, those at the end may be left out, but for those that nothing would be known of then.
-    select array_agg(quote_ident(a.attname) order by a.attnum), max(a.place) filter (where not a.atthasdef)
+    -- As in VALUES, those at the end may be left out, but not what may not be null.
+    select array_agg(quote_ident(a.attname) order by a.attnum),
+        max(a.place) filter (where a.attnotnull and not a.atthasdef)
     into v_columns, v_needed
     from (select a.*, row_number() over (order by a.attnum) as place from pg_attribute a
         where a.attrelid = (columns_for.event_type).endpoint and a.attnum > 0 and not a.attisdropped
@@ -21,7 +22,7 @@ begin
         raise exception '% gives % values; event type "%" has % attributes%', columns_for.giver, columns_for.given,
             (columns_for.event_type).name, cardinality(v_columns),
             case when v_needed < cardinality(v_columns)
-                then format(', of which those after the first %s have defaults', v_needed) else '' end
+                then format(', of which those after the first %s may be left out', v_needed) else '' end
         using errcode = '22023', hint = format('Give a value for each attribute, in this order: %s.',
             array_to_string(v_columns, ', '));
     end if;
@@ -29,8 +30,8 @@ begin
 end
 $$;
 comment on function pgps_internal.columns_for(pgps_internal.event_type, bigint, text) is
-'The attributes that so many values are for. Errors: 22023 too many, or too few: only attributes with defaults may be
-left out, at the end. giver: what gives the values, for the error';
+'The attributes that so many values are for. Errors: 22023 too many, or too few: what is left out, at the
+end, has a default or may be null. giver: what gives the values, for the error';
 
 create or replace function pgps_internal.do_columns(caller name, args jsonb) returns jsonb
 language sql stable
