@@ -110,6 +110,7 @@
 \ir code/dispatch/reclaim.sql
 
 -- log: Publishing into the log, and giving its space back.
+\ir code/log/publication.sql
 \ir code/log/publish.sql
 \ir code/log/write_endpoint.sql
 \ir code/log/immediate.sql

@@ -31,7 +31,6 @@ begin
         drop rule if exists publish on {endpoint};
         drop rule if exists publish_deferred on {endpoint};
         drop rule if exists publish_immediately on {endpoint};
-
         -- The entry: what is inserted here goes into the log, as into the endpoint of a deferred type.
         drop table if exists {entry};
         create table {entry} (like {endpoint} including defaults);

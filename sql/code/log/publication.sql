@@ -1,0 +1,146 @@
+-- The statement that an INSERT into an endpoint becomes, and who its publisher is. It is the action of a rule, planned
+-- with the INSERT (decision 11).
+-- NOTIFY takes a database-wide lock until the commit is on disk, so it is sent only when the dispatcher has said in the
+-- last five seconds that it sleeps (wake.sql). A dispatcher that starts, or falls asleep, looks until all transactions
+-- that run then have ended. PostgreSQL sends the notification when the transaction commits, and never if it does not. A
+-- transaction that has sent one could not be prepared: where that is possible, pgps._ring() is called instead.
+-- Locks: row exclusive on the log's and the control queue's current segment until the transaction ends.
+-- Writes: control; by name: the log of a type.
+
+create or replace function pgps_internal.publication(event_type pgps_internal.event_type, source regclass) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- pgps_opened is read before the statement draws its first event id. pgps_recorded runs when the statement has
+    -- ended, as PostgreSQL runs a WITH that writes and is not read. The statement's events are those of its transaction
+    -- from lo to hi, among ids that others drew meanwhile.
+    -- VALUES, not SELECT: a rule with a SELECT could not follow upon the publisher's own WITH ... DELETE ... RETURNING.
+    -- All columns of the control queue are named in their order, which saves a plan node.
+    -- The publisher is the current user if that has the privilege that pgps.advertise grants; a superuser, who has
+    -- every privilege, is looked up.
+    -- Clients registered for direct events are notified likewise, and only when there are any: that, too, is a
+    -- privilege (direct.sql).
+    return format($rule$
+        with pgps_opened as materialized (
+            select coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), 0) as lo
+        ),
+        pgps_recorded as (
+            insert into pgps_internal.control (hi, lo, xid, type_id, publisher, woken, volatile, published_at, raiser,
+                origin_id, handler, client_id)
+            select
+                pg_sequence_last_value('pgps_internal.event_id_seq'::regclass), o.lo + 1, pg_current_xact_id(), %1$s,
+                case when current_setting('pgps.act_as', true) <> ''
+                    or has_table_privilege('pgps_internal.control'::regclass, 'delete')
+                        or not has_table_privilege(%2$L::regclass, 'references')
+                    then pgps._publisher(%1$s, current_user) else quote_ident(current_user)::regrole end,
+                case when coalesce(pg_sequence_last_value('pgps_internal.wake_seq'::regclass), 0) = 0 then false
+                    when pg_sequence_last_value('pgps_internal.wake_seq'::regclass)
+                        < date_part('epoch', clock_timestamp()) - 5 then false
+                    when current_setting('max_prepared_transactions') = '0'
+                        then pg_notify('pgps_dispatch', '')::text = ''
+                    else pgps._ring() end,
+                case current_setting('pgps.reliability', true) when 'non-guaranteed' then true
+                    when 'guaranteed' then pgps._is_volatile(%1$s) else false end, pgps._clock(),
+                case when current_setting('pgps.raiser', true) <> '' then current_setting('pgps.raiser')::xid8 end,
+                    null::integer,
+                case when has_table_privilege('pgps_worker'::name, %2$L::regclass, 'trigger')
+                        and coalesce(current_setting('pgps.carried', true), '') = ''
+                        and coalesce(nullif(current_setting('pgps.handler', true), ''), %5$L) <> 'any'
+                        and pg_notify('pgps_direct_%1$s', concat_ws(' ', %1$s, o.lo + 1,
+                            pg_sequence_last_value('pgps_internal.event_id_seq'::regclass),
+                            pg_current_xact_id()))::text <> '' then null
+                    else nullif(current_setting('pgps.handler', true), '') end,
+                case when current_setting('pgps.client', true) <> '' then current_setting('pgps.client')::bigint end
+            from pgps_opened o where pg_sequence_last_value('pgps_internal.event_id_seq'::regclass) > o.lo
+        )
+        insert into %2$s (event_id, %3$s)
+        values (case when (select o.lo from pgps_opened o) >= 0
+            then nextval('pgps_internal.event_id_seq'::regclass) end, %4$s)$rule$,
+        (publication.event_type).type_id, (publication.event_type).log,
+            pgps_internal.column_list((publication.event_type).endpoint),
+        -- Half a number would be no protection against repeats; see pgps._half_a_number.
+        replace(pgps_internal.column_list(publication.source, 'new.'), 'new._producer_seq',
+            'case when (new._producer is null) = (new._producer_seq is null) then new._producer_seq '
+            'else pgps._half_a_number(new._producer, new._producer_seq) end'), (publication.event_type).handler);
+end
+$$;
+comment on function pgps_internal.publication(pgps_internal.event_type, regclass) is
+'The action of a rule on source (an endpoint, or an entry): the statement that an INSERT into it becomes. It stands for
+the commit trigger and the control queue of the paper (section 5.2)';
+
+create or replace function pgps._half_a_number(producer text, producer_seq bigint) returns bigint
+language plpgsql immutable
+as $$
+begin
+    raise exception '_producer and _producer_seq belong together: _producer is %, _producer_seq is %',
+        coalesce(pg_catalog.quote_literal(_half_a_number.producer), 'null'),
+        coalesce(_half_a_number.producer_seq::text, 'null')
+    using errcode = '22023', hint = 'Give both or neither.';
+end
+$$;
+comment on function pgps._half_a_number(text, bigint) is
+'Raises 22023 for an event with a producer and no number, or the other way round, as pgps.publish does';
+
+create or replace function pgps._is_volatile(type_id integer) returns boolean
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type pgps_internal.event_type;
+begin
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = _is_volatile.type_id;
+    if v_type.reliability = 'non-guaranteed' then
+        raise exception 'event type "%" is non-guaranteed: its events are gone after a crash', v_type.name
+        using errcode = '22023',
+            hint = 'Publish it without GUARANTEED (reliability => null), or create a guaranteed event type for these '
+            'events.';
+    elsif not v_type.persistent then
+        raise exception 'event type "%" is not persistent: its events are gone after a crash', v_type.name
+        using errcode = '22023',
+            hint = format('Publish it without GUARANTEED (reliability => null), or first: select pgps.alter_queue(%L, '
+            'persistent => true)',
+            v_type.name || '_in');
+    end if;
+    return false;
+end
+$$;
+comment on function pgps._is_volatile(integer) is
+'False for an event that is published as guaranteed. Errors: 22023 when its type cannot keep it over a crash.';
+
+create or replace function pgps._publisher(type_id integer, role name) returns regrole
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_publisher regrole;
+begin
+    -- One statement, since every publication of a superuser comes here.
+    select a.role into v_publisher from pgps_internal.advertisement a
+    where a.type_id = _publisher.type_id
+        and a.role = quote_ident(case when coalesce(current_setting('pgps.act_as', true), '') = ''
+            then _publisher.role else pgps_internal.acting_publisher(_publisher.role) end)::regrole;
+    if not found then
+        v_publisher := quote_ident(pgps_internal.acting_publisher(_publisher.role))::regrole;
+        perform pgps_internal.require_advertised(_publisher.type_id, v_publisher::oid);
+    end if;
+    return v_publisher;
+end
+$$;
+comment on function pgps._publisher(integer, name) is
+'The publisher, for the control queue, where no privilege tells: a superuser, the loopback connection, or a role that
+has not advertised. role: the current user of the statement. Errors: 55000.';
+
+create or replace function pgps_internal.acting_publisher(role name) returns name
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The setting is believed only on the loopback connection, whose user owns pgps.
+    return case when coalesce(current_setting('pgps.act_as', true), '') <> '' and acting_publisher.role = session_user
+            and (select r.rolsuper from pg_roles r where r.rolname = session_user)
+        then current_setting('pgps.act_as')::name else acting_publisher.role end;
+end
+$$;
+comment on function pgps_internal.acting_publisher(name) is
+'The role for which the loopback connection publishes; role itself everywhere else';
