@@ -46,14 +46,16 @@ comment on function pgps_internal.find_service(text, text, text) is
 
 create or replace function pgps_internal.has_service_right(caller name, service_id integer, privilege text)
 returns boolean
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') or exists (
+begin
+    return pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') or exists (
         select from pgps_internal.service_right r
         where r.service_id = has_service_right.service_id and r.privilege = has_service_right.privilege
             and (r.role::oid = 0 or exists (select from pg_roles o where o.oid = r.role::oid
-                and pg_has_role(has_service_right.caller, o.oid, 'usage'))))
+                and pg_has_role(has_service_right.caller, o.oid, 'usage'))));
+end
 $$;
 comment on function pgps_internal.has_service_right(name, integer, text) is
 'True when a role may send to, or serve, a service; administrators may';

@@ -169,14 +169,17 @@ comment on function pgps_internal.note_conversation(pgps_internal.conversation_s
 'Writes the next version of the state of a conversation; the caller has locked the conversation';
 
 create or replace function pgps_internal.first_commit_at(conversation_no bigint) returns timestamptz
-language sql stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select coalesce((select s.first_commit_at from pgps_internal.conversation_state s
+begin
+    -- In PL/pgSQL, which keeps the plan: in SQL this took a quarter of the time of a receive.
+    return coalesce((select s.first_commit_at from pgps_internal.conversation_state s
             where s.conversation_no = first_commit_at.conversation_no order by s.version desc limit 1),
         (select c.committed_at from pgps_internal.unit_commit c
             where c.conversation_no = first_commit_at.conversation_no and c.to_server and c.entry_no = c.commit_no
-            order by c.commit_no limit 1))
+            order by c.commit_no limit 1));
+end
 $$;
 comment on function pgps_internal.first_commit_at(bigint) is
 'The SYNCPOINT of a conversation''s first unit of work; null while there is none';
