@@ -152,6 +152,12 @@ def copied_cluster(name: str, *, home: Path, mold: int = 0, settings: dict[str, 
 
 
 def _remove_leftovers() -> None:
+    """What runs have left that were killed. Two that begin at once take turns, so that none removes what is gone."""
+    with filelock.FileLock(Path(tempfile.gettempdir()) / f"{_HOMES}leftovers.lock"):
+        _remove_homes_of_the_dead()
+
+
+def _remove_homes_of_the_dead() -> None:
     for home in Path(tempfile.gettempdir()).glob(_HOMES + "*"):
         owner = re.match(r"(\d+)-", home.name.removeprefix(_HOMES))
         if owner and home.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner.group(1)}").exists():

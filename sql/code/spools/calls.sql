@@ -147,7 +147,8 @@ or before joining with one, nothing slips in between. Needs the privilege replay
 create or replace function pgps.spool_getseqn(id bigint) returns bigint
 language sql
 begin atomic
-    select (pgps._call('spool_getseqn', jsonb_build_object('id', spool_getseqn.id)) #>> '{}')::bigint;
+    select case when spool_getseqn.id is not null
+        then (pgps._call('spool_getseqn', jsonb_build_object('id', spool_getseqn.id)) #>> '{}')::bigint end;
 end;
 comment on function pgps.spool_getseqn(bigint) is
 'The number that the message of a request has in its spool: null until it is dispatched, 0 for what was never spooled,
@@ -156,7 +157,8 @@ is no longer there, or is not the caller''s business.';
 create or replace function pgps.spool_cancel(id bigint) returns boolean
 language sql
 begin atomic
-    select (pgps._call('spool_cancel', jsonb_build_object('id', spool_cancel.id)) #>> '{}')::boolean;
+    select case when spool_cancel.id is not null
+        then (pgps._call('spool_cancel', jsonb_build_object('id', spool_cancel.id)) #>> '{}')::boolean else false end;
 end;
 comment on function pgps.spool_cancel(bigint) is
 'Takes a message back: true if no member had it yet; nobody gets it then, and its number stays unused. false when it is
@@ -166,7 +168,8 @@ replay. Errors: 42501, 25001.';
 create or replace function pgps.spool_inquire(id bigint) returns integer
 language sql
 begin atomic
-    select (pgps._call('spool_inquire', jsonb_build_object('id', spool_inquire.id)) #>> '{}')::integer;
+    select case when spool_inquire.id is not null
+        then (pgps._call('spool_inquire', jsonb_build_object('id', spool_inquire.id)) #>> '{}')::integer end;
 end;
 comment on function pgps.spool_inquire(bigint) is
 '1 when every member present has acknowledged the message of a request (a member that joined later and does not get it

@@ -53,18 +53,29 @@ $$;
 comment on function pgps_internal.may_follow(name, integer, text) is
 'True for whoever spooled a message, and whoever may replay its spool';
 
+create or replace function pgps_internal.request_id(args jsonb) returns bigint
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if args ->> 'id' is null then
+        raise exception 'the id of a request to a spool is null' using errcode = '22023',
+            hint = 'Give what pgps.spool returned.';
+    end if;
+    return (args ->> 'id')::bigint;
+end
+$$;
+comment on function pgps_internal.request_id(jsonb) is 'The id in a call; 22023 when there is none';
+
 create or replace function pgps_internal.do_spool_getseqn(caller name, args jsonb) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (args ->> 'id')::bigint;
+    v_id bigint := pgps_internal.request_id(args);
     v_message pgps_internal.spool_message;
     v_asked pgps_internal.spool_asked;
 begin
-    if v_id is null then
-        return null;
-    end if;
     perform pgps_internal.enter_store();
     v_asked := pgps_internal.asked(v_id);
     v_message := pgps_internal.stored(v_id);
@@ -96,7 +107,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (args ->> 'id')::bigint;
+    v_id bigint := pgps_internal.request_id(args);
     v_message pgps_internal.spool_message;
     v_asked pgps_internal.spool_asked := pgps_internal.asked(v_id);
     v_spool pgps_internal.spool;
@@ -133,7 +144,7 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_id bigint := (args ->> 'id')::bigint;
+    v_id bigint := pgps_internal.request_id(args);
     v_message pgps_internal.spool_message;
     v_asked pgps_internal.spool_asked;
 begin
