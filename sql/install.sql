@@ -36,6 +36,7 @@
 \ir code/core/turns.sql
 \ir code/core/segments.sql
 \ir code/core/statement.sql
+\ir code/core/error_places.sql
 
 -- types: Event types: making and changing them, their queues, policies, rules and rights, the code made for each.
 \ir code/types/types.sql

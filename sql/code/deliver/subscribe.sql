@@ -47,6 +47,11 @@ declare
     v_endpoint text := pg_catalog.concat('pgps_event.', pg_catalog.quote_ident(coalesce(check_filter.event_type, '')));
     v_parsed jsonb;
     v_types text[];
+    v_query text;
+    v_state text;
+    v_message text;
+    v_detail text;
+    v_hint text;
 begin
     if pg_catalog.to_regclass(v_endpoint) is null then
         raise exception 'event type "%" does not exist', check_filter.event_type
@@ -61,7 +66,16 @@ begin
         where a.attrelid = v_endpoint::regclass and a.attnum > 0 and not a.attisdropped
             and a.attname not in ('_producer', '_producer_seq') order by a.attnum));
     -- PostgreSQL checks names, types and rights, and says where an error is; nothing is executed.
-    execute pg_catalog.format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
+    v_query := pg_catalog.format(E'explain select 1 from %s where (%s\n)', v_endpoint, check_filter.filter);
+    begin
+        execute v_query;
+    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+        get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
+            v_hint = pg_exception_hint;
+        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
+            pgps._attribute_names(v_endpoint::regclass), 'A filter is one condition: price > 100 and symbol = ''A''.')),
+            v_query, array[check_filter.filter], array['the filter']);
+    end;
     if pg_catalog.jsonb_array_length(v_parsed -> 'parameters') = 0 then
         return '{}';
     end if;
@@ -79,8 +93,8 @@ end
 $$;
 comment on function pgps.check_filter(text, text) is
 'Checks a filter on an event type with the caller''s rights, as pgps.subscribe does: raises PostgreSQL''s own error with
-its position. Returns the types of its constants; null when they cannot be told from their context. Errors: 42601 not
-one expression, 42703, 42804 not boolean, 42883, 42P01, 42501.';
+its place in the filter. Returns the types of its constants; null when they cannot be told from their context. Errors:
+42601 not one expression, 42703, 42804 not boolean, 42883, 42P01, 42501.';
 
 create or replace function pgps.check_callback(event_type text, execute text) returns jsonb
 language plpgsql

@@ -1,6 +1,6 @@
 -- Generated: pgps_queue.<type>_in, _out and _exception, the queues of an event type as views. The views that they read
 -- are in queue_views.sql.
--- Writes: nothing.
+-- Writes: by name: no table (a hint names the endpoint).
 
 create or replace function pgps_internal.write_all_events(names jsonb) returns text
 language sql stable
@@ -18,6 +18,40 @@ $write$;
 comment on function pgps_internal.write_all_events(jsonb) is
 'The query of all events of a type that the broker has, wherever they are';
 
+create or replace function pgps_internal.refuse_queue_change() returns trigger
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception 'cannot % queue "%": queues are read only', tg_op, tg_table_name
+    using errcode = '55000', hint = case tg_argv[0]
+        when 'in' then format('Publish with INSERT INTO pgps_event.%I. A published event stays as it is.', tg_argv[1])
+        when 'out' then 'An event leaves it when it is acknowledged: pgps.receive and pgps.ack, or pgps.take; what a '
+            'subscription is to pass over: pgps.seek.'
+        else format('Put failed events back with: select pgps.retry_exception(%1$L), or drop them with: '
+            'select pgps.discard_exception(%1$L)', quote_ident(tg_argv[1])) end;
+end
+$$;
+comment on function pgps_internal.refuse_queue_change() is
+'Raises 55000 for INSERT, UPDATE and DELETE of a queue, whoever asks; arguments: the kind of queue, the event type';
+
+create or replace function pgps_internal.read_only(view pgps_internal.piece, kind text, event_type text)
+returns pgps_internal.piece
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $write$
+    -- A statement trigger fires also when there is no row; on a view it fires only where a row trigger stands in for
+    -- the change.
+    select (read_only.view).kind, (read_only.view).name, concat((read_only.view).definition, format($triggers$;
+        create or replace trigger pgps_refuse before insert or update or delete on %1$s
+        for each statement execute function pgps_internal.refuse_queue_change(%2$L, %3$L);
+        create or replace trigger pgps_refuse_row instead of insert or update or delete on %1$s
+        for each row execute function pgps_internal.refuse_queue_change(%2$L, %3$L)$triggers$,
+        (read_only.view).name, read_only.kind, read_only.event_type)), (read_only.view).owner, (read_only.view).comment
+$write$;
+comment on function pgps_internal.read_only(pgps_internal.piece, text, text) is
+'The piece of a queue''s view, with triggers that say what to do instead of changing it';
+
 create or replace function pgps_internal.write_queue_in(event_type pgps_internal.event_type, names jsonb)
 returns pgps_internal.piece
 language sql stable
@@ -26,7 +60,8 @@ as $write$
     -- Each queue ends with a part that has no rows and costs nothing: it names the endpoint, so PostgreSQL refuses
     -- readers without SELECT on it, whatever else of the view is planned. A function that raises would not do: it is
     -- not called where policies leave nothing to read.
-    select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
+    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+        $view$with (security_invoker = true) as
         select {shown} l.event_id, l.pgps_published_at as enqueued_at, l.pgps_xid as xid, l.pgps_publisher as publisher,
             coalesce(l.pgps_origin, p.broker) as origin, l.pgps_state as state,
             coalesce(l.pgps_origin_event, l.event_id) as origin_event_id
@@ -57,7 +92,8 @@ as $write$
                 write_queue_in.names ->> 'type_id', source => 'pgps_internal.statement'),
             'shown',
             pgps_internal.shown_attributes((write_queue_in.event_type).endpoint,
-                '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}')))
+                '{event_id,enqueued_at,xid,publisher,origin,state,origin_event_id}'))),
+        'in', (write_queue_in.event_type).name)
 $write$;
 comment on function pgps_internal.write_queue_in(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_in: published events that are not dispatched, not acknowledged by all subscriptions, or kept
@@ -68,7 +104,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
+    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+        $view$with (security_invoker = true) as
         select {shown} o.event_id, o.subscription, o.matched_at, o.attempts, o.state
         from pgps_internal.outgoing o
         join ({events}) l using (event_id)
@@ -79,7 +116,8 @@ as $write$
         write_queue_out.names || jsonb_build_object('queue', quote_ident((write_queue_out.event_type).name || '_out'),
             'events', pgps_internal.write_all_events(write_queue_out.names), 'shown',
             pgps_internal.shown_attributes((write_queue_out.event_type).endpoint,
-                '{event_id,subscription,matched_at,attempts,state}')))
+                '{event_id,subscription,matched_at,attempts,state}'))),
+        'out', (write_queue_out.event_type).name)
 $write$;
 comment on function pgps_internal.write_queue_out(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_out: what waits for subscriptions, and what they had if that is kept for an audit';
@@ -89,7 +127,8 @@ returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
-    select pgps_internal.write_view('pgps_queue.{queue}', $view$with (security_invoker = true) as
+    select pgps_internal.read_only(pgps_internal.write_view('pgps_queue.{queue}',
+        $view$with (security_invoker = true) as
         select {shown} f.event_id, f.subscription, f.failed_at, f.attempts, f.sqlstate, f.error, f.state
         from pgps_internal.failed f
         join ({events}) l using (event_id)
@@ -100,7 +139,8 @@ as $write$
             || jsonb_build_object('queue', quote_ident((write_queue_exception.event_type).name || '_exception'),
             'events', pgps_internal.write_all_events(write_queue_exception.names), 'shown',
             pgps_internal.shown_attributes((write_queue_exception.event_type).endpoint,
-                '{event_id,subscription,failed_at,attempts,sqlstate,error,state}')))
+                '{event_id,subscription,failed_at,attempts,sqlstate,error,state}'))),
+        'exception', (write_queue_exception.event_type).name)
 $write$;
 comment on function pgps_internal.write_queue_exception(pgps_internal.event_type, jsonb) is
 'Writes pgps_queue.<type>_exception: what could not be handed over, with the error';

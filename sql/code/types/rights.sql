@@ -152,6 +152,11 @@ declare
     v_type text := pgps._call('type_name', pg_catalog.jsonb_build_object('name', create_policy.event_type)) #>> '{}';
     -- Longer than any event type's name may be, so that it cannot be one.
     v_draft text := pg_catalog.concat('pgps_policy_that_is_being_written_in_session_', pg_catalog.pg_backend_pid());
+    v_query text;
+    v_state text;
+    v_message text;
+    v_detail text;
+    v_hint text;
 begin
     if create_policy.using_expression is null then
         raise exception 'the expression of policy "%" is null', create_policy.name
@@ -161,8 +166,17 @@ begin
     perform pgps._call('may_write_policy', pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type)));
     -- Parsed with the caller's rights: parsing an expression runs the input functions of its constants' types.
     execute pg_catalog.format('create table pgps_event.%I (like pgps_event.%I)', v_draft, v_type);
-    execute pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft,
+    v_query := pg_catalog.format(E'create policy draft on pgps_event.%I for select using (%s\n)', v_draft,
         create_policy.using_expression);
+    begin
+        execute v_query;
+    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+        get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
+            v_hint = pg_exception_hint;
+        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
+            pgps._attribute_names(pg_catalog.format('pgps_event.%I', v_type)::regclass), 'A policy is one condition.')),
+            v_query, array[create_policy.using_expression], array['the expression']);
+    end;
     perform pgps._call('create_policy',
         pg_catalog.jsonb_build_object('event_type', pg_catalog.quote_ident(v_type), 'name', create_policy.name,
         'role', create_policy.role, 'using_expression', create_policy.using_expression, 'draft', v_draft));

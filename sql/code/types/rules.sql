@@ -241,18 +241,36 @@ set standard_conforming_strings = on
 as $$
 declare
     v_rule jsonb;
+    v_query text;
+    v_state text;
+    v_message text;
+    v_detail text;
+    v_hint text;
 begin
     v_rule := pgps._call('create_rule',
         pg_catalog.jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
         'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes',
             create_rule.attributes,
         'condition', create_rule.condition, 'run_as', create_rule.run_as));
-    -- EXPLAIN checks the expressions with the caller's rights; PostgreSQL's own error says where one is wrong.
-    execute pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
+    -- EXPLAIN checks the expressions with the caller's rights; PostgreSQL's own error says what is wrong with one.
+    v_query := pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
         v_rule ->> 'endpoint', v_rule ->> 'columns',
         (select pg_catalog.string_agg(pg_catalog.format(E'(%s\n)', x.expression), ', ' order by x.place)
             from pg_catalog.unnest(create_rule.attributes) with ordinality x(expression, place)),
         v_rule ->> 'table', v_rule ->> 'table', coalesce(create_rule.condition, 'true'));
+    begin
+        execute v_query;
+    exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
+        get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
+            v_hint = pg_exception_hint;
+        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
+            pgps._attribute_names(create_rule.table_name) || ', each of new and of old.',
+            pg_catalog.format('The condition is boolean, and the values are for: %s.',
+            pgps._attribute_names((v_rule ->> 'endpoint')::regclass)))),
+            v_query, pg_catalog.array_append(create_rule.attributes, coalesce(create_rule.condition, 'true')),
+            array(select 'value ' || n from pg_catalog.generate_series(1,
+                pg_catalog.cardinality(create_rule.attributes)) n) || 'the condition'::text);
+    end;
     perform pgps._call('finish_rule', pg_catalog.jsonb_build_object('name', pg_catalog.quote_ident(v_rule ->> 'name'),
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end

@@ -239,3 +239,58 @@ def test_a_subscription_whose_owner_was_dropped_says_so_and_an_administrator_end
                 rows(connection, f"select pgps.{function}", [theirs])
     call(chief, "unsubscribe", theirs)
     assert rows(admin, "select from pgps.subscriptions where name = %s", [theirs]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sqlstate", "place", "hint"),
+    [
+        ("nope > 10", "42703", 1, "There are: n integer, word text"),
+        ("n > 1 and\n  nope = 3", "42703", 13, "There are: n integer, word text"),
+        ("n", "42804", 1, "A filter is one condition"),
+        ("n > true", "42883", 3, "explicit type casts"),
+        ("n in (select m from no_such.t)", "42P01", 21, "schema"),
+        ("n::no_such > 1", "42704", 4, "schema"),
+        ("word = 'é' and n = 'x'", "22P02", 20, "constant"),
+    ],
+)
+def test_an_error_in_a_filter_has_its_place_in_what_was_given(
+    admin: psycopg.Connection, tick: str, given: str, sqlstate: str, place: int, hint: str
+) -> None:
+    call(admin, "subscribe", f"{tick}_s", tick)
+    for attempt in (
+        lambda: call(admin, "subscribe", tick, tick, given),
+        lambda: call(admin, "alter_subscription", f"{tick}_s", filter=given),
+    ):
+        with refused(sqlstate, hint) as caught:
+            attempt()
+        assert caught.value.diag.message_detail == f"At character {place} of the filter."
+
+
+def test_an_error_in_a_rule_or_a_policy_has_its_place_too(admin: psycopg.Connection, tick: str) -> None:
+    rows(admin, f"create table public.{tick} (id integer, v text)")
+    rule = (tick, f"public.{tick}", "insert", tick)
+    with refused("42703", "There are: id integer, v text", "At character 5 of value 2."):
+        call(admin, "create_rule", *rule, ["new.id", "1 + new.nope"])
+    with refused("42804", "At character 1 of value 1.", "cast"):
+        call(admin, "create_rule", *rule, ["new.v", "new.v"])
+    with refused("42703", "At character 11 of the condition."):
+        call(admin, "create_rule", *rule, ["new.id", "new.v"], "true and (new.nope)")
+    with refused("42703", "There are: n integer, word text", "In the expression."):
+        call(admin, "create_policy", tick, tick, "pg_monitor", "nope > 1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("in", "INSERT INTO pgps_event."), ("out", "pgps.ack"), ("exception", "pgps.discard_exception")]
+)
+def test_changing_a_queue_is_refused_with_what_to_do_instead(
+    admin: psycopg.Connection, tick: str, kind: str, hint: str
+) -> None:
+    view = queue(tick, kind)
+    changes = [f"insert into {view} (event_id) values (1)", f"update {view} set state = ''", f"delete from {view}"]
+    for _ in range(2):
+        for change in changes:
+            with refused("55000", f'queue "{tick}_{kind}"', "read only", hint):
+                rows(admin, change)
+        # The views are made anew.
+        call(admin, "alter_event_type", tick, drop_attribute="word")
+        call(admin, "alter_event_type", tick, add_attribute="word text")
