@@ -6,9 +6,12 @@ import contextlib
 import itertools
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import filelock
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -44,9 +47,9 @@ class Server:
 def given_server(dsn: str) -> Server:
     """Return a server that is there, with a template of this release, which is made once and kept."""
     template = f"pgps_testing_{_scripts.code_digest()[:16]}"
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        # Several test processes may begin at once.
-        connection.execute("select pg_advisory_lock(hashtext('pgps_testing'))")
+    # Several test processes may begin at once.
+    turn = filelock.FileLock(Path(tempfile.gettempdir()) / f"{template}_{os.getuid()}.lock")
+    with turn, psycopg.connect(dsn, autocommit=True) as connection:
         query = "select datistemplate from pg_database where datname = %s"
         found = connection.execute(query, [template]).fetchone()
         if found is None or not found[0]:

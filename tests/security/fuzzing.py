@@ -20,7 +20,8 @@ _ALLOWED = re.compile(
 )
 # PostgreSQL's own words about what the user wrote as SQL: an expression, a list of columns, a statement.
 _SQL_ARGUMENTS = frozenset(
-    "filter attributes add_attribute using_expression condition execute callback statement request table_name".split()
+    "filter attributes add_attribute using_expression condition execute callback statement request table_name"
+    " expression partition_by".split()
 )
 _SYNTAX = re.compile("42601|42P01|42P10|42P02|42P16|42P18|42P20|42P22|42702|42725|42803|42846|3F000|42000")
 # Nobody has given these names, so nobody should have to read them.
@@ -260,6 +261,20 @@ _GOOD_OF: dict[tuple[str, str], Any] = {
     ("alter_event_type", "drop_attribute"): None,
     ("alter_event_type", "dedupe_retention"): "1 day",
     ("parse_attributes", "attributes"): "n integer",
+    ("create_composite_event", "name"): "fresh",
+    ("create_composite_event", "expression"): "tick",
+    ("create_composite_event", "context"): "recent",
+    ("create_composite_event", "filter"): None,
+    ("create_composite_event", "attributes"): None,
+    ("create_composite_event", "time_basis"): "arrival",
+    ("create_composite_event", "lateness"): "0",
+    ("try_composite_event", "expression"): "tick",
+    ("try_composite_event", "context"): "recent",
+    ("try_composite_event", "filter"): None,
+    ("try_composite_event", "attributes"): None,
+    ("try_composite_event", "time_basis"): "arrival",
+    ("try_composite_event", "lateness"): "0",
+    ("describe_composite", "given"): '{"expression": "tick"}',
     ("parse_statement", "statement"): "advertise tick",
     ("check_callback", "execute"): "public.fuzz_callback",
     ("check_call", "parsed"): '{"function": "abs", "arguments": "n"}',

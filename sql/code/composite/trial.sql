@@ -95,6 +95,10 @@ declare
         'attributes', try_composite_event.attributes, 'time_basis', coalesce(try_composite_event.time_basis, 'arrival'),
         'lateness', coalesce(try_composite_event.lateness, '0'), 'max_open', try_composite_event.max_open,
         'zone', pg_catalog.current_setting('timezone'));
+    -- No history is held of the time before 1970 or after now, to which infinity counts.
+    v_first timestamptz := case when try_composite_event.since > 'epoch'
+        then least(try_composite_event.since, pgps._clock()) end;
+    v_last timestamptz := greatest(least(try_composite_event.until, pgps._clock()), 'epoch');
     v_parsed jsonb;
     v_known jsonb;
     v_job jsonb;
@@ -105,8 +109,8 @@ begin
     v_known := pgps._call('trial', pg_catalog.jsonb_build_object('types', (select pg_catalog.jsonb_agg(l -> 'type')
         from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l)));
     v_job := v_known || pg_catalog.jsonb_build_object('given', v_parsed -> 'given',
-        'began', (extract(epoch from try_composite_event.since) * 1000000)::bigint,
-        'now', (extract(epoch from coalesce(try_composite_event.until, pgps._clock())) * 1000000)::bigint,
+        'began', (extract(epoch from v_first) * 1000000)::bigint,
+        'now', (extract(epoch from v_last) * 1000000)::bigint,
         'events', pgps._trial_events(v_parsed, v_known, try_composite_event.since, try_composite_event.until,
             v_parsed -> 'given' ->> 'time_basis'),
         'tests', (select coalesce(pg_catalog.jsonb_object_agg(c ->> 'text', pgps._write_test(v_parsed, c)), '{}')

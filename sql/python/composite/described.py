@@ -7,6 +7,7 @@ from composite.definition import Definition, define
 from composite.detector import State
 from composite.graph import Graph, Node, build
 from composite.syntax import Expression, leaves
+from lexer import SqlTextError
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
 
@@ -17,9 +18,25 @@ def define_from(given: dict[str, Any]) -> Definition:
     return define(given.get("name") or "", given["expression"], **chosen)
 
 
+def object_of(given: str) -> dict[str, Any]:
+    """Return the arguments of a definition from their JSON; raises SqlTextError 22023 when they are something else."""
+    try:
+        found = json.loads(given)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("expression"), str):
+        raise SqlTextError(
+            "the arguments of a composite event are not an object with an expression",
+            1,
+            "Use pgps.create_composite_event or pgps.try_composite_event.",
+            sqlstate="22023",
+        )
+    return found
+
+
 def describe_composite(given: str) -> dict[str, Any]:
     """Return the parts of a composite event; raises SqlTextError as `define` does."""
-    definition = define_from(json.loads(given))
+    definition = define_from(object_of(given))
     found = leaves(definition.expression)
     (graph,) = build([definition])
     return {

@@ -257,12 +257,12 @@ def test_an_error_in_a_filter_has_its_place_in_what_was_given(
     admin: psycopg.Connection, tick: str, given: str, sqlstate: str, place: int, hint: str
 ) -> None:
     call(admin, "subscribe", f"{tick}_s", tick)
-    for attempt in (
-        lambda: call(admin, "subscribe", tick, tick, given),
-        lambda: call(admin, "alter_subscription", f"{tick}_s", filter=given),
+    for function, args, named in (
+        ("subscribe", [tick, tick, given], {}),
+        ("alter_subscription", [f"{tick}_s"], {"filter": given}),
     ):
         with refused(sqlstate, hint) as caught:
-            attempt()
+            call(admin, function, *args, **named)
         assert caught.value.diag.message_detail == f"At character {place} of the filter."
 
 
