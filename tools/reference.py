@@ -1,6 +1,7 @@
-"""Write docs/reference.md from what the database says of itself: COMMENT ON, signatures, columns, settings.
+"""Write the documents that repeat what a database says of itself: comments, signatures, columns, settings.
 
-`--check` compares instead. A private server is made for it, and removed.
+They are docs/reference.md, docs/internals/functions.md, and one table in docs/how-to/units-of-work.md. `--check`
+compares instead of writing. The tool starts a private server for this and removes it at the end.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pgps.embedded import EmbeddedCluster
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "reference.md"
 INTERNALS = ROOT / "docs" / "internals" / "functions.md"
+UNITS = ROOT / "docs" / "how-to" / "units-of-work.md"
 SQL = ROOT / "sql"
 
 INTRODUCTION = """\
@@ -45,7 +47,7 @@ release, as long as workers of the release before can go on ([upgrading](../how-
 people use is in the [reference](../reference.md).
 """
 
-# By task, in the order in which somebody new needs them. What no group names comes behind, by its room.
+# Scripts by task, in the order in which a new user needs them. Scripts that no group names follow, by folder.
 GROUPS = {
     "Event types and queues": ["types/types", "types/evolve", "types/queues"],
     "Advertising and publishing": ["types/advertise", "log/publish"],
@@ -74,10 +76,10 @@ GROUPS = {
     "Texts taken apart": ["generated/python"],
     "The broker": ["core/settings", "core/entry"],
 }
-# What workers call, and administrators, too.
+# Functions that belong to the reference although workers call them, because administrators call them as well.
 OF_PEOPLE = {"dispatch", "run_subscribers", "run_lanes", "reclaim", "troubles", "trouble_counts", "end_lane"}
 
-# Each channel that the sources notify: how it is called, what it says and to whom, and what it carries, if it does.
+# Each channel that the sources notify: its full name, what a notification means and for whom, and its payload if any.
 CHANNELS = {
     "pgps_": (
         "pgps_<subscription id>",
@@ -134,6 +136,16 @@ FUNCTIONS: LiteralString = """
     from pg_proc p where p.pronamespace = 'pgps'::regnamespace and p.proname !~ '^_'
     order by p.proname, p.oid
 """
+# The order of statuses is that of uow_statuses(): those of a unit under way come before those of one that is over.
+TRANSITIONS: LiteralString = """
+    select t.option, t.caller, array_agg(t.status order by s.place) as statuses, count(*) = max(s.number) as is_any,
+        case when bool_and(t.becomes = t.status) then 'as it was'
+            else coalesce(string_agg(distinct t.becomes, ', '), 'no trace is left') end as becomes
+    from pgps_internal.uow_transitions() t
+    join (select status, row_number() over () as place, count(*) over () as number
+        from pgps_internal.uow_statuses()) s using (status)
+    group by t.option, t.caller order by t.option, t.caller desc
+"""
 RELATIONS: LiteralString = """
     select c.relname as name, obj_description(c.oid) as comment,
         array_agg(array[a.attname::text, format_type(a.atttypid, a.atttypmod)] order by a.attnum) as columns
@@ -144,12 +156,16 @@ RELATIONS: LiteralString = """
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the documents, or compare them with `--check`; return the exit code."""
     with EmbeddedCluster(f"reference-{os.getpid()}", fast=True, keep=False) as cluster:
         install.install(cluster.dsn())
         with cluster.connect() as connection:
             connection.execute("select pgps.create_event_type('t', 'a1 integer, a2 text')")
-            texts = {TARGET: reference(connection), INTERNALS: internals(connection)}
+            texts = {
+                TARGET: reference(connection),
+                INTERNALS: internals(connection),
+                UNITS: with_transitions(UNITS.read_text(), connection),
+            }
     if "--check" not in sys.argv[1:]:
         for path, text in texts.items():
             path.write_text(text)
@@ -161,7 +177,7 @@ def main() -> int:
 
 
 def reference(connection: psycopg.Connection) -> str:
-    """Return what people use."""
+    """Return the text of the reference for people who use pgps."""
     parts = [
         INTRODUCTION,
         "## Functions",
@@ -176,9 +192,22 @@ def reference(connection: psycopg.Connection) -> str:
 
 
 def internals(connection: psycopg.Connection) -> str:
-    """Return what workers and other brokers call."""
+    """Return the text about the functions that workers and other brokers call."""
     parts = [INTERNAL, *functions([row for row in _rows(connection, FUNCTIONS) if _is_internal(row)])]
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def with_transitions(page: str, connection: psycopg.Connection) -> str:
+    """Return a page with the table of what SYNCPOINT may do in place of the one between its two marks."""
+    lines = ["| option | caller | in status | becomes |", "|---|---|---|---|"]
+    for row in _rows(connection, TRANSITIONS):
+        statuses = "any" if row.is_any else ", ".join(row.statuses)
+        lines.append(f"| `{row.option}` | {row.caller} | {statuses} | {row.becomes} |")
+    before, begin, rest = page.partition("<!-- transitions: begin -->\n")
+    _, end, after = rest.partition("\n<!-- transitions: end -->")
+    if not (begin and end):
+        raise SystemExit(f"tools/reference.py: {UNITS.relative_to(ROOT)} has no marks around its table of transitions")
+    return before + begin + "\n" + "\n".join(lines) + "\n" + end + after
 
 
 def functions(rows: list[Any]) -> Iterator[str]:
@@ -217,7 +246,7 @@ def settings(connection: psycopg.Connection) -> Iterator[str]:
 
 
 def channels() -> Iterator[str]:
-    """Yield the channels of NOTIFY; names, and whether a notification carries anything, are checked by the sources."""
+    """Yield the channels of NOTIFY, after comparing their names and which carry a payload with the sources."""
     found = notified("".join((SQL / name).read_text() for name in code_scripts()))
     told = {name: bool(carries) for name, (_, _, carries) in CHANNELS.items()}
     if found != told:
@@ -228,11 +257,11 @@ def channels() -> Iterator[str]:
 
 
 def notified(code: str) -> dict[str, bool]:
-    """Return the channels that code notifies, by the part of the name that is fixed, and whether with a payload."""
+    """Return the channels that code notifies, by the fixed part of their names, and whether each has a payload."""
     found: dict[str, bool] = {}
     for call in re.finditer(r"pg_notify\(", code):
         text = code[call.end() :]
-        # Inside a text that is itself in quotes they are doubled.
+        # In code that is itself a quoted text, the quotes are doubled.
         channel, payload = _arguments(text.replace("''", "'") if text.startswith("''pgps") else text)
         for name in re.findall(r"'(pgps_[a-z_]*)(?:%1\$s)?'", channel):
             found[name] = found.get(name, False) or payload != "''"
@@ -240,7 +269,7 @@ def notified(code: str) -> dict[str, bool]:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return the arguments of a call, given what follows upon its bracket."""
+    """Return the arguments of a call, given the text that follows its opening parenthesis."""
     arguments, depth, quoted = [""], 0, False
     for character in text:
         quoted ^= character == "'"
@@ -255,7 +284,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def errors(connection: psycopg.Connection) -> Iterator[str]:
-    """Yield the SQLSTATEs that the comments name, and whose they are."""
+    """Yield each SQLSTATE that the comments name, with the functions that raise it."""
     raised: dict[str, set[str]] = {}
     for row in _rows(connection, FUNCTIONS):
         _, _, told = (row.comment or "").partition("Errors:")
@@ -272,7 +301,7 @@ def _rows(connection: psycopg.Connection, query: LiteralString, *parameters: obj
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the scripts by heading; those of no group by their room."""
+    """Return the scripts by heading; those that are in no group have the name of their folder as the heading."""
     groups = {
         title: [f"{name}.sql" if name.startswith("generated/") else f"code/{name}.sql" for name in names]
         for title, names in GROUPS.items()
@@ -301,7 +330,7 @@ def _signature(row: Any) -> str:
 
 
 def _prose(comment: str | None) -> str:
-    """Return a comment as Markdown: as it stands when it has columns of its own, else as paragraphs."""
+    """Return a comment as Markdown: a code block if it is laid out in columns, else paragraphs."""
     comment = comment or ""
     return f"```\n{comment}\n```" if re.search(r"\S {2,}\S", comment) else _escaped(comment)
 

@@ -1,5 +1,5 @@
 -- How units of work stand. What SYNCPOINT may do is one table, pgps_internal.uow_transitions(): pgps.syncpoint looks it
--- up, the picture in docs/how-to is drawn from it, and a test goes through all of its triples. What nobody does (time
+-- up, the table in docs/how-to is generated from it, and a test goes through all of its triples. What nobody does (time
 -- passes, sessions end, the broker restarts) is one expression, in the view unit_standing: whoever looks sees it, and
 -- nothing has to be written for it to be true.
 -- Locks: none.
