@@ -159,10 +159,7 @@ as $$
             'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
             'timed', (c.parsed ->> 'timed')::boolean or c.time_basis = 'event',
             'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
-            'sources', (select jsonb_agg(case when s.name is not null
-                    then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
-                from pgps_internal.composite_leaf l left join pgps_internal.source s on s.name = l.source
-                where l.composite_id = c.composite_id),
+            'sources', pgps_internal.sources_of(c.composite_id),
             'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
                     format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
                 from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)))) from c),

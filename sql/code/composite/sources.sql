@@ -51,6 +51,13 @@ as $$
 declare
     v_name text := pgps_internal.require_source(caller, args ->> 'name');
 begin
+    if args ->> 'broker' is null and args ->> 'client' is null then
+        raise exception 'nothing to alter in source "%"', v_name using errcode = '22023',
+            hint = 'Give broker or client.';
+    elsif args ->> 'broker' = '' then
+        raise exception 'source "%" has no broker', v_name using errcode = '22023',
+            hint = 'Give the name of a broker, as in the column origin of pgps.routes.';
+    end if;
     update pgps_internal.source s set broker = coalesce(args ->> 'broker', s.broker),
         client = nullif(coalesce(args ->> 'client', s.client), '')
     where s.name = v_name;
@@ -78,6 +85,17 @@ end
 $$;
 comment on function pgps_internal.do_drop_source(name, jsonb) is 'See pgps.drop_source';
 
+create or replace function pgps_internal.sources_of(composite_id bigint) returns jsonb
+language sql stable
+as $$
+    select jsonb_agg(case when s.name is not null
+        then jsonb_build_object('broker', s.broker, 'client', s.client) end order by l.leaf)
+    from pgps_internal.composite_leaf l left join pgps_internal.source s on s.name = l.source
+    where l.composite_id = sources_of.composite_id
+$$;
+comment on function pgps_internal.sources_of(bigint) is
+'Where the events of each leaf of a composite event come from, as an array of objects; null for a leaf without source';
+
 create or replace function pgps.create_source(name text, broker text, client text = null) returns void
 language sql
 begin atomic
@@ -97,7 +115,8 @@ begin atomic
 end;
 comment on function pgps.alter_source(text, text, text) is
 'Moves an application: from now on its events are those of another broker or client; null = as before, client '''' =
-any. Composite events that name it need no change. Needs pgps_admin. Errors: 42704, 42501.';
+any. Composite events that name it need no change. Needs pgps_admin. Errors: 42704, 22023 nothing to alter or no broker,
+42501.';
 
 create or replace function pgps.drop_source(name text) returns void
 language sql

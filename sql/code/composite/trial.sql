@@ -7,13 +7,31 @@ create or replace function pgps_internal.do_trial(caller name, args jsonb) retur
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_sources jsonb := args -> 'sources';
 begin
-    if jsonb_typeof(args -> 'types') is distinct from 'array' then
-        raise exception 'the event types are not an array' using errcode = '22023',
+    if jsonb_typeof(args -> 'types') is distinct from 'array'
+        or jsonb_typeof(v_sources) is distinct from 'array' then
+        raise exception 'the event types or their sources are not an array' using errcode = '22023',
             hint = 'Use pgps.try_composite_event.';
     end if;
     return jsonb_build_object('intervals', pgps_internal.interval_types(),
         'broker', (select p.broker from pgps_internal.progress p),
+        'sources', (select jsonb_agg(case when s.name is not null
+                then jsonb_build_object('broker', s.broker, 'client', s.client) end order by x.place)
+            from jsonb_array_elements_text(v_sources) with ordinality x(name, place)
+            left join pgps_internal.source s on s.name = x.name),
+        -- Readers of a type see its statements, but not whose clients' they are: these are told for sources alone.
+        'clients', (select coalesce(jsonb_object_agg(n.name, n.statements), '{}') from (
+            select t.name, jsonb_agg(jsonb_build_array(c.xid::text::bigint, c.lo, c.hi, k.name) order by c.hi)
+                as statements
+            from pgps_internal.event_type t join pgps_internal.control c using (type_id)
+            join pgps_internal.client k using (client_id)
+            where t.name in (select jsonb_array_elements_text(args -> 'types'))
+                and has_table_privilege(caller, t.endpoint, 'select')
+                and k.name in (select s.client from pgps_internal.source s
+                    where s.name in (select jsonb_array_elements_text(v_sources)))
+            group by t.name) n),
         'types', (select jsonb_object_agg(t.name, jsonb_build_object('type_id', t.type_id,
                 'time', (select a.name from pgps_internal.time_attribute a where a.type_id = t.type_id),
                 'is_interval', exists (select from pgps_internal.composite c where c.type_id = t.type_id)))
@@ -28,7 +46,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_trial(name, jsonb) is
-'What pgps.try_composite_event has to know of event types: their numbers, and which of their events are in which batch';
+'What pgps.try_composite_event has to know of event types: their numbers, which of their events are in which batch, and
+which come from the clients of the sources';
 
 create or replace function pgps._trial_events(parsed jsonb, known jsonb, since timestamptz, until timestamptz,
     basis text)
@@ -107,7 +126,9 @@ begin
     v_parsed := pgps._call('describe', v_args);
     perform pgps.check_composite(v_parsed);
     v_known := pgps._call('trial', pg_catalog.jsonb_build_object('types', (select pg_catalog.jsonb_agg(l -> 'type')
-        from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l)));
+        from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l),
+        'sources', (select pg_catalog.jsonb_agg(l -> 'source' order by o)
+            from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') with ordinality x(l, o))));
     v_job := v_known || pg_catalog.jsonb_build_object('given', v_parsed -> 'given',
         'began', (extract(epoch from v_first) * 1000000)::bigint,
         'now', (extract(epoch from v_last) * 1000000)::bigint,
@@ -142,6 +163,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_step pgps_internal.composite_step := pgps_internal.step_of((explain_job.composite).composite_id);
+    v_broker text := (select p.broker from pgps_internal.progress p);
     v_type pgps_internal.event_type;
     v_some jsonb;
     v_events jsonb := '[]';
@@ -152,8 +174,8 @@ begin
         execute format($query$
             select coalesce(jsonb_agg(jsonb_build_object('leaf', f.leaf, 'type', $5, 'id', e.event_id,
                 'batch', e.batch_id, 'at', case when $6 = 'event' then e.event_time else e.published end,
-                'origin', e.origin, 'xid', e.xid, 'payload', e.payload, 'starts', e.start_time, 'ends', e.end_time)),
-                '[]')
+                'origin', coalesce(e.origin, $7), 'client', e.client, 'xid', e.xid, 'payload', e.payload,
+                'starts', e.start_time, 'ends', e.end_time)), '[]')
             from (%s) e cross join lateral unnest(e.leaves) f(leaf)$query$, pgps_internal.leaf_events(v_type))
         using (select array_agg(l.composite_id order by l.leaf) from pgps_internal.composite_leaf l
                 where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
@@ -164,11 +186,12 @@ begin
             (select array_agg(coalesce(v_step.batch_id, (explain_job.composite).after_batch))
                 from pgps_internal.composite_leaf l
                 where l.composite_id = (explain_job.composite).composite_id and l.type_id = v_type.type_id),
-            v_type.name, (explain_job.composite).time_basis into v_some;
+            v_type.name, (explain_job.composite).time_basis, v_broker into v_some;
         v_events := v_events || v_some;
     end loop;
     return jsonb_build_object('given', (explain_job.composite).given, 'intervals', pgps_internal.interval_types(),
         'explain', explain_job.event_id, 'events', v_events, 'batches', '{}'::jsonb,
+        'sources', pgps_internal.sources_of((explain_job.composite).composite_id),
         'began', pgps_internal.microseconds((explain_job.composite).began_at),
         'now', (v_step.ordering ->> 'frontier')::bigint,
         'tests', (select coalesce(jsonb_object_agg(t ->> 'text',

@@ -52,7 +52,7 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
     for one in job["events"]:
         node = nodes[one["leaf"]]
         position = place_of(job, one)
-        if position is None:
+        if position is None or not comes_from(job, one, job["sources"][one["leaf"]]):
             continue
         key: Any = canonical_key(one["payload"], node.columns) if node.columns else ()
         event = by_position.get(position)
@@ -66,6 +66,26 @@ def read_stream(job: dict[str, Any], definition: Definition, graph: Graph) -> li
         if event.matches is not None and (node.name, key) not in event.matches:
             event.matches.append((node.name, key))
     return [by_position[position] for position in sorted(by_position)]
+
+
+def comes_from(job: dict[str, Any], one: dict[str, Any], wanted: Optional[dict[str, Any]]) -> bool:
+    """Tell whether an event comes from a source; None: from any."""
+    if wanted is None:
+        return True
+    if wanted["broker"] != one["origin"]:
+        return False
+    return wanted["client"] in (None, client_of(job, one))
+
+
+def client_of(job: dict[str, Any], one: dict[str, Any]) -> Optional[str]:
+    """Return the client that published an event, None when it was none of those that sources name."""
+    if "client" in one:
+        return one["client"]  # type: ignore[no-any-return]
+    # Of the statements around it the one that ends first, as the broker looks it up.
+    for xid, first, last, name in job["clients"].get(one["type"], []):
+        if xid == one["xid"] and first <= one["id"] <= last:
+            return name  # type: ignore[no-any-return]
+    return None
 
 
 def place_of(job: dict[str, Any], one: dict[str, Any]) -> Optional[int]:
