@@ -1,7 +1,7 @@
-"""What programs that show a broker ask its catalogue: the command line, and whatever else comes to show one.
+"""Queries of the catalogue for programs that show a broker, such as the command line.
 
-Reads only, of public views and functions, as any role. Whoever asks may be at a database of an older release:
-what such a one has not is asked for behind a `HAS_…`.
+They only read public views and functions, and any role may run them. The database may be of an older release:
+the query `HAS_LINKS` tells whether it has the views of links.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def folded(name: str) -> str:
     """Return a name as the catalog has it: in lower case, unless in double quotes or not fit for SQL without."""
     if len(name) > 2 and name[0] == name[-1] == '"':
         return name[1:-1].replace('""', '"')
-    # SQL folds A to Z and nothing else.
+    # PostgreSQL folds the letters A to Z here and no others.
     return re.sub("[A-Z]+", lambda m: m[0].lower(), name) if re.fullmatch(r"[^\W\d][\w$]*", name) else name
 
 
 def _where(**equal: Any) -> Composed:
-    """Return a where clause for what is not None, or nothing; names are folded."""
+    """Return a where clause with a condition for each value that is not None, or nothing; names are folded."""
     tests = [
         SQL("{} = {}").format(Identifier(key), Literal(folded(value) if isinstance(value, str) else value))
         for key, value in equal.items()
@@ -98,7 +98,7 @@ def units_of_work(uow_id: str | None = None) -> Query:
     """Return the query of the reader's units of work, or of one."""
     return (
         SQL("select u.*, concat_ws('/', class, server, service) as name from pgps.units_of_work u")
-        # Ids are in capital letters, and no names to be folded.
+        # Ids of units are in capital letters and must not be folded.
         + (SQL("") if uow_id is None else SQL(" where uow_id = {}").format(Literal(uow_id)))
         + SQL(" order by began_at, uow_id")
     )
@@ -151,7 +151,7 @@ def requests(client: str) -> Query:
 
 
 def event_types(name: str | None = None) -> Query:
-    """Return the event types the reader may see, or the one of that name."""
+    """Return the event types that the reader may see, or the one of that name."""
     return _EVENT_TYPES + _where(name=name) + SQL(" order by name")
 
 
@@ -182,7 +182,7 @@ def subscriptions(name: str | None = None, *, event_type: str | None = None, sta
 
 
 def advertisements(event_type: str | None = None) -> Query:
-    """Return who may publish what, and where that comes from."""
+    """Return the advertisements: which role publishes which event type, and from which broker each was learned."""
     return (
         SQL("select event_type, role, advertised_at, origin from pgps.advertisements")
         + _where(event_type=event_type)
@@ -208,7 +208,7 @@ def exceptions(
     subscription: str | None = None,
     limit: int | None = None,
 ) -> Query:
-    """Return what failed and waits for a decision, oldest first."""
+    """Return the exceptions that wait for a decision, oldest first."""
     return (
         _EXCEPTIONS
         + _where(event_type=event_type, event_id=event_id, subscription=subscription)
@@ -247,7 +247,7 @@ def links(name: str | None = None) -> Query:
 
 
 def link_details() -> Query:
-    """Return what else is known of each link."""
+    """Return further details of each link."""
     return SQL("""
     select name, neighbour, role, role_is_superuser, has_password, connected_since, sent, confirmed, received,
            differences, array(select jsonb_object_keys(differences) order by 1) as different_types
@@ -330,7 +330,7 @@ STATUS = """
 """
 
 # ---------------------------------------------------------------------------
-# What a worker tells of: its log and its metrics
+# What a worker reports in its log and its metrics
 # ---------------------------------------------------------------------------
 
 TROUBLES = """

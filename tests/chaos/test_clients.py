@@ -63,7 +63,7 @@ def in_a_commit(session: psycopg.Connection) -> None:
 
 def after_raising_at_once(session: psycopg.Connection) -> None:
     publish(session, "attempt", 7)
-    # The worker's part: what is raised at once runs in transactions of its own, while the raiser's is open.
+    # Do what a worker does: the immediate event is committed already, although the raiser's transaction is open.
     with psycopg.connect(session.info.dsn, autocommit=True) as worker:
         rows(worker, "select pgps.dispatch()")
         rows(worker, "select pgps.raise_confirming()")

@@ -42,7 +42,7 @@ class Broken:
         call(c, "configure", "lease", "1 hour")
 
     def again(self) -> psycopg.Connection:
-        """Connect anew, after the server has gone."""
+        """Connect again after the server was killed."""
         self.connection.close()
         self.connection = psycopg.connect(self.cluster.dsn(), autocommit=True)
         return self.connection
@@ -69,7 +69,7 @@ def killed(broker: Broken, target: str, step: Callable[[psycopg.Connection], obj
     thread.start()
     wait_until(lambda: lock_waiters(holder, GATE))
     if target == "backend":
-        # The postmaster restarts all of them: shared memory may be damaged.
+        # The postmaster restarts all backends when one is killed, because shared memory may be damaged.
         os.kill(session.info.backend_pid, signal.SIGKILL)
         wait_until(lambda: not answers(broker.connection))
     else:
@@ -97,7 +97,7 @@ def is_up(broker: Broken) -> bool:
 
 
 def gated(connection: psycopg.Connection, statement: str) -> None:
-    """Do something, and wait at the gate before the commit."""
+    """Execute a step, and wait at the gate before the commit."""
     rows(connection, statement)
     rows(connection, "select public.gate(13)")
     connection.commit()

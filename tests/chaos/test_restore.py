@@ -55,7 +55,7 @@ def fill(dsn: str) -> None:
 
 
 def check(dsn: str) -> None:
-    """The same goes on: the waiting once, the acknowledged never again, the repeats not, each role its own."""
+    """Check that waiting events come once, acknowledged ones and repeats never, and that each role gets its own."""
     with psycopg.connect(dsn, autocommit=True) as c:
         rows(
             c, "insert into pgps_event.tick (n, _producer, _producer_seq) values (1, 'p', 1), (5, 'p', 5), (7, 'p', 7)"
@@ -105,7 +105,7 @@ def test_a_dump_restored_into_another_cluster_goes_on(
     busy = own_cluster if ahead == "source" else target
     with psycopg.connect(busy.dsn(), autocommit=True) as c:
         rows(c, "do $$ begin for n in 1..5000 loop perform pg_current_xact_id(); commit; end loop; end $$")
-        # Object ids differ as well.
+        # Object ids differ in the restored database as well.
         for n in range(5):
             rows(c, f"create role filler_{n}_{ahead}")
     fill(own_cluster.dsn())

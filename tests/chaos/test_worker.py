@@ -19,7 +19,7 @@ _GATE = 77
 
 
 def test_killed_in_the_middle_of_a_dispatch(own_database: str, ticks: Ticks, workers: Workers) -> None:
-    """A filter function holds the dispatch up while the worker is killed."""
+    """Kill the worker while a filter function keeps the dispatch waiting."""
     ticks.connection.execute(
         f"""
         create function public.gate(n integer) returns boolean language plpgsql as
@@ -41,7 +41,7 @@ def test_killed_in_the_middle_of_a_dispatch(own_database: str, ticks: Ticks, wor
 
 
 def test_killed_in_the_middle_of_a_callback(own_database: str, ticks: Ticks, workers: Workers) -> None:
-    """Its session, and the locks of the callback, are gone within moments, and not when the callback ends."""
+    """Its session and the locks of the callback are released at once, and not only when the callback ends."""
     ticks.subscribe("gated", f"perform pg_advisory_xact_lock_shared({_GATE})")
     worker = workers(own_database)
     ticks.connection.execute("select pg_advisory_lock(%s)", [_GATE])

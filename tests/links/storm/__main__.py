@@ -1,4 +1,4 @@
-"""Storms over linked brokers, from seeds: `make storm ARGS='--seed 7 --count 20'`.
+"""Run random failures ("storms") against linked brokers, from seeds: `make storm ARGS='--seed 7 --count 20'`.
 
     python -m tests.links.storm                       fresh seeds until stopped
     python -m tests.links.storm --seed 7              the story of seed 7
@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class _Run:
-    """All stories of a call."""
+    """All stories of one call of the program."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -112,7 +112,7 @@ class _Run:
             return next(self.scripts, None)
 
     def command(self, script: Script) -> str:
-        """How to tell a story again."""
+        """Return the command that runs a story again."""
         words = ["python -m tests.links.storm"]
         if self.args.script or self.args.story:
             words.append(f"--script {self.args.script}" if self.args.script else f"--story {self.args.story}")
@@ -121,7 +121,7 @@ class _Run:
         return " ".join([*words, self.options()]).strip()
 
     def options(self) -> str:
-        """What makes other stories of the same seeds."""
+        """Return the options that change which story a seed makes."""
         args, words = self.args, []
         if not (args.script or args.story):
             words += [f"--seconds {args.seconds:g}"] if args.seconds != 25 else []
@@ -130,7 +130,7 @@ class _Run:
         return " ".join(words + ([f"--rate {args.rate:g}"] if args.rate != 120 else []))
 
     def job(self, number: int, home: Path, progress: Progress) -> None:
-        """Tell stories one after the other, on servers of this job."""
+        """Run stories one after the other, on the servers of this job."""
         bar = progress.add_task("servers start", total=1.0)
         fleet = make_fleet(home, f"storm-{number}", SERVERS)
         try:
@@ -147,7 +147,7 @@ class _Run:
                         reports=self.args.reports,
                     )  # fmt: skip
                 except Exception:
-                    # The rig itself failed, or a network that does not even settle.
+                    # The test program itself failed, or the network did not settle before the story began.
                     verdict = Verdict(script.seed, script.name, self.command(script), str(script))
                     verdict.problems.append("the story broke off")
                     verdict.told = traceback.format_exc().splitlines()
@@ -190,7 +190,7 @@ class _Run:
 
 
 def main() -> int:
-    """Tell stories and say what came of them."""
+    """Run stories and report their results; return the exit code."""
     args = _arguments()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -211,7 +211,7 @@ def main() -> int:
                 for job in jobs:
                     job.result()
             except KeyboardInterrupt:
-                # Each job takes its servers away before it ends.
+                # Each job removes its servers before it ends.
                 run.ending = run.interrupted = True
                 raise
     print(f"{time.monotonic() - run.began:.0f} s: {run.told} stories, {run.told - run.unclean} clean", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The audit beside the oracle: what the brokers themselves have found of what was lost, and what they have not."""
+"""Compare the brokers' audit with what this test worked out itself: which losses the audit reports, and which not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.links.storm.truth import Finding
 from tests.links.storm.world import World
 
 INTERVALS = 1.0
-"""Seconds: two intervals in which origins say how much they have published. What is younger may not be compared yet."""
+"""Seconds: two of the intervals at which origins report how much they have published. The audit may not have compared
+events that are younger than this."""
 PATIENCE = 15.0
 
 _FOUND = """
@@ -21,7 +22,7 @@ _OPEN = "select count(*) from pgps.audit() where kind = 'end' and verdict = 'not
 
 
 def compare(world: World, findings: list[Finding]) -> list[str]:
-    """Say where the audit and the oracle differ: alarms for nothing, and losses that only the oracle has found."""
+    """Return where the audit and the findings differ: false alarms, and losses that the audit has not found."""
     if any(one.kind == "missing" for one in findings):
         _wait(world)
     said = []
@@ -36,12 +37,12 @@ def compare(world: World, findings: list[Finding]) -> list[str]:
 
 
 def _explains(alarm: tuple[object, ...], findings: Iterable[Finding]) -> bool:
-    """Whether the oracle has found something at any broker that an alarm may be about."""
+    """Return whether a finding at any broker can be the reason of an alarm."""
     return any(one.home == alarm[3] and one.type in (alarm[4], "*") for one in findings)
 
 
 def _audited(world: World, findings: Iterable[Finding]) -> list[Finding]:
-    """Losses that the audit claims to see: of a type of which every event is wanted, and not only just published."""
+    """Return the losses that the audit promises to detect: every event of the type is wanted, and none is too young."""
     whole = {(one.broker, one.name) for one in world.subscriptions if one.filter == "any" and one.apart is None}
     until = max((event.at for event in world.truth.events.values()), default=0.0) - INTERVALS
     return [
@@ -57,7 +58,7 @@ def _named(one: Finding) -> str:
 
 
 def _wait(world: World) -> None:
-    """Wait until every broker has compared what it can; an origin that has nothing new is not compared again."""
+    """Wait until every broker has compared all origins; one that publishes nothing new is not compared again."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and any(value(member.admin, _OPEN) for member in world.members.values()):
         time.sleep(0.5)

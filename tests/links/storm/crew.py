@@ -1,8 +1,9 @@
-"""Workers by the dozen: forked from a process that has everything imported, so that starting one costs next to nothing.
+"""Start many workers cheaply: they are forked from a process that has imported all modules already.
 
-The nursery reads commands from its input, one a line, as JSON: a name, a log file, a connection string and a pulse
-start a worker, and the answer is its process id; a process id kills that worker, and the answer comes when it is gone.
-When the input ends the nursery kills the workers that are left, and leaves.
+That process, the nursery, reads commands from its standard input, one JSON list a line. A list of a name, a log file, a
+connection string and a pulse starts a worker; the answer is its process id. A list of a process id kills that worker;
+the answer comes when it is gone. When the input ends, the nursery kills the workers that are left, and ends. The pulse
+is the factor by which the worker's heartbeats and polling intervals are multiplied.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pgps_worker.config import WorkerConfig
 from pgps_worker.links import keeper, pump, service
 from pgps_worker.worker import run_worker
 
-# The pauses of a worker whose link broke, 4 to 64 seconds, would be most of a story of half a minute.
+# A worker whose link broke pauses for 4 to 64 seconds, which would be most of a story of half a minute.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
-# Every other story has a faster pulse than real workers have: the same happens within less time, and in other orders.
+# Every other story uses this factor: with shorter intervals the same things happen sooner, and in other orders.
 FAST = 0.25
 
 
@@ -61,15 +62,15 @@ class Crew:
             self._ask([self._pids.pop(name)])
 
     def log(self, name: str) -> Path:
-        """Where a broker's workers log."""
+        """Return the file into which the workers of a broker log."""
         return self._directory / f"worker-{name}.log"
 
     def ask_for_stacks(self) -> list[str]:
-        """Have all workers log what each of their threads is doing; return whose are gone though nobody killed them."""
+        """Have all workers log the stacks of their threads; return brokers whose worker ended without being killed."""
         gone = []
         for name, pid in self._pids.items():
             status = Path(f"/proc/{pid}/stat")
-            # A process that has ended waits for the nursery to bury it.
+            # A process that has ended stays a zombie until the nursery waits for it.
             if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
                 gone.append(name)
             else:
@@ -90,7 +91,7 @@ class Crew:
 
 
 def _work(name: str, log: str, dsn: str, pulse: float) -> None:
-    """Be a worker until killed."""
+    """Run a worker until it is killed."""
     with Path(log).open("ab") as target:
         os.dup2(target.fileno(), 2)
     faulthandler.enable()
@@ -120,7 +121,7 @@ def _bear(name: str, log: str, dsn: str, pulse: float) -> int:
 
 
 def _bury(pid: int) -> None:
-    """Kill a worker; its process id is its own until it is waited for."""
+    """Kill a worker; its process id cannot be used again before the call of waitpid."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 

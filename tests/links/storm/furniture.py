@@ -1,4 +1,4 @@
-"""What every broker of a storm has from the beginning, and what several of them do at once."""
+"""Set up what every broker of a storm has from the beginning; and helpers for several brokers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def furnish(connection: psycopg.Connection) -> None:
 
 
 def make_type(connection: psycopg.Connection, kind: str) -> None:
-    """Make an event type, unless a neighbour has told of it already, and advertise it."""
+    """Make an event type, unless a link has created it already, and advertise it."""
     with contextlib.suppress(psycopg.errors.DuplicateObject):
         call(connection, "create_event_type", kind, ATTRIBUTES)
     rows(connection, f"grant insert, select on pgps_event.{kind} to public")
@@ -62,5 +62,5 @@ def together(*actions: Callable[[], Any]) -> None:
 
 
 def copied(subscriptions: list[Subscription], broker: str) -> list[Subscription]:
-    """The same subscriptions at another broker, or at the same one later."""
+    """Return copies of subscriptions, as they are at a copy of their broker or at the same broker after a restore."""
     return [replace(one, broker=broker, sure=dict(one.sure), got=[]) for one in subscriptions]

@@ -1,4 +1,4 @@
-"""Backups, restores and copies of brokers and of whole servers, in the midst of a story."""
+"""Back up, restore and copy brokers and whole servers while a story runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = 8.0
 
 
 class Storm(World):
-    """A network to which everything may happen."""
+    """A network with all steps that a script may contain."""
 
     def do_backup(self, name: str) -> None:
         """Copy a broker's database while nobody publishes there."""
@@ -29,7 +29,7 @@ class Storm(World):
         self._come_back(name)
 
     def do_restore(self, name: str) -> None:
-        """Put a broker back to what it was when it was copied, and let its links go on."""
+        """Restore a broker from its copy, and let its links go on."""
         if name not in self.copies:
             raise NotYet("there is no backup")
         with self.held(name), self._left(name, dispatched=False):
@@ -54,7 +54,7 @@ class Storm(World):
                 self._limit(self.members[name])
 
     def do_restore_server(self, server: str, how: str = "early") -> None:
-        """Put the files of a server back; its workers find it like that, and the administrator comes late, or early."""
+        """Restore the files of a server; `late`: its workers run for a while before the restore is declared."""
         names = self.on(int(server))
         if any(name not in self.copies for name in names):
             raise NotYet("there is no backup")
@@ -74,15 +74,15 @@ class Storm(World):
         with self.held(*names):
             for name in names:
                 if how == "late":
-                    # What was published since the restore may have been sent in the former epoch: it comes from another
-                    # origin than what follows, and no order is promised between the two.
+                    # Events published since the restore may have been sent in the former epoch. Later events then count
+                    # as those of another origin, and no order is promised between the two.
                     self.note_own(name)
                     self.truth.begin_era(name)
                 self._resume(name)
                 self.start_worker(name)
 
     def do_clone(self, original: str, name: str, *peers: str) -> None:
-        """Copy a broker that lives on: the copy becomes a broker of its own, with links of its own."""
+        """Copy a broker that goes on running: the copy becomes a broker of its own, with links of its own."""
         with self.held(original), self._left(original, dispatched=True):
             member = self.members[original]
             twin = self.fleet.broker(name, site=member.site, template=member.database)
@@ -97,7 +97,7 @@ class Storm(World):
             twins.apart = (original, time.time())
             twins.sure = {key: at for key, at in twins.sure.items() if key[0] != original}
             self.subscriptions.append(twins)
-        # The links that the original has defined are the copy's as well.
+        # The copy also has the links that the original has defined.
         for (low, high), state in list(self.links.items()):
             if low == original and state != "gone":
                 self.links[name, high] = state
@@ -108,7 +108,7 @@ class Storm(World):
 
     @contextlib.contextmanager
     def _left(self, name: str, *, dispatched: bool) -> Iterator[None]:
-        """Have everybody leave a database, and nobody come, until the block ends."""
+        """End all sessions of a database, and refuse new ones until the block ends."""
         self._admin(name)
         if dispatched:
             self._wait_dispatched(name)
@@ -130,7 +130,7 @@ class Storm(World):
         self.start_worker(name)
 
     def _wait_dispatched(self, name: str) -> None:
-        """Wait until what was committed here was handed out: else a restored broker would do it a second time."""
+        """Wait until committed events are dispatched; else a restored broker would dispatch them a second time."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             self.note_own(name)
@@ -145,7 +145,7 @@ class Storm(World):
         return Copy(database, copied(self.subscriptions_at(name), name), journal)
 
     def _forget(self, name: str) -> None:
-        """Take note of what a broker has forgotten."""
+        """Record the events and subscriptions that a broker lost by a restore."""
         kept = {event.n for event in read_journal(self.members[name])}
         self.truth.lost |= {n for n, event in self.truth.events.items() if event.home == name and n not in kept}
         self.truth.begin_era(name)
@@ -153,12 +153,12 @@ class Storm(World):
         self.subscriptions = others + copied(self.copies[name].subscriptions, name)
 
     def _resume(self, name: str) -> None:
-        """Say that a broker was restored; its links become what they were when it was."""
+        """Resume the links of a restored broker; they get the state that they had before the restore."""
         member = self.members[name]
         call(member.admin, "resume_links", "restored")
         for pair, state in list(self.links.items()):
             if name in pair and state == "gone":
-                # Nobody remembers on both sides what became of it.
+                # The two sides of the link disagree whether it exists.
                 self.do(Step(self.now, "drop_hard", pair))
             elif pair[0] == name:
                 self._again(pair, state)

@@ -1,4 +1,4 @@
-"""What is done to a network, and when: a text of one line a step, so that a story can be kept, cut and told again.
+"""A script says what is done to a network, and when: one line for each step, so that it can be kept, cut and run again.
 
 seed 7
 seconds 25
@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """Something that is done at a time; times are seconds since publishing began."""
+    """An action with its time, in seconds since publishing began."""
 
     at: float
     what: str
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Keep:
-    """A subscription that is there from the beginning to the end."""
+    """A subscription that exists from the beginning to the end."""
 
     broker: str
     name: str
@@ -43,7 +43,7 @@ class Keep:
 
 @dataclass
 class Script:
-    """A story, as it is planned."""
+    """The plan of a story: brokers, links, publishers, subscriptions and steps."""
 
     seed: int = 0
     seconds: float = 25.0
@@ -106,11 +106,11 @@ class Script:
 
     @property
     def servers(self) -> int:
-        """How many servers the brokers stand on."""
+        """Return on how many servers the brokers are."""
         return max(self.brokers.values()) + 1
 
     def on(self, server: int) -> list[str]:
-        """The brokers of a server."""
+        """Return the brokers of a server."""
         return [name for name, place in self.brokers.items() if place == server]
 
 
@@ -131,7 +131,7 @@ def _between(k: int) -> Filter:
 
 
 def _stored(k: int) -> Filter:
-    """Over a stored table, which never crosses a link; what stands before it does."""
+    """Return a filter over a table, which is not sent over a link; the condition before it is sent."""
     return f"m >= {k} and m in (select v from storm.odd)", lambda m: m >= k and m % 2 == 1
 
 

@@ -1,11 +1,11 @@
-"""Stories that were written by hand: each of a way in which events were once lost."""
+"""Scripts that were written by hand: each repeats a situation in which events were once lost."""
 
 from __future__ import annotations
 
 from tests.links.storm.script import Script
 
-# A broker that is behind becomes the way of one that is ahead, and asks for what that one lacks before what it lacks
-# itself: it had 1,050 of 1,906 events, with every link up.
+# The path of a broker changes to a neighbour that has fewer events than the broker itself. The neighbour once asked for
+# the events that the broker lacked before those that it lacked itself: it had 1,050 of 1,906 events, with all links up.
 BEHIND = """
 name behind
 seconds 16
@@ -37,7 +37,7 @@ at 11.0 resume o n
 at 14.0 resume o l
 """
 
-# Two neighbours make the same event type at the same time; then the path changes to the one or the other.
+# Two neighbours make the same event type at the same time; then the path changes to one of them and to the other.
 TYPES = """
 name types
 seconds 14
@@ -66,7 +66,7 @@ at 8.0 pause c d
 at 10.0 resume c d
 """
 
-# The path to an origin changes to and fro, while subscriptions come and go at every broker on it.
+# The path to an origin changes back and forth, while subscriptions are made and dropped at every broker on it.
 TURNS = """
 name turns
 seconds 16
@@ -122,8 +122,8 @@ at 13.0 pause p r
 at 14.0 resume p r
 """
 
-# The files of a server are put back to what they were; its workers go on as if nothing had happened, until somebody
-# comes and says what did.
+# The files of a server are restored to an older state. Its workers go on as if nothing had happened, until the
+# administrator declares the restore.
 PUTBACK = """
 name putback
 seconds 13
@@ -150,7 +150,7 @@ at 11.5 resume a b
 """
 
 # A redundant link is drained and dropped while the server of one of its ends dies, and made anew while the only other
-# way there is cut.
+# path there is cut.
 WINDOW = """
 name window
 seconds 10
@@ -192,7 +192,7 @@ at 8.4 make b c
 at 8.8 start_worker b
 """
 
-# No second way anywhere: whatever is taken away is waited for.
+# There is no second path anywhere: whenever a part fails, events wait until it is back.
 TREE = """
 name tree
 seconds 8

@@ -1,4 +1,4 @@
-"""Tell a story from its script: build, settle, storm, mend, rest, compare; once more with traffic; compare."""
+"""Run a script: build the network, let it settle, do the steps, repair, wait for rest, compare; publish and compare."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tell(
     progress: Progress | None = None,
     reports: Path | None = None,
 ) -> Verdict:
-    """Play a script on a fleet and say what came of it; the fleet is empty afterwards.
+    """Run a script on a fleet of servers and return the verdict; the fleet is empty afterwards.
 
     `reports`: a directory for the logs of the workers when it was not clean.
     """
@@ -78,7 +78,7 @@ def tell(
 
 
 def settle(world: World) -> None:
-    """Publish here and there until everything that was subscribed to has come from everywhere; then it is in force."""
+    """Publish at all brokers until every subscription has events from each of them: then all filters are in force."""
     deadline = time.monotonic() + SETTLE_BOUND
     publishing, published = 0.0, 0
     while True:
@@ -100,7 +100,7 @@ def settle(world: World) -> None:
 
 
 def _has_all_homes(world: World, broker: str, name: str) -> bool:
-    """Whether a subscription has something of each type that it wants from each broker."""
+    """Return whether a subscription has an event of each type that it wants from each broker."""
     found = next(one for one in world.subscriptions_at(broker) if one.name == name)
     events = world.truth.events
     wanted = {(event.home, event.type) for event in events.values() if found.wants(event)}
@@ -130,7 +130,7 @@ def _play(world: Storm, say: Progress) -> None:
 
 
 def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
-    """Compare when all is at rest, and once more behind a last round of events."""
+    """Compare when the network is at rest, and once more after a last round of events."""
     say("rest", 0.75)
     problems = rest(world, quiet=QUIET)
     stuck: list[str] = []
@@ -142,11 +142,11 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
     say("compare", 0.85)
     before = look(world, verdict)
     if before:
-        # Whoever is only slow has more time; nothing is published meanwhile.
+        # Events that are only late get more time; nothing is published meanwhile.
         problems = rest(world, quiet=QUIET_AFTER_LOSS)
         before = look(world, verdict)
     if not problems:
-        # All is at rest, so that everything is in force everywhere.
+        # The network is at rest, so every filter is in force at every broker.
         for subscription in world.subscriptions:
             subscription.be_sure(world.members, world.types, time.time())
     say("a last round", 0.9)
@@ -167,7 +167,7 @@ def _judge(world: Storm, verdict: Verdict, say: Progress) -> None:
 
 
 def _only_before(before: list[Finding], after: list[Finding]) -> list[Finding]:
-    """What was missing as long as nothing was published, and is there now."""
+    """Return what was missing while nothing was published, and has come since."""
     still = {(one.broker, one.subscription, n) for one in after for n in one.ns if one.kind == "missing"}
     came = []
     for one in before:

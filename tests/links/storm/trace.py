@@ -1,4 +1,4 @@
-"""What every broker wrote down of its links, change by change: who lost an event is found by reading, not by guessing.
+"""Record every change of the links' tables at each broker, so that reading it tells which broker lost an event.
 
 Triggers on the tables of links keep each change in storm.trace, in the transaction that makes it. The trace of a
 broker is put beside the report of a story that was not clean: one line a change, oldest first, with names for numbers.
@@ -48,7 +48,7 @@ $$;
 
 
 def lay(connection: psycopg.Connection) -> None:
-    """Begin to trace a broker; a copy of its database goes on with it."""
+    """Begin to trace a broker; copies of its database are traced, too."""
     connection.execute(_SCHEMA.encode())
     for table in _TABLES:
         connection.execute(
@@ -58,7 +58,7 @@ def lay(connection: psycopg.Connection) -> None:
 
 
 def read(connection: psycopg.Connection) -> list[str]:
-    """Return the trace of a broker, a line a change."""
+    """Return the trace of a broker, one line for each change."""
     origins = {row[0]: f"{row[1]}/{row[2]}" for row in
                rows(connection, "select origin_id, name, epoch % 10000 from pgps_internal.origin")}  # fmt: skip
     keys = {row[0]: f"<{row[1]} {row[2]}>" for row in rows(
@@ -93,7 +93,7 @@ def read(connection: psycopg.Connection) -> list[str]:
 def _said(
     subject: str, was: dict[str, Any] | None, became: dict[str, Any] | None, names: dict[int, str]
 ) -> Iterator[str]:
-    """Say what a row has, or what of it has changed."""
+    """Return the columns of a row, or those that have changed, as text."""
 
     def one(column: str, value: Any) -> Any:
         return names.get(value, value) if column == "parent" else value

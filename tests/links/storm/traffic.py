@@ -1,4 +1,4 @@
-"""What is published: a thread for each server, a few sessions at each of its brokers, and the journal of each."""
+"""Publish events: one thread for each server, a few sessions at each of its brokers, and a journal in each database."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _producers = itertools.count(1)
 
 @dataclass
 class Session:
-    """A connection that publishes: a producer, whose events are numbered."""
+    """A connection that publishes as one producer with numbered events."""
 
     member: Member
     connection: psycopg.Connection
@@ -45,7 +45,7 @@ class Session:
     open_until: float = 0.0
 
     def publish(self, kinds: Iterable[tuple[str, list[int]]]) -> None:
-        """Publish events of given types and values of m, and write them down, in the transaction under way."""
+        """Publish events of given types and values of m, and write them into the journal, in one transaction."""
         for kind, values in kinds:
             written: list[object] = []
             for m in values:
@@ -64,7 +64,7 @@ def open_session(member: Member) -> Session:
 
 
 def read_journal(member: Member) -> list[Event]:
-    """What was published at a broker and committed."""
+    """Return the events that were published at a broker and committed."""
     query = "select n, type, home, producer, seq, m, extract(epoch from at)::float8 from storm.journal order by n"
     return [Event(*row) for row in rows(member.admin, query)]
 
@@ -87,7 +87,7 @@ class Publishers(threading.Thread):
     def run(self) -> None:
         due = time.monotonic()
         while self.members and not self._ending.wait(max(0.0, due - time.monotonic())):
-            # What could not be done in time is made up for, unless somebody held this up for long.
+            # Transactions that are behind the schedule are caught up on, unless this thread was held up for long.
             due = max(due + self.random.expovariate(1 / self.pause), time.monotonic() - 1.0)
             member = self.random.choice(self.members)
             if self._locks[member.name].acquire(blocking=False):
@@ -127,7 +127,7 @@ class Publishers(threading.Thread):
         rows(session.connection, "commit" if commit else "rollback")
 
     def _forget(self, member: Member, error: psycopg.Error) -> None:
-        """Close the sessions of a broker after an error; of an event type that is not there no more is published."""
+        """Close the sessions of a broker after an error; an event type that does not exist is no longer published."""
         for session in self._sessions.pop(member.name, []):
             with contextlib.suppress(psycopg.Error):
                 session.connection.close()
@@ -136,7 +136,7 @@ class Publishers(threading.Thread):
 
     @contextlib.contextmanager
     def held(self, *names: str) -> Iterator[None]:
-        """Keep from publishing at some brokers, if they are this server's; what is open there is committed."""
+        """Publish nothing at the given brokers until the block ends; open transactions there are committed first."""
         with contextlib.ExitStack() as stack:
             for name in names:
                 if name in self._locks:
@@ -152,7 +152,7 @@ class Publishers(threading.Thread):
             session.connection.close()
 
     def end(self) -> None:
-        """Publish no more; what is open is committed."""
+        """Stop publishing; open transactions are committed."""
         self._ending.set()
         if self.is_alive():
             self.join(60)

@@ -1,12 +1,12 @@
-"""What each subscription must have, worked out in Python from what the publishers committed; and what it has.
+"""Work out in Python which events each subscription must have from what publishers committed; compare with what it has.
 
 A publisher writes each event a second time, in the same transaction, into a table of its own, the journal: after a kill
-nobody else knows what was committed. The order of an origin is that in which its own broker hands its events out to a
-subscription that wants all of them. From there on nothing of the broker is asked.
+nothing else tells what was committed. The order of an origin is that in which its own broker hands its events out to a
+subscription that wants all of them. Everything else is worked out without asking a broker.
 
-A subscription has to have, of each origin and event type, all that it wants from one moment on; a broker that was
-restored begins a new *era* of its events. For a subscription that was in force before publishing began that moment is
-known; for one that came later it is the first event it got, or the end of the story, when everything was at rest.
+From one moment on, a subscription must have all events that it wants of each origin and event type. A broker that was
+restored begins a new *era* of its events. For a subscription that was in force before publishing began, the moment is
+known. For a later one it is the first event that it got, or the end of the story, when the network was at rest.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Subscription:
     """A global subscription and what it has got; `got` is filled in when it is read.
 
     `made_at` and `ended_at` are times of the clock, None from the beginning and to the end. `sure` says from when on it
-    must have all of a home and type. What is in `apart` is left out: a copy of a broker has its original's own events
-    from before as local ones, and nobody says which of those that follow reach it.
+    must have all events of a home and type. Events of the home in `apart`, up to its time, are left out: they are from
+    before the broker was copied, and the copy has them as its own.
     """
 
     broker: str
@@ -52,7 +52,7 @@ class Subscription:
     got: list[int] = field(default_factory=list)
 
     def wants(self, event: Event) -> bool:
-        """Whether an event is of its types, and its filter says yes."""
+        """Return whether an event is of one of its types and matches its filter."""
         named = event.type.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else event.type == self.pattern
         return named and FILTERS[self.filter][1](event.m) and not self.leaves_out(event)
 
@@ -60,7 +60,7 @@ class Subscription:
         return self.apart is not None and event.home == self.apart[0] and event.at <= self.apart[1]
 
     def be_sure(self, homes: Iterable[str], types: Iterable[str], at: float) -> None:
-        """Note that it has to have everything from a time on, if it had not to before."""
+        """Record that it must have everything from a time on, unless an earlier time is recorded."""
         for key in [(home, kind) for home in homes for kind in types]:
             self.sure.setdefault(key, at)
 
@@ -88,21 +88,21 @@ class Truth:
     """What a restored broker has forgotten of its own: others may have it, or not."""
 
     def note(self, events: Iterable[Event]) -> None:
-        """Note what stands in a journal."""
+        """Record the events of a journal."""
         for event in events:
             self.events[event.n] = event
 
     def note_order(self, home: str, ns: list[int]) -> None:
-        """Note in which order a broker hands out its own events, what it has said before among them."""
+        """Record the order in which a broker hands out its own events; what is recorded already is passed over."""
         known = {n for era in self.order[home] for n in era}
         self.order[home][-1] += [n for n in ns if n not in known]
 
     def begin_era(self, home: str) -> None:
-        """A restored broker begins anew."""
+        """Begin a new era of a broker that was restored."""
         self.order[home].append([])
 
     def never_handed_out(self) -> list[Finding]:
-        """Return what was committed, and its own broker gives to nobody."""
+        """Return the events that were committed and that their own broker has not handed out."""
         handed = {n for eras in self.order.values() for era in eras for n in era}
         left: dict[tuple[str, str], list[int]] = defaultdict(list)
         for event in self.events.values():
@@ -124,7 +124,7 @@ class Truth:
         return found + self._disorder_of_producers(subscription, got)
 
     def _strange(self, subscription: Subscription) -> list[Finding]:
-        """What it has that nobody committed, that it does not want, and that it has twice."""
+        """Return findings of events that nobody committed, that it does not want, or that it has twice."""
 
         def one(kind: str, home: str, type_: str, ns: list[int]) -> Finding:
             return Finding(kind, subscription.broker, subscription.name, home, type_, tuple(ns))
@@ -162,7 +162,7 @@ class Truth:
                 and event.n not in self.lost
                 and place <= last
                 and (place > first or (sure is not None and event.at > sure))
-                # At home what was inserted before the subscription, and committed behind it, may come or not.
+                # At home, an event that was inserted before the subscription and committed after it may come or not.
                 and not (home == subscription.broker and event.at <= (subscription.made_at or 0.0))
             ]
             if lacks:
@@ -176,7 +176,7 @@ class Truth:
         return found
 
     def _disorder(self, subscription: Subscription, home: str, era: list[int], got: list[int]) -> list[Finding]:
-        """Out of the order in which their own broker hands them out."""
+        """Return findings about events out of the order in which their own broker handed them out."""
         place = {n: i for i, n in enumerate(era)}
         last, wrong = -1, []
         for n in got:
@@ -189,7 +189,7 @@ class Truth:
         return [Finding("disorder", subscription.broker, subscription.name, home, "*", tuple(wrong))]
 
     def _disorder_of_producers(self, subscription: Subscription, got: list[int]) -> list[Finding]:
-        """Out of the order in which one session published them."""
+        """Return findings about events out of the order in which one session published them."""
         last: dict[int, int] = {}
         wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
         for n in got:

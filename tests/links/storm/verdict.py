@@ -1,4 +1,4 @@
-"""What came of a story, and all that is needed to find out why."""
+"""The result of a story, with everything that is needed to find out why it is so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOGGED = 25
 
 @dataclass
 class Verdict:
-    """The outcome of a story."""
+    """The result of a story."""
 
     seed: int
     name: str
@@ -59,12 +59,12 @@ class Verdict:
         return not (self.findings or self.late or self.problems)
 
     def count(self, kind: str) -> int:
-        """How many deliveries are wrong in one way."""
+        """Return how many deliveries are wrong in one way."""
         return sum(len(finding.ns) for finding in self.findings if finding.kind == kind)
 
     @property
     def line(self) -> str:
-        """The outcome in one line."""
+        """Return the result in one line."""
         phases = ", ".join(f"{name} {took:.0f}" for name, took in self.phases.items())
         told = (
             f"seed {self.seed} {self.name}: {self.published} events, {self.deliveries} deliveries,"
@@ -80,11 +80,11 @@ class Verdict:
         return f"{told}: {', '.join([*wrong, *self.problems[:3]])}"
 
     def as_json(self) -> dict[str, Any]:
-        """The outcome as JSON knows it."""
+        """Return the result as a dictionary that can be written as JSON."""
         return {"clean": self.is_clean, "line": self.line, **dataclasses.asdict(self)}
 
     def report(self) -> str:
-        """The outcome as text, with what was found and the story so far."""
+        """Return the result as text, with the findings and the steps that were done."""
         parts = [self.line, f"again: {self.command}", ""]
         for title, lines in (
             ("what is wrong", [*self.windows, *self.problems]),
@@ -110,7 +110,7 @@ def _indented(one: dict[str, Any]) -> str:
 
 
 def snapshot(world: World) -> dict[str, Any]:
-    """Where every broker stands: what changes while anything moves."""
+    """Return figures of every broker that change as long as any event or message is on its way."""
     query = """
         select (select json_agg(json_build_array(l.name, l.state, l.lag_events, l.events_sent, l.events_received)
                     order by l.name) from pgps.links l),
@@ -121,7 +121,7 @@ def snapshot(world: World) -> dict[str, Any]:
 
 
 def unrest(world: World, seen: dict[str, Any]) -> list[str]:
-    """What is not as it has to be when all is at rest."""
+    """Return what is not as it must be when the network is at rest."""
     called = {one.name for one in world.subscriptions if one.is_called}
     said = []
     for name, (links, subscriptions, waiting, _) in seen.items():
@@ -139,16 +139,17 @@ def unrest(world: World, seen: dict[str, Any]) -> list[str]:
 
 
 def rest(world: World, *, quiet: float, still: float = STILL, bound: float = BOUND) -> list[str]:
-    """Wait until nothing has moved for a while; return what is not as it should be then.
+    """Wait until nothing has changed for a while; return what is not as it should be then.
 
-    What is only slow is waited for: it is given up when nothing has moved for `still` seconds, or after `bound` in all.
+    It goes on waiting as long as something changes, and gives up when nothing has changed for `still` seconds, or after
+    `bound` seconds in all.
     """
     began = moved = time.monotonic()
     before: dict[str, Any] = {}
     while True:
         world.do_undone()
         if not world.undone:
-            # What was done late may have taken links away once more.
+            # Steps that were done late may have taken links away again.
             world.mend()
         seen = snapshot(world)
         now = time.monotonic()
@@ -161,7 +162,7 @@ def rest(world: World, *, quiet: float, still: float = STILL, bound: float = BOU
 
 
 def look(world: World, verdict: Verdict) -> list[Finding]:
-    """Read everything, and compare."""
+    """Read what every subscription has, and compare it with what it must have."""
     for name in world.members:
         world.note_own(name)
     found = world.truth.never_handed_out()
@@ -176,7 +177,7 @@ def look(world: World, verdict: Verdict) -> list[Finding]:
 
 
 def gather(world: World, verdict: Verdict) -> None:
-    """Put everything into the verdict that tells why something is wrong."""
+    """Add to the verdict all details that help to find the cause."""
     for name, member in world.members.items():
         query = "select to_jsonb(l) - 'hint' || jsonb_build_object('at', %s::text) from pgps.links l order by l.name"
         verdict.links += [row[0] for row in rows(member.admin, query, [name])]
@@ -216,7 +217,7 @@ _ROUTES = {
 
 
 def routes(world: World) -> list[str]:
-    """Return what a link that does not go may be waiting for: parents, attachments, what was said at last."""
+    """Return what a link that does not work may be waiting for: parents, attachments, and the last messages."""
     said = []
     for name, member in world.members.items():
         for what, query in _ROUTES.items():
@@ -226,7 +227,7 @@ def routes(world: World) -> list[str]:
 
 
 def sessions(world: World) -> list[str]:
-    """What the sessions at every broker do, and for whom they wait."""
+    """Return what the sessions at every broker do, and for which other sessions they wait."""
     query = """
         select a.pid, a.application_name, a.state, concat_ws(' ', a.wait_event_type, a.wait_event),
             pg_blocking_pids(a.pid), round(extract(epoch from clock_timestamp() - a.state_change)::numeric, 1),
@@ -240,7 +241,7 @@ def sessions(world: World) -> list[str]:
 
 
 def complaints(world: World) -> list[str]:
-    """The last warnings and errors in the logs of the workers."""
+    """Return the last warnings and errors in the logs of the workers."""
     found = []
     for name in world.members:
         log = world.crew.log(name)
@@ -251,7 +252,7 @@ def complaints(world: World) -> list[str]:
 
 
 def deadlocks(world: World) -> list[str]:
-    """The deadlocks that broke links; they are tried again, and nothing is lost by it but time."""
+    """Return the deadlocks that broke links; the links reconnect, so a deadlock costs time and no events."""
     logs = {name: world.crew.log(name) for name in world.members}
     return [
         f"{name}: {line[:200]}"
@@ -263,7 +264,7 @@ def deadlocks(world: World) -> list[str]:
 
 
 def told(world: World) -> list[str]:
-    """The story so far."""
+    """Return the steps that were done."""
     return [f"{one.at:6.2f} {one.text}{f'   ({one.outcome})' if one.outcome else ''}" for one in world.told]
 
 
@@ -290,7 +291,7 @@ def _span(world: World, events: Iterable[Event]) -> str:
 
 
 def _explained(world: World, finding: Finding, n: int) -> dict[str, Any]:
-    """Where an event is, and what the broker says of it and the subscription that lacks it."""
+    """Return where an event is, and how the broker explains that a subscription lacks it."""
     event = world.truth.events.get(n)
     said: dict[str, Any] = {"subscription": f"{finding.subscription} at {finding.broker}", "event": str(event)}
     if event is None:

@@ -1,8 +1,8 @@
-"""A random script: what may happen to a network of six brokers on three servers, one thing upon the other.
+"""Write a random script: steps that happen to a network of six brokers on three servers in quick succession.
 
-It is written down before anything happens, from the seed alone; what is up, paused or gone is known from the steps
-themselves, so that each makes sense when its time comes. Whatever is broken is mended some seconds later, and much
-goes on meanwhile.
+The script is made from the seed alone before anything happens. Which servers and links are up, paused or gone follows
+from the earlier steps, so each step is possible when its time comes. Everything that a step breaks is repaired some
+seconds later, and other steps happen in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATTERNS = ["tick", "tick", "tock", "t*"]
 
 @dataclass(frozen=True)
 class Climate:
-    """How rough it is: relative weights of what happens, and seconds between one thing and the next."""
+    """The kinds of steps with their relative weights, and the seconds between one step and the next."""
 
     every: float = 0.7
     weights: dict[str, float] = field(
@@ -33,11 +33,11 @@ class Climate:
     )  # fmt: skip
 
     def without(self, *kinds: str) -> Climate:
-        """The same, but for some kinds of steps."""
+        """Return the same climate without some kinds of steps."""
         return Climate(self.every, {kind: weight for kind, weight in self.weights.items() if kind not in kinds})
 
     def only(self, *kinds: str) -> Climate:
-        """The same, with some kinds of steps alone."""
+        """Return the same climate with only some kinds of steps."""
         return Climate(self.every, {kind: weight for kind, weight in self.weights.items() if kind in kinds})
 
 
@@ -84,7 +84,7 @@ class _Forecast:
         tree = {(names[self.random.randrange(i)], names[i]) for i in range(1, len(names))}
         others = [(low, high) for i, high in enumerate(names) for low in names[:i] if (low, high) not in tree]
         tree.update(self.random.sample(others, self.random.randint(2, 4)))
-        # Either side may be the one that defines a link.
+        # A link may be defined by either side.
         script.links += [pair if self.random.random() < 0.7 else (pair[1], pair[0]) for pair in sorted(tree)]
         self.links = dict.fromkeys(script.links, "up")
         script.publishers += sorted(self.random.sample(names, self.random.randint(3, 6)))
@@ -102,7 +102,7 @@ class _Forecast:
         return self.script.brokers[name] not in self.down
 
     def redundant(self) -> list[Pair]:
-        """Links without which the network still hangs together, as defined now."""
+        """Return the links, in the direction defined now, without any one of which the network is still connected."""
         there = {pair for pair, state in self.links.items() if state != "gone"}
         return [pair for pair in sorted(there) if self._connects(there - {pair})]
 
@@ -124,7 +124,7 @@ class _Forecast:
     # Steps
 
     def _do(self, what: str, *args: str, at: float | None = None) -> bool:
-        """Write a step down if it makes sense now."""
+        """Add a step to the script if it is possible now."""
         if not self._makes_sense(what, *args):
             return False
         becomes = {"make": "up", "drop": "gone", "drop_hard": "gone", "pause": "paused", "resume": "up",
@@ -168,7 +168,7 @@ class _Forecast:
 
     def _something(self) -> None:
         weights = dict(self.climate.weights)
-        # What is taken away while a server is down, and comes back with it, is what has gone wrong most often.
+        # Most mistakes were found with links that are taken away while a server is down and come back with it.
         if self.down and "drop" in weights:
             weights["drop"] *= 3
         choices: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in weights]
@@ -240,7 +240,7 @@ class _Forecast:
             self._do("type", name, *self.random.choice(found))
 
     def _behind(self) -> None:
-        """A broker falls behind while its neighbour goes on by another way, and then becomes the only way of that one.
+        """Let a broker fall behind its neighbour, which has another path; then make it the neighbour's only path.
 
         A redundant link m-l is dropped, the server of m is killed and comes back cut off; then l has no other link
         than m-l, made anew; then m gets its links back.

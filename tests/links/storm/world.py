@@ -1,4 +1,4 @@
-"""The network of a story: its brokers and workers, and everything a script can do to them."""
+"""The network of a story: its brokers and workers, and all steps that a script can do to them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LIMITS = "-c statement_timeout=60s -c lock_timeout=8s -c application_name=storm
 
 
 class NotYet(Exception):
-    """A step cannot be done now, and is tried again."""
+    """Raised by a step that cannot be done now; the step is tried again later."""
 
 
 @dataclass
 class Told:
-    """What was done, for the report."""
+    """A step that was done, for the report."""
 
     at: float
     text: str
@@ -37,7 +37,7 @@ class Told:
 
 @dataclass
 class Copy:
-    """A broker as it was when it was copied."""
+    """The state of a broker at the time of its copy."""
 
     database: str
     subscriptions: list[Subscription]
@@ -46,7 +46,7 @@ class Copy:
 
 @dataclass
 class World:
-    """Brokers, workers and publishers of a story, and what is known of them."""
+    """The brokers, workers and publishers of a story, with the state that they should be in."""
 
     fleet: Fleet
     crew: Crew
@@ -84,7 +84,7 @@ class World:
             self.patiently(functools.partial(self._subscribe, made))
 
     def add(self, member: Member, *, number: int) -> None:
-        """Make a new database a broker of this story; ids decide between equal paths, so they are the seed's."""
+        """Make a new database a broker; its id comes from the seed: ids decide between paths of equal length."""
         self.members[member.name] = member
         self._limit(member)
         member.identify(f"00000000-0000-4000-8000-{(number * 7919 + self.script.seed * 104729) % 16**12:012x}")
@@ -97,7 +97,7 @@ class World:
         self.links[pair] = "up"
 
     def _limit(self, member: Member) -> None:
-        """Open the administrator's session anew, with limits: nothing that a story does may wait for ever."""
+        """Open the administrator's session again with time limits, so that no step of a story waits for ever."""
         member.admin.close()
         member.dsn = member.site.cluster.dsn(member.database)
         member.admin = psycopg.connect(member.dsn, autocommit=True, options=_LIMITS)
@@ -112,7 +112,7 @@ class World:
         self.subscriptions.append(subscription)
 
     def publish(self) -> None:
-        """Begin to publish."""
+        """Start publishing."""
         self.began = time.time()
         for number in range(self.script.servers):
             there = [self.members[name] for name in self.script.on(number) if name in self.script.publishers]
@@ -122,7 +122,7 @@ class World:
             self.publishers.append(made)
 
     def hush(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         for publishers in self.publishers:
             publishers.end()
 
@@ -140,7 +140,7 @@ class World:
                 session.connection.close()
 
     def patiently(self, action: Callable[[], None]) -> None:
-        """Do something again that a deadlock has ended; it is remarked on, since nobody should have to."""
+        """Repeat an action that a deadlock has ended, and report it, because users should not have to do that."""
         for _ in range(5):
             try:
                 return action()
@@ -152,14 +152,14 @@ class World:
 
     @property
     def now(self) -> float:
-        """Seconds since publishing began."""
+        """Return the seconds since publishing began."""
         return time.time() - self.began
 
     def subscriptions_at(self, name: str) -> list[Subscription]:
         return [subscription for subscription in self.subscriptions if subscription.broker == name]
 
     def read(self, subscription: Subscription) -> None:
-        """Read what a subscription has; nothing is acknowledged, so it is all there is."""
+        """Read the events of a subscription; none is ever acknowledged, so these are all that it has got."""
         admin = self.members[subscription.broker].admin
         if subscription.is_called:
             found = rows(admin, "select n from storm.got order by place")
@@ -168,7 +168,7 @@ class World:
         subscription.got = [n for (n,) in found]
 
     def note_own(self, name: str) -> None:
-        """Note what a broker has published, and in which order it hands that out."""
+        """Record what a broker has published, and in which order it hands these events out."""
         member = self.members[name]
         self.truth.note(event for event in read_journal(member) if event.home == name)
         query = "select (payload ->> 'n')::bigint from pgps.receive(%s, 1000000) where payload ->> 'home' = %s"
@@ -177,7 +177,7 @@ class World:
     # Steps
 
     def do(self, step: Step) -> None:
-        """Do a step; what cannot be done now is kept for later."""
+        """Do a step; one that cannot be done now is kept for later."""
         told = Told(self.now, " ".join((step.what, *step.args)))
         self.told.append(told)
         try:
@@ -189,13 +189,13 @@ class World:
             self.undone.append(step)
 
     def do_undone(self) -> None:
-        """Try again what could not be done."""
+        """Try the steps again that could not be done."""
         undone, self.undone = self.undone, []
         for step in undone:
             count = len(self.told)
             self.do(step)
             if self.undone and self.undone[-1] is step:
-                # Said once.
+                # Each of them is reported once only.
                 del self.told[count]
 
     def _admin(self, name: str) -> psycopg.Connection:
@@ -236,7 +236,7 @@ class World:
         self._is_gone(low, high)
 
     def _is_gone(self, low: str, high: str) -> None:
-        """Note that a link is dropped; what was to be done with it is not done any more."""
+        """Record that a link is dropped; steps with it that were kept for later are not done any more."""
         self.links[low, high] = "gone"
         self.undone = [step for step in self.undone if step.args != (low, high)]
 
@@ -248,7 +248,7 @@ class World:
         self._is_gone(low, high)
 
     def do_make(self, low: str, high: str) -> None:
-        """Define a link that was dropped; as long as the old one drains it has to wait."""
+        """Define a link that was dropped; this has to wait as long as the old link drains."""
         if self.links[low, high] != "gone":
             return
         there = "select count(*) from pgps.links where name = %s or neighbour = %s"
@@ -289,7 +289,7 @@ class World:
     def do_subscribe(self, broker: str, name: str, pattern: str, filter_: str) -> None:
         self._admin(broker)
         self._subscribe(Subscription(broker, name, pattern, filter_))
-        # Committed before this moment: what was inserted later and came to its broker must come to it.
+        # The subscription is committed by now, so every event that is inserted from now on must reach it.
         self.subscriptions[-1].made_at = time.time()
 
     def do_unsubscribe(self, broker: str, name: str) -> None:
@@ -322,14 +322,14 @@ class World:
                 publishers.kinds[name].append(kind)
 
     def held(self, *names: str) -> contextlib.ExitStack:
-        """Hold up the publishers at some brokers until the block ends."""
+        """Stop publishing at some brokers until the block ends."""
         stack = contextlib.ExitStack()
         for publishers in self.publishers:
             stack.enter_context(publishers.held(*names))
         return stack
 
     def mend(self) -> None:
-        """Start what is down, and mend, resume and make anew what is not up."""
+        """Start servers and workers that are down; mend, resume or define again the links that are not up."""
         for server in sorted(self.down):
             self.do(Step(self.now, "start_server", (str(server),)))
         for name in self.members:
@@ -340,7 +340,7 @@ class World:
                 self.do(Step(self.now, what, pair))
 
     def force(self) -> list[str]:
-        """Drop at once what is still being dropped; return what that was."""
+        """Drop at once the links whose draining does not end; return a remark about each."""
         stuck = [step for step in self.undone if step.what == "make"]
         for step in stuck:
             self.do(Step(self.now, "drop_hard", step.args))
@@ -348,7 +348,7 @@ class World:
         return [f"the link from {step.args[0]} to {step.args[1]} was dropped, and did not go" for step in stuck]
 
     def close(self) -> None:
-        """Take everything away."""
+        """Remove everything."""
         self.hush()
         for member in self.members.values():
             self.crew.kill(member.name)
