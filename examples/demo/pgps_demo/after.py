@@ -1,4 +1,4 @@
-"""What comes after the run, in SQL as the people concerned would type it: settle the exceptions, question the audit."""
+"""After the run: settle the exceptions and query the audit, in SQL as the people concerned would type it."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def mend(broker: Broker) -> list[Answer]:
 
 
 def discard(broker: Broker) -> Answer:
-    """Give up what is left in the exception queue."""
+    """Discard what is left in the exception queue."""
     return _ask(broker, "trader", _DISCARD)
 
 
 def audit(broker: Broker, expected: Expected) -> tuple[list[Answer], bool]:
-    """Ask the auditable queues, as the auditor; return also whether they say what was worked out."""
+    """Query the auditable queues as the auditor; also return whether they agree with what was worked out."""
     answers = [_ask(broker, "auditor", query) for query in (_AUDIT_IN, _AUDIT_OUT)]
     by_publisher = {row["publisher"]: row["readings"] for row in answers[0].dicts()}
     published = {name: count for name, count in expected.published.items() if name in scene.HOMES}

@@ -1,4 +1,4 @@
-"""A live display of bars that fill: what is published, and what comes of it."""
+"""A live display of progress bars for what is published and what is received."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Board:
         self._live.stop()
 
     def seconds(self) -> float:
-        """Return since when it is shown."""
+        """Return for how many seconds it has been shown."""
         return time.monotonic() - self._began
 
     def publishes(self, key: str, name: str, who: str, total: int) -> None:
@@ -48,7 +48,7 @@ class Board:
         self._tasks[key] = self._out, self._out.add_task(name, total=total, who=who, note="")
 
     def receives(self, key: str, name: str, who: str, total: int) -> None:
-        """Add a bar for what comes of it."""
+        """Add a bar for what is received."""
         self._tasks[key] = self._in, self._in.add_task(name, total=total, who=who, note="")
 
     def fill(self, key: str, count: int, note: str = "") -> None:

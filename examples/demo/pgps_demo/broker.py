@@ -81,11 +81,11 @@ class Broker:
         self._worker.check()
 
     def stop_worker(self) -> int | None:
-        """Let the worker finish its batch and leave; return its exit status, None when there was none."""
+        """Let the worker finish its batch and end; return its exit status, or None when there was no worker."""
         return self._worker.stop()
 
     def complete(self) -> None:
-        """Say that all went through: only then --keep has something to keep."""
+        """Record that the run was complete: only then does --keep keep the server."""
         self._complete = True
 
     @property
@@ -95,7 +95,7 @@ class Broker:
 
     @property
     def remove_command(self) -> str:
-        """What removes a broker that was kept."""
+        """Return the command that removes a broker that was kept."""
         return f"python -m pgps.embedded destroy {self.cluster.name}"
 
 

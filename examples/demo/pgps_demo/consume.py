@@ -1,4 +1,4 @@
-"""The external subscribers: receive, write, acknowledge in one transaction, which now and then is rolled back."""
+"""The external subscribers: receive, write and acknowledge in one transaction, which is sometimes rolled back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Consumer:
     async def run(self) -> None:
         """Consume until asked to stop."""
         async with await AsyncConnection.connect(self.dsn, autocommit=True) as connection:
-            # A price keeps every digit.
+            # Numbers are read as Decimal, so that a price keeps every digit.
             set_json_loads(partial(json.loads, parse_float=Decimal), connection)
             query = "select channel from pgps.subscriptions where name = %s"
             row = await (await connection.execute(query, [self.subscription])).fetchone()
@@ -87,7 +87,7 @@ class Consumer:
                 await cursor.executemany(self.table.insert, [self._row(event) for event in events])
                 await cursor.execute("select pgps.ack(%s)", [self.subscription])
         if fails:
-            # What was written is gone with the acknowledgement; the events come again.
+            # The rollback takes back the writes and the acknowledgement, so the events come again.
             self.tally.consumer_rollbacks += 1
         else:
             self._note(events)

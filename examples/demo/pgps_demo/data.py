@@ -67,7 +67,7 @@ Event: TypeAlias = Reading | Quote
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What is played, each in the order it is published in."""
+    """The events that are published, each kind in the order of its publication."""
 
     readings: list[Reading]
     quotes: list[Quote]
@@ -97,11 +97,11 @@ class Data:
             )
             for row in _rows("stocks.csv.gz")
         ]
-        # An exchange publishes day by day.
+        # An exchange publishes the quotes of all companies day by day.
         return cls(readings, sorted(quotes, key=lambda quote: quote.day))
 
     def part(self, share: float) -> Data:
-        """Return about this share of the events, evenly spread, the same ones each time."""
+        """Return about this share of the events, spread evenly; every run selects the same ones."""
         chance = random.Random("part")  # noqa: S311 - nothing secret
         return Data(
             [reading for reading in self.readings if chance.random() < share],

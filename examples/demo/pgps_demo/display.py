@@ -1,4 +1,4 @@
-"""What is seen while it runs: steps with a tick, and bars that fill."""
+"""The display while it runs: steps with a tick, and progress bars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Steps:
 
 
 class Bars(Board):
-    """The bars of the run. Their ends are what was worked out from the raw data, not what the broker says."""
+    """The bars of the run. Their totals are worked out from the raw data and not asked of the broker."""
 
     def __init__(self, console: Console, data: Data, wanted: Sequence[Wanted], tally: Tally) -> None:
         super().__init__(console, "received and settled", text_is_last=False)
@@ -62,6 +62,6 @@ class Bars(Board):
         for standing in standings:
             notes = [f"{standing.depth:,} waiting"] if standing.depth else []
             notes += [f"[red]{standing.failed:,} failed[/]"] if standing.failed else []
-            # Of what several sessions share, only they know how much they have.
+            # When several sessions share a subscription, only the sessions know how many events they have.
             count = max(standing.delivered - standing.failed, tally.received[standing.name])
             self.fill(standing.name, count, ", ".join(notes))

@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """All that is to be proved."""
+    """Everything that the proof compares with."""
 
     wanted: list[Wanted]
     published: dict[str, int] = field(default_factory=dict)

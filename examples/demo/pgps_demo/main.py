@@ -37,7 +37,7 @@ def demo(
     figure 5. Spark ends it: it publishes the quotes through JDBC, archives
     them and writes a report into ./pgps-demo-report. Exit status 1 if anything differs.
     """
-    # Not at the top: every other command starts without what the demonstration needs.
+    # Imported here, so that every other command starts without the packages of the demonstration.
     from pgps_demo.run import run
 
     wants_json = json or bool(getattr(ctx.obj, "json", False))

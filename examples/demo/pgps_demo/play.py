@@ -28,7 +28,7 @@ _STANDINGS: LiteralString = """
     order by s.name
 """
 _LOOK_EVERY = 0.3
-# With nothing moving for so long, something is wrong.
+# If nothing changes for so many seconds, something is wrong.
 _PATIENCE = 60.0
 
 
@@ -45,7 +45,7 @@ class Standing:
 
     @property
     def settled(self) -> bool:
-        """Whether all that was published has come to an end here."""
+        """Return whether every event that was published is delivered or has failed for good here."""
         return not (self.depth or self.retrying or self.undispatched)
 
 

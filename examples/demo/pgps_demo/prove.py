@@ -1,4 +1,4 @@
-"""The proof: what subscribers have in their tables, against what was worked out from the raw data."""
+"""The proof: compare what subscribers have in their tables with what was worked out from the raw data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgps_demo.expect import Key, Wanted
 
 __all__ = ["Verdict", "judge", "judge_all"]
 
-# The subscribers' own tables, in the order they were written: what publisher, and the event.
+# The publisher and the event of each row of the subscribers' own tables, in the order in which they were written.
 _TABLES: dict[str, LiteralString] = {
     "alarm": "select 'home_' || patient, patient, taken_at, glucose from hospital.alert order by arrival",
     "no_signal": "select 'home_' || patient, patient, taken_at, glucose from hospital.sensor_fault order by arrival",
@@ -31,7 +31,7 @@ _TICKETS: LiteralString = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How one subscription fared.
+    """The result for one subscription.
 
     `missing` and `extra` count events that did not come, or came though they
     should not, or came twice. `in_order` is None where no order is promised;

@@ -1,4 +1,4 @@
-"""The publishers: one connection each, in pieces of all sizes, some rolled back, some committed late."""
+"""The publishers: one connection each; transactions of all sizes, some rolled back, some committed late."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INSERT_QUOTES: LiteralString = """
         %s::bigint[], %s::numeric[])
 """
 
-# Shares of the transactions.
+# What share of the transactions is treated in each way.
 _ROLLED_BACK = 0.04
 _SAVEPOINT = 0.04
 _LATE = 0.04
@@ -67,7 +67,7 @@ class Publisher:
             place += size
 
     async def _publish_in_vain(self, connection: AsyncConnection, piece: Sequence[Event]) -> None:
-        """Publish the piece in a transaction that is rolled back: nobody may ever see it."""
+        """Publish some events in a transaction that is rolled back: no subscriber may ever see them."""
         async with connection.transaction(force_rollback=True):
             await self._insert(connection, piece)
         self.tally.rolled_back += 1
@@ -76,7 +76,7 @@ class Publisher:
     async def _publish(self, connection: AsyncConnection, piece: Sequence[Event]) -> None:
         async with connection.transaction():
             if self.chance.random() < _SAVEPOINT:
-                # A part of a transaction that is rolled back takes its events with it, too.
+                # A rollback to a savepoint removes the events that were published after it.
                 async with connection.transaction(force_rollback=True):
                     await self._insert(connection, piece)
                 self.tally.savepoints += 1

@@ -1,4 +1,4 @@
-"""What is seen at the end: queries with their results, and the verdict on each subscription."""
+"""The report at the end: queries with their results, and the verdict on each subscription."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(
     """Run the demonstration and return its exit status; Ctrl-C, SIGTERM and SIGHUP clean up, too."""
     began = time.monotonic()
     talk = _console(stderr=True)
-    # As JSON, what people read is not data.
+    # With --json, standard output is for data only, so what people read goes elsewhere.
     data_out = talk if json else _console()
     with _signals():
         try:
@@ -57,7 +57,7 @@ def run(
                     broker.complete()
                     result["connect"] = broker.dsn()
             if networks:
-                # Only part of them is wanted behind a link.
+                # Only some of the events are wanted behind a link.
                 speed *= _NETWORK_SPEED
                 result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
                 result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)

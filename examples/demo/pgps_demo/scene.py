@@ -29,7 +29,7 @@ THRESHOLDS = {
     10: (65, 180),
 }
 PORTFOLIOS = {1: ("IBM",), 2: ("AAPL", "MSFT"), 3: ("FB", "GOOG"), 4: ("AAPL", "GOOG", "IBM")}
-# Settling FB and GOOG fails: they have no account. FB gets one later, GOOG is given up.
+# Settling FB and GOOG fails, because they have no account. FB gets one later; the events of GOOG are discarded.
 ACCOUNTS = ("AAPL", "IBM", "MSFT")
 MENDED = "FB"
 

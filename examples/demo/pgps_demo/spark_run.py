@@ -1,7 +1,7 @@
-"""The last act: the quotes through Spark's JDBC writer into a broker of its own, then an archive and a report.
+"""The last part: publish the quotes through Spark's JDBC writer to a broker of its own, archive them, report.
 
 Spark runs as a process of its own, as `pgps_spark` does everywhere. Without PySpark, Java or the
-JDBC driver the act is left out, and says so.
+JDBC driver this part is left out, with a message.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def missing() -> str | None:
 
 
 def run(data: Data, steps: Steps, out: Console, *, output: Path) -> dict[str, Any]:
-    """Play the act; return the result for programs. The report stays in `output`."""
+    """Run this part; return the result for programs. The report stays in `output`."""
     lacking = missing()
     if lacking is not None:
         out.print(Text(f"Spark is left out. {lacking}", "yellow"))

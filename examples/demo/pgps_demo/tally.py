@@ -1,4 +1,4 @@
-"""What has happened so far; written by publishers and consumers, shown while they run."""
+"""Counts of what has happened so far: publishers and consumers write them, and the display shows them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Worker:
     def start(self, dsn: str) -> None:
         """Start it on a broker."""
         command = [sys.executable, "-m", "pgps_worker", "--dsn", dsn, "--name", self.name]
-        # A session of its own: Ctrl-C is ours to handle, and the worker leaves when we say so.
+        # In a session of its own the worker does not get Ctrl-C; this program handles it and ends the worker.
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._asked = False
@@ -42,14 +42,14 @@ class Worker:
             raise PgpsError(f"worker {self.name} ended with status {self._process.returncode}:\n{tail}")
 
     def ask_to_stop(self) -> None:
-        """Tell it to finish its batch and leave, and do not wait for it."""
+        """Tell it to finish its batch and end; do not wait for that."""
         if self._process is not None and not self._asked:
-            # A second one would make it leave in the middle of its batch.
+            # A second signal would make it end in the middle of its batch.
             self._process.terminate()
             self._asked = True
 
     def stop(self) -> int | None:
-        """Let it finish its batch and leave; return its exit status, None when there was none."""
+        """Let it finish its batch and end; return its exit status, or None when it did not run."""
         self.ask_to_stop()
         process, self._process = self._process, None
         if process is None:

@@ -1,4 +1,4 @@
-"""What is seen while a network works: bars that fill, and what is done to it on purpose."""
+"""The display while a network works: progress bars, and a line for each failure that is caused on purpose."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
                   DB_3 ─── DB_4 ──┤
             DB_2 ─┘ └─ App_3      └─ DB_6
 
-The picture itself is not in the text: these links are the ones its sentences fit.
+The figure itself is not part of the text; these links are those that agree with what the text says.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stage:
 
 
 _A_1 = {"db_2": {"db_3"}, "db_3": {"db_1"}, "db_4": {"db_3"}, "db_5": {"db_4"}, "db_6": {"db_4"}}
-# The paper has a_2 stored by DB_3 alone. That DB_1 hears of it, too, is what a subscription at DB_1 would need.
+# In the paper only DB_3 stores a_2. Here DB_1 hears of it, too, because a subscription at DB_1 would need it.
 _A_2 = {**_A_1, "db_3": {"db_1", "db_2"}, "db_1": {"db_3"}}
 _S_6 = {("db_4", "db_6"): {S_6}, ("db_3", "db_4"): {S_6}, ("db_1", "db_3"): {S_6}, ("db_2", "db_3"): {S_6}}
 _S_3 = {**_S_6, ("db_1", "db_3"): {S_6, S_3}, ("db_2", "db_3"): {S_6, S_3}}
@@ -101,7 +101,7 @@ class Figure5:
             site.start_worker()
 
     def do(self, stage: Stage) -> None:
-        """Do what the text says."""
+        """Do the steps of the paper's text."""
         if stage.name == "a_1":
             self.sites["db_1"].call("select pgps.advertise('quote')", role="app")
         elif stage.name == "a_2":

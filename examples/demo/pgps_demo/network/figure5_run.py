@@ -91,7 +91,7 @@ class _Run:
         states = [self._stage(stage) for stage in STAGES]
         self._play()
         verdicts = [judge(each, self._received(each)) for each in self.wanted]
-        # What a link was told outlives its connections.
+        # Advertisements and filters that came over a link are kept when its connections end.
         states.append({**self._state(STAGES[-1]), "name": "after", "says": "after the break: as before"})
         show_title(self.out, "What each database has stored, against the paper's text")
         show.show_states(self.out, states)
@@ -125,7 +125,7 @@ class _Run:
         return self._state(stage)
 
     def _has_spread(self, stage: Stage) -> Any:
-        """Return True when nobody will hear more of it: all have heard, or the filter is in force at the publishers."""
+        """Return True when a step has spread: all databases know of it, or the filter is in force at the publishers."""
         if stage.name in ("a_1", "a_2"):
             origin = {"a_1": "db_1", "a_2": "db_2"}[stage.name]
             heard = [site.name for site in self._sites if origin in {row["origin"] for row in site.rows(_ADVERTISED)}]
@@ -136,7 +136,7 @@ class _Run:
         return [len(row["filters_in_force"]) for row in in_force] == [wanted, wanted] or in_force
 
     def _state(self, stage: Stage) -> dict[str, Any]:
-        """What each database has stored, and whether it is what the text says."""
+        """Return what each database has stored, and whether it agrees with the text."""
         advertised = {site.name: sorted({row["via"] for row in site.rows(_ADVERTISED)}) for site in self._sites}
         filters, sent = dict[str, dict[str, list[str]]](), dict[str, dict[str, list[str]]]()
         for site in self._sites:
@@ -158,7 +158,7 @@ class _Run:
         }
 
     def _covered(self) -> dict[str, list[str]]:
-        """The filters that are in force at the publishers and were not sent, because another one implies them."""
+        """Return the filters in force at the publishers that were not sent, because another one implies them."""
         covered = {}
         for site in self._sites:
             sent = {text for row in site.rows(_FILTERS) for text in row["sent_filters"]}
@@ -223,7 +223,7 @@ class _Run:
         return received
 
     def _links(self) -> list[dict[str, Any]]:
-        """What has crossed each link, and what should have."""
+        """Return how many events have crossed each link, and how many should have."""
         sent = {(site.name, row["neighbour"]): row["events_sent"] for site in self._sites for row in site.rows(_SENT)}
         return [
             {

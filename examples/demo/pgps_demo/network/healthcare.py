@@ -103,7 +103,7 @@ class Healthcare:
                 [(p.patient, p.nhs_number, p.name, p.address, p.consents) for p in PEOPLE.values()],
             )
         with psycopg.connect(self.sites["hospital"].dsn("doctor")) as connection, connection.cursor() as cursor:
-            # Of who does not consent, the hospital knows nothing.
+            # The hospital knows nothing of patients who do not consent.
             known = [(p.nhs_number, p.pseudonym, p.prescriber, p.pharmacy) for p in PEOPLE.values() if p.consents]
             cursor.executemany("insert into hospital.patient values (%s, %s, %s, %s)", known)
             cursor.executemany("insert into hospital.formulary values (%s, %s, %s, %s, %s)", FORMULARY)

@@ -41,7 +41,7 @@ _HEARD = {
     "pharmacy": ["dispensing"],
     "auditor": ["anonymous_reading", "prescription_record"],
 }
-# At these shares of what is published.
+# The failures are caused when these shares of the events have been published.
 _KILLED, _STARTED, _CUT = 0.2, 0.35, 0.6
 
 
@@ -200,7 +200,7 @@ class _Run:
         self.bars.fill_all({"measurements": self.published, **counts})
 
     def _has_come(self, subscription: str, place: int) -> Callable[[], Any]:
-        """Return what says whether a subscriber has all that it wants of the first so many readings."""
+        """Return a function that tells whether a subscriber has all that it wants of the first `place` readings."""
         part = Data(self.data.readings[:place], [])
         count = next(each.count for each in expect(part) if each.subscription == subscription)
 
@@ -262,7 +262,7 @@ class _Run:
             return {publisher: [tuple(row) for row in connection.execute(counter.query.encode()).fetchall()]}
 
     def _links(self) -> list[dict[str, Any]]:
-        """What has crossed each link, and what should have: each event that somebody behind it wants, once."""
+        """Return how many events crossed each link, and how many should have: each that is wanted behind it, once."""
         wanted = {each.subscription: each.count for each in self.wanted}
         should = {
             ("home", "hospital"): wanted["assess"],

@@ -1,4 +1,4 @@
-"""What is seen of networks at the end: tables."""
+"""The tables about a network that are printed at the end."""
 
 from __future__ import annotations
 

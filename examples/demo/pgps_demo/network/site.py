@@ -25,7 +25,7 @@ from pgps_demo.worker import Worker
 __all__ = ["Server", "Site", "at_once", "running", "wait_for"]
 
 _LOOK_EVERY = 0.2
-# With nothing moving for so long, something is wrong.
+# If nothing changes for so many seconds, something is wrong.
 _PATIENCE = 60.0
 _STANDING: tuple[LiteralString, ...] = (
     "select name as link, state, lag_events, events_sent, events_received, last_error from pgps.links order by name",
@@ -49,7 +49,7 @@ class Server:
         self.cluster.start()
         with self.cluster.connect() as connection:
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
-        # As a process of its own: several servers at once.
+        # Run in a process of its own, so that several servers can be installed at once.
         command = [sys.executable, "-m", "pgps.cli", "install", self.cluster.dsn(database)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -116,7 +116,7 @@ def running(servers: Sequence[Server], sites: Sequence[Site]) -> Iterator[None]:
 
 
 def wait_for(look: Callable[[], object], sites: Sequence[Site], what: str) -> None:
-    """Wait until `look` returns True; what it returns else is how things stand, and must change now and then."""
+    """Wait until `look` returns True; any other result is the current state, which has to change from time to time."""
     moved, before = time.monotonic(), object()
     while (now := look()) is not True:
         for site in sites:
@@ -130,7 +130,7 @@ def wait_for(look: Callable[[], object], sites: Sequence[Site], what: str) -> No
 
 
 def _standing(site: Site) -> str:
-    """Say how a broker is: its links, what is behind, what failed."""
+    """Return the state of a broker as text: its links, what is late, what failed."""
     with contextlib.suppress(psycopg.Error):
         found = [site.rows(query) for query in _STANDING]
         return ", ".join(" ".join(f"{key}={value}" for key, value in row.items()) for rows in found for row in rows)

@@ -1,4 +1,4 @@
-"""How a network stands: what has arrived, what is on its way."""
+"""The state of a network: how many events have arrived and how many are on their way."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _IN_FORCE: LiteralString = """
     select coalesce(sum(cardinality(filters_in_force)), 0)::integer as filters
     from pgps.routes where origin = %s and is_parent
 """
-# With nothing on its way for so long, what is missing does not come any more.
+# If nothing has been on its way for so many seconds, events that are missing will not come any more.
 _LONG = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Counts the rows of a subscriber's table; at a broker that is away, as many as there were."""
+    """Counts the rows of a subscriber's table; while its broker is away, the last count stands."""
 
     site: Site
     role: str
@@ -37,7 +37,7 @@ class Counter:
     last: list[int]
 
     def look(self) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         try:
             with psycopg.connect(self.site.dsn(self.role)) as connection:
                 row = connection.execute(f"select count(*) from ({self.query}) t".encode()).fetchone()
@@ -58,7 +58,7 @@ def settle(
 ) -> None:
     """Return when all has arrived and nothing is on its way.
 
-    Also when nothing is on its way and something is missing: that is for the proof to say.
+    It also returns when nothing is on its way although something is missing; the proof then reports it.
     """
     quiet_since: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The search for what a domain may not have: in every row of its database, and in every byte of its server's files."""
+"""Search for data that a domain may not have: in every row of its database and every byte of its server's files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Whether it is not here, and would have been found."""
+        """Return whether it is absent here, while the same search finds it in the domain that may have it."""
         return not (self.rows or self.bytes or self.attributes) and self.there > 0
 
     def dict(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def search(network: Healthcare) -> tuple[list[Finding], dict[str, dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Corpus:
-    """All there is of a domain: the rows of all tables, those of pgps too, and all files of its server."""
+    """All data of a domain: the rows of all tables, also those of pgps, and all files of its server."""
 
     tables: list[bytes]
     files: list[Path]
@@ -132,7 +132,7 @@ class _Corpus:
 
 
 def _content(path: Path) -> bytes:
-    # A running server removes files, too.
+    # A running server may remove a file while it is searched.
     with contextlib.suppress(FileNotFoundError):
         if path.is_file():
             return path.read_bytes()
