@@ -217,6 +217,7 @@
 \ir code/composite/detect.sql
 \ir code/composite/publish.sql
 \ir code/composite/trial.sql
+\ir code/composite/plan.sql
 \ir code/composite/reclaim.sql
 \ir code/composite/views.sql
 

@@ -68,7 +68,7 @@ GROUPS = {
     "Requests and replies": ["clients/requests", "clients/replies", "clients/cancel"],
     "Confirming events": ["clients/confirm"],
     "Services and units of work": ["units/calls"],
-    "Composite events": ["composite/create", "composite/sources", "composite/definitions"],
+    "Composite events": ["composite/create", "composite/sources", "composite/definitions", "composite/plan"],
     "Detecting": ["composite/detect"],
     "Streams: one subscription read by many tasks": ["deliver/streams", "deliver/stream_acks"],
     "Loads: many tasks, one publication": ["log/loads"],

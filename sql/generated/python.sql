@@ -8321,6 +8321,7 @@ def describe_composite(given: str) -> dict[str, Any]:
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
         "transactional": bool(graph.transactional),
+        "nodes": described_nodes(definition, graph),
     }
 
 
@@ -8332,6 +8333,31 @@ def always(_: dict[str, Any]) -> bool:
 def tests_of(graph: Graph) -> list[str]:
     """Return the conditions of a graph."""
     return [test.text for node in graph.nodes for test in node.tests]
+
+
+def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
+    """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
+    about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+
+    def walk(part: Expression, node: Node, first: int) -> None:
+        number = first
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child, number)
+            number += len(leaves(inner))
+        about[node.name].update(range(first, number) if part.parts else range(first, first + len(leaves(part))))
+
+    walk(definition.expression, next(node for node in graph.nodes if definition in node.roots), 0)
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "text": node.text,
+            "parts": [child.name for child in node.children],
+            "leaves": sorted(about[node.name]),
+            "tests": [test.text for test in node.tests],
+        }
+        for node in reversed(graph.nodes)
+    ]
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
@@ -11881,6 +11907,7 @@ def describe_composite(given: str) -> dict[str, Any]:
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
         "transactional": bool(graph.transactional),
+        "nodes": described_nodes(definition, graph),
     }
 
 
@@ -11892,6 +11919,31 @@ def always(_: dict[str, Any]) -> bool:
 def tests_of(graph: Graph) -> list[str]:
     """Return the conditions of a graph."""
     return [test.text for node in graph.nodes for test in node.tests]
+
+
+def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
+    """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
+    about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+
+    def walk(part: Expression, node: Node, first: int) -> None:
+        number = first
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child, number)
+            number += len(leaves(inner))
+        about[node.name].update(range(first, number) if part.parts else range(first, first + len(leaves(part))))
+
+    walk(definition.expression, next(node for node in graph.nodes if definition in node.roots), 0)
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "text": node.text,
+            "parts": [child.name for child in node.children],
+            "leaves": sorted(about[node.name]),
+            "tests": [test.text for test in node.tests],
+        }
+        for node in reversed(graph.nodes)
+    ]
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
@@ -16065,6 +16117,7 @@ def describe_composite(given: str) -> dict[str, Any]:
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
         "transactional": bool(graph.transactional),
+        "nodes": described_nodes(definition, graph),
     }
 
 
@@ -16076,6 +16129,31 @@ def always(_: dict[str, Any]) -> bool:
 def tests_of(graph: Graph) -> list[str]:
     """Return the conditions of a graph."""
     return [test.text for node in graph.nodes for test in node.tests]
+
+
+def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
+    """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
+    about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+
+    def walk(part: Expression, node: Node, first: int) -> None:
+        number = first
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child, number)
+            number += len(leaves(inner))
+        about[node.name].update(range(first, number) if part.parts else range(first, first + len(leaves(part))))
+
+    walk(definition.expression, next(node for node in graph.nodes if definition in node.roots), 0)
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "text": node.text,
+            "parts": [child.name for child in node.children],
+            "leaves": sorted(about[node.name]),
+            "tests": [test.text for test in node.tests],
+        }
+        for node in reversed(graph.nodes)
+    ]
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
@@ -20096,6 +20174,7 @@ def describe_composite(given: str) -> dict[str, Any]:
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
         "transactional": bool(graph.transactional),
+        "nodes": described_nodes(definition, graph),
     }
 
 
@@ -20107,6 +20186,31 @@ def always(_: dict[str, Any]) -> bool:
 def tests_of(graph: Graph) -> list[str]:
     """Return the conditions of a graph."""
     return [test.text for node in graph.nodes for test in node.tests]
+
+
+def described_nodes(definition: Definition, graph: Graph) -> list[dict[str, Any]]:
+    """Return the nodes of the graph, the whole expression first, each with the numbers of the leaves below it."""
+    about: dict[str, set[int]] = {node.name: set() for node in graph.nodes}
+
+    def walk(part: Expression, node: Node, first: int) -> None:
+        number = first
+        for inner, child in zip(part.parts, node.children):
+            walk(inner, child, number)
+            number += len(leaves(inner))
+        about[node.name].update(range(first, number) if part.parts else range(first, first + len(leaves(part))))
+
+    walk(definition.expression, next(node for node in graph.nodes if definition in node.roots), 0)
+    return [
+        {
+            "name": node.name,
+            "op": node.op,
+            "text": node.text,
+            "parts": [child.name for child in node.children],
+            "leaves": sorted(about[node.name]),
+            "tests": [test.text for test in node.tests],
+        }
+        for node in reversed(graph.nodes)
+    ]
 
 
 def leaf_nodes(definition: Definition, graph: Graph) -> list[Node]:
