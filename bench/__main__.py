@@ -80,7 +80,7 @@ def main() -> int:
     """Run what was asked for; return 1 when a target was missed."""
     options = _options()
     names = options.only or list(LINES)
-    # The cluster goes however the run ends.
+    # The cluster is removed however the run ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Console(stderr=True)
     if not screen.is_terminal:
@@ -98,7 +98,7 @@ def main() -> int:
             path = report.path(names, quick=options.quick)
             for name in names:
                 results[name] = _run(house, name)
-                # At once: a run that is ended early has measured something, too.
+                # Saved after each line, so that a run that is ended early keeps what it has measured.
                 document = report.record(house, results)
                 report.save(document, path)
                 screen.print(report.table({name: results[name]}, title=""))

@@ -1,7 +1,7 @@
 """500,000 events by INSERT … SELECT.
 
 A table of 500,000 rows is inserted into the publish endpoint and into the outbox in one statement
-each, commit included, after a checkpoint; no worker runs. Both keep what earlier runs inserted.
+each, commit included, after a checkpoint; no worker runs. The rows of earlier runs stay in both.
 """
 
 from __future__ import annotations

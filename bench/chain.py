@@ -35,12 +35,12 @@ class Chain:
 
     @property
     def first(self) -> psycopg.Connection:
-        """Where it is published."""
+        """Return the connection string of the broker at which events are published."""
         return self.sessions[0]
 
     @property
     def last(self) -> psycopg.Connection:
-        """Where it is wanted."""
+        """Return the connection string of the broker that wants the events."""
         return self.sessions[-1]
 
     def subscribe(self, name: str, place: int, filter: str | None = None) -> None:  # noqa: A002
@@ -60,7 +60,7 @@ class Chain:
         eventually(lambda: not self.sessions_of_link())
 
     def resume(self) -> None:
-        """Let the first link connect, and return when it is up: what waits begins to be carried."""
+        """Let the first link connect, and return when it is up: then it begins to carry the events that wait."""
         self.first.execute("select pgps.alter_link(%s, enabled => true)", [LINK])
         self.first.execute("notify pgps_link")
         up = "select state = 'up' from pgps_internal.link where name = %s"
@@ -131,7 +131,7 @@ def chained(
 
 
 def is_dispatched(session: psycopg.Connection) -> bool:
-    """Say whether nothing that was published waits for the dispatcher."""
+    """Return whether no published event waits for the dispatcher."""
     return not value(
         session,
         "select count(*) from (select c.hi from pgps_internal.control c order by c.hi desc limit 1) c"
@@ -140,7 +140,7 @@ def is_dispatched(session: psycopg.Connection) -> bool:
 
 
 def eventually(condition: Callable[[], object], *, every: float = 0.02, within: float = 60.0) -> None:
-    """Wait until it holds; raises RuntimeError when it does not in time."""
+    """Wait until a condition holds; raises RuntimeError when it does not hold in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:

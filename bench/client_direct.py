@@ -1,4 +1,4 @@
-"""A direct immediate event from its commit to the handler, against a bare NOTIFY.
+"""The latency of a direct immediate event from its commit to the handler, against a bare NOTIFY.
 
 A session inserts an immediate event of a type that a client of the library is registered for directly, 50 a
 second; in turn it sends a bare NOTIFY to a thread that listens, its payload being the transaction. A latency is the
@@ -100,7 +100,7 @@ def _measure(
         [list(seen)],
     ).fetchall()
     since_commit = statistics.median((seen[xid] - float(committed)) * 1000 for xid, committed in rows)
-    # Transaction ids grow with the events, which come one after the other.
+    # The events are published one after the other, so their transaction ids are in the same order.
     handled = (seen[xid] for xid in sorted(seen))
     return since_commit, statistics.median((end - begin) * 1000 for begin, end in zip(raised, handled, strict=True))
 

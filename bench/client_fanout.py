@@ -84,7 +84,7 @@ async def _deliver(dsn: str, events: int) -> float:
         for number, subscription in enumerate(subscriptions):
             await subscription.start(handler_of(number))
         await finished.wait()
-        for subscription in subscriptions:  # the last batches are acknowledged
+        for subscription in subscriptions:  # this acknowledges the last batches
             await subscription.close()
         seconds = time.perf_counter() - began
     assert set(seen) == {events}

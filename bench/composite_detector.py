@@ -1,4 +1,4 @@
-"""The detector of composite events by itself, without a database.
+"""The speed and memory of the detector of composite events alone, without a database.
 
 Processor time of this process. `a ; b` runs over 100,000 events of 1,000 keys in batches of 10,000, once for each
 context, rows of state written and all; 1,000 composite events over one stream are compared with 10; windows, 10,000
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bench.house import House
 
 CONTEXTS = ("unrestricted", "recent", "chronicle", "continuous", "cumulative")
-# For each window: its expression and what keeps as many open as there were: one more for each that closes.
+# For each kind of window: its expression, and events that open a new window whenever one closes.
 WINDOWS = {
     "A*": ("A*(a, b, c)", "bbbbbbbbba"),
     "P*": ("P*(a, '1 s', c)", "bbbbbbbbba"),
@@ -66,7 +66,7 @@ def run(house: House) -> list[Figure]:
 
 def keyed(context: str, events: int) -> float:
     """Return the seconds that a keyed sequence takes."""
-    # As many open as a key has without a filter; in unrestricted context each makes a detection for each b.
+    # Without a filter, as many are open as a key has; in unrestricted context each of them is detected with each b.
     (graph,) = build([define("it", "a ; b", context=context, partition_by="symbol", max_open=10)])
     leaf = {node.expression.type: node.name for node in graph.leaves}
     random = Random(1)
@@ -78,7 +78,7 @@ def keyed(context: str, events: int) -> float:
 
 
 def timed(state: State, stream: list[Event], size: int = 10_000) -> float:
-    """Return the seconds of the processor that a stream takes in batches."""
+    """Return the seconds of processor time that a stream takes in batches."""
     start = time.process_time()
     for at in range(0, len(stream), size):
         detect(state, stream[at : at + size])
@@ -86,7 +86,7 @@ def timed(state: State, stream: list[Event], size: int = 10_000) -> float:
 
 
 def many(definitions: int, events: int) -> float:
-    """Return the seconds that many definitions on one stream take, leaves looked up by equality."""
+    """Return the seconds that many definitions on one stream take when they are looked up by equality."""
     (graph,) = build(define(f"d{i}", f"a (symbol = 's{i}') ; b (symbol = 's{i}')") for i in range(definitions))
     random = Random(1)
     stream = [
@@ -97,7 +97,7 @@ def many(definitions: int, events: int) -> float:
 
 
 def equalities(graph: Graph) -> dict[str, tuple[str, Any]]:
-    """Return what the predicates of leaves ask for."""
+    """Return the equality conditions of the predicates."""
     found = {node.expression.predicate: equality_of(node.expression.predicate) for node in graph.leaves}
     return {text: equality[:2] for text, equality in found.items() if equality}
 
@@ -122,7 +122,7 @@ def resident(count: int) -> float:
 
 
 def fill(count: int) -> float:
-    """Hold open occurrences; return the megabytes of this process."""
+    """Keep occurrences open; return the megabytes of this process."""
     (graph,) = build([define("it", "a ; b", context="chronicle", partition_by="symbol", max_open=10_000)])
     leaf = graph.leaves[0].name
     state = State(graph)

@@ -1,4 +1,4 @@
-"""Subscriptions `symbol = … and price > …` in numbers, for the lines that need a crowd of them."""
+"""Many subscriptions `symbol = … and price > …`, for the benchmarks that need them."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _subscribe(house: House, dsn: str, event_type: str, number: int) -> float:
         connection.commit()
     rate = number / (time.perf_counter() - began)
     with opened(dsn) as connection:
-        # As autovacuum does within a minute; a plan made before would be measured otherwise.
+        # Autovacuum does this within a minute; without it the plans made before would be measured.
         connection.execute("vacuum analyze")
     return rate
 
 
 def publish(connection: psycopg.Connection, event_type: str, events: int, symbols: int) -> None:
-    """Publish events in one statement, whose symbols go round."""
+    """Publish events in one statement; their symbols take turns."""
     connection.execute(
         f"insert into pgps_event.{event_type} ({COLUMNS})"
         " select 'S' || n %% %s, 100, n, clock_timestamp() from generate_series(1, %s) n".encode(),

@@ -1,4 +1,4 @@
-"""What a line of the table has measured, against what it should reach."""
+"""The figures that a line of the table has measured, with their targets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Target:
     unit: str = "x"
 
     def met(self, reached: float) -> bool:
-        """Say whether a figure keeps the bound."""
+        """Return whether a figure keeps the bound."""
         return reached <= self.value if self.sense == "at most" else reached >= self.value
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What all lines share: one private cluster, databases in it, workers, progress."""
+"""What all benchmarks share: a private cluster, databases in it, workers, progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PGPS", "House", "opened"]
 
-# Durable, and with room in the WAL, so that a checkpoint does not fall into one half of a pair.
+# Durable, and with so much room in the WAL that no checkpoint happens during one half of a pair.
 SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -60,7 +60,7 @@ class House:
     _made: dict[str, float] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Install pgps once; the lines' databases are cloned from there."""
+        """Install pgps once; the databases of the benchmarks are cloned from there."""
         with self.cluster.connect() as connection:
             connection.execute(f"create database {PGPS}".encode())
         install.install(self.cluster.dsn(PGPS))
@@ -97,7 +97,7 @@ class House:
                 connection.execute(f"drop database {name} with (force)".encode())
 
     def pairs(self, runs: int | None = None) -> Iterator[int]:
-        """Count the runs of a line, and show how far it is."""
+        """Yield the numbers of the runs of a benchmark, and show its progress."""
         for number in range(runs or self.runs):
             yield number
             self.progress.advance(self.task)
@@ -107,11 +107,11 @@ class House:
         self.progress.update(self.task, description=text)
 
     def scale(self, full: int, quick: int) -> int:
-        """Return how much to do."""
+        """Return how much work to do: less in a quick run."""
         return quick if self.quick else full
 
     def checkpoint(self) -> None:
-        """Write out what earlier runs left dirty, so that it does not cost the next one."""
+        """Write the pages that earlier runs changed, so that the next run does not pay for it."""
         with self.cluster.connect() as connection:
             connection.execute("checkpoint")
 
@@ -125,7 +125,7 @@ class House:
 
 
 def alternate(number: int, first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
-    """Measure both, in changing order, so that what drifts meets both alike."""
+    """Measure both in alternating order, so that a slow drift of the machine affects both alike."""
     if number % 2 == 0:
         one = first()
         return one, second()
@@ -135,13 +135,13 @@ def alternate(number: int, first: Callable[[], float], second: Callable[[], floa
 
 @contextlib.contextmanager
 def opened(dsn: str, *, autocommit: bool = True) -> Iterator[psycopg.Connection]:
-    """Open a connection and close it behind the block; leaving the block never commits."""
+    """Open a connection and close it at the end of the block; leaving the block never commits."""
     with contextlib.closing(psycopg.connect(dsn, autocommit=autocommit)) as connection:
         yield connection
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return how many seconds it took."""
+    """Return how many seconds a call took."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -173,7 +173,7 @@ def worker(dsn: str) -> Iterator[int]:
 def _wait_for_dispatcher(dsn: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     with opened(dsn) as connection:
-        # It first makes sure that nothing was missed, then sleeps: its connection is idle after a dispatch.
+        # It first checks that nothing was missed and then sleeps, so its connection is idle after a dispatch.
         while not connection.execute(
             "select exists (select from pg_stat_activity where datname = current_database()"
             " and application_name like 'pgps-worker/%/dispatcher' and state = 'idle' and query like '%dispatch%')"

@@ -1,4 +1,4 @@
-"""From commit to a waiting client's callback.
+"""The latency from a commit to the callback of a waiting client.
 
 pgbench publishes single events at a steady rate (exponential gaps, 4 connections); a client in a
 process of its own waits on the subscription's channel, receives, calls back, acknowledges; a worker
@@ -89,7 +89,7 @@ def _at_rate(
 
 
 def _tails(seen: dict[str, list[list[float]]]) -> dict[str, list[float]]:
-    """Return 99th percentiles, one a run; one of all runs together where a run has less than 100 events."""
+    """Return the 99th percentile of each run, or one of all runs together where a run has less than 100 events."""
     tails = {}
     for name, runs in seen.items():
         enough = min(len(one) for runs in seen.values() for one in runs) >= _ENOUGH

@@ -1,9 +1,9 @@
-"""What the audit costs: processor of a hop with it and without.
+"""What the audit costs: processor time of one link with it and without.
 
 Events are published one in a transaction, one after the other, at the first of two brokers, until the
 second has dispatched them all; in turn with the setting `audit` on and off at both. Counted is the
-processor time of the server's processes and of both workers, for the machine may have other work. What
-is counted with each item cannot be turned off; it is measured by itself, in calls.
+processor time of the server's processes and of both workers, because the machine may have other work. The
+counting of each item cannot be turned off; it is measured separately, in calls.
 """
 
 from __future__ import annotations

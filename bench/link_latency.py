@@ -1,12 +1,12 @@
-"""From commit at one broker to a waiting client's callback at another.
+"""The latency from a commit at one broker to the callback of a waiting client at another.
 
 pgbench publishes 100 single events a second (exponential gaps, 4 connections) at the first of two
 brokers in a row, of three, and at a broker that has no links, in turn; a client in a process of its
 own waits on a subscription's channel at the last one, receives, calls back, acknowledges. A latency
 is the moment of the callback less the commit timestamp that the first server kept for the publishing
 transaction, all by the same machine's clock. The brokers of a row are in servers of their own, as
-those of two organisations are; servers and workers share the machine, and those that are not
-measured have nothing to do.
+those of two organisations are. Servers and workers share the machine, and those that are not
+measured are idle.
 """
 
 from __future__ import annotations

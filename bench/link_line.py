@@ -33,7 +33,7 @@ _WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """What came of a run: how many were asked for and sent, never came, and when the last had all."""
+    """The result of a run: how many events were asked for, sent and lost, and when the last broker had all."""
 
     asked: int
     sent: int
@@ -67,7 +67,7 @@ def run(house: House) -> list[Figure]:
 
 
 def _highest(house: House, chain: Chain, kept: int) -> int:
-    """Return the highest rate that is kept up with, given one that is; 0 when none."""
+    """Return the highest rate that the line keeps up with, given one that it does; 0 when there is none."""
     seconds = house.scale(15, 5)
 
     def holds(per_second: int) -> bool:

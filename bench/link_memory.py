@@ -2,7 +2,7 @@
 
 1,000,000 events are published while the link is paused, and carried; then 500 events of a megabyte
 each. The resident memory of the worker's process, shared libraries included, is sampled all the
-time; the largest counts.
+time; the figure is the largest sample.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run(house: House) -> list[Figure]:
 
 
 def _publish_large(chain: Chain, events: int) -> None:
-    # Of random digits, so that compression does not take them away.
+    # The payload is random digits, which compression cannot shrink much.
     chain.first.execute(
         "insert into pgps_event.quote (symbol, price, volume, at)"
         " select (select string_agg(md5(random()::text || part || n), '') from generate_series(1, 32768) part),"

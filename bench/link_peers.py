@@ -1,4 +1,4 @@
-"""One link, against what carries events between databases otherwise.
+"""One link, against other ways to carry events between databases.
 
 200,000 events of four attributes are published at one database in 20 transactions, while nothing
 carries them; then they are carried to another database of the same server (wal_level logical, which
@@ -166,7 +166,7 @@ def _make_nodes(here: psycopg.Connection, there: psycopg.Connection, source: str
 def _start_worker(directory: Path, target: str) -> subprocess.Popen[bytes]:
     (directory / "worker.py").write_text(_WORKER)
     (directory / "worker.ini").write_text(
-        # As a replica: nobody else may write into the queue of a branch.
+        # The session acts as a replica, because nobody else may write into the queue of a branch.
         f"[cascade]\njob_name = worker_there\nqueue_name = bench\nloop_delay = 0.05\n"
         f"target = {target} options=-csession_replication_role=replica\n"
         f"logfile = {directory}/log\npidfile = {directory}/pid\n"
@@ -178,7 +178,7 @@ def _start_worker(directory: Path, target: str) -> subprocess.Popen[bytes]:
 
 
 def _has_pgq() -> bool:
-    """Look for PgQ, and install it where that is possible; a message when not."""
+    """Look for PgQ and install it where that is possible; show a message when it is not."""
     if not _is_there() and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(
             ["apt-get", "install", "--yes", "--no-install-recommends", *_PACKAGES],
@@ -190,7 +190,7 @@ def _has_pgq() -> bool:
 
 
 def _is_there() -> bool:
-    """Say whether the system's Python has PgQ's worker; the server's extension comes with the other package."""
+    """Return whether the system's Python has PgQ's worker; the server's extension is in the other package."""
     if not Path(_SYSTEM_PYTHON).exists():
         return False
     found = subprocess.run([_SYSTEM_PYTHON, "-c", "import pgq.cascade.worker"], check=False, stderr=subprocess.DEVNULL)

@@ -38,7 +38,7 @@ def start(
     process = subprocess.Popen(
         [*command, str(given["dbname"])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    # It has read the file when it prints; it is small and removed when the process is done.
+    # pgbench has read the script when it prints; the file is small, and removed when the process ends.
     _LEFT.append(Path(file.name))
     return process
 

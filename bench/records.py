@@ -9,7 +9,7 @@ __all__ = ["dumps"]
 
 
 def dumps(document: dict[str, Any]) -> str:
-    """Return a document as JSON: what stands in a list, and what has no objects in it, is one line."""
+    """Return a document as JSON; each element of a list, and each value without objects in it, is on one line."""
     return _text(document, 0) + "\n"
 
 

@@ -29,7 +29,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What came of a line; `error` when it did not come to its end."""
+    """The result of a benchmark; `error` is set when it failed before its end."""
 
     method: str
     figures: list[Figure]
@@ -37,7 +37,7 @@ class Line:
 
     @property
     def met(self) -> bool:
-        """Whether it came to its end and missed no target."""
+        """Return whether it was completed and missed no target."""
         return self.error is None and all(figure.met is not False for figure in self.figures)
 
 
@@ -126,7 +126,7 @@ def path(names: list[str], *, quick: bool) -> Path:
 
 
 def save(document: dict[str, Any], path: Path) -> None:
-    """Write the raw results; whoever reads meanwhile sees the old ones or the new ones."""
+    """Write the raw results; a concurrent reader sees either the old ones or the new ones."""
     written = path.with_suffix(".part")
     written.write_text(records.dumps(document))
     written.replace(path)

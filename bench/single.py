@@ -1,4 +1,4 @@
-"""One event a transaction, 20 clients.
+"""Publish one event in each transaction, with 20 clients.
 
 pgbench inserts one event a transaction over 20 connections, in turn into the publish endpoint, the
 outbox, an outbox whose trigger notifies, and PgQ's queue; a worker runs all the time, with one
@@ -56,7 +56,7 @@ def _figures(mode: str, rates: dict[str, list[float]]) -> list[Figure]:
     targets = {"outbox": ("an outbox", 0.7), "notify": ("an outbox with a NOTIFY trigger", 2.0), "pgq": ("PgQ", 1.0)}
     figures = []
     for other, (what, value) in targets.items():
-        # People's drivers prepare; what they reach without is reported beside it.
+        # Most drivers prepare their statements; the figures without prepared statements are reported as well.
         target = Target("at least", value) if mode == "prepared" else None
         note = f"against {what}"
         if other in rates:

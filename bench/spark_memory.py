@@ -42,7 +42,7 @@ class _Most:
 
 
 def steps(house: House) -> int:
-    """Return how many runs there are: more would tell nothing new."""
+    """Return how many runs there are; more of them would tell nothing new."""
     return 1 if house.quick else 2
 
 
@@ -101,10 +101,10 @@ def _largest(path: Path) -> float:
 
 
 def _tree(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return a process and all its descendants."""
     found = [pid]
     for each in found:
-        # Of each thread: a process is the child of the one that has made it.
+        # Look at each thread, because a process is the child of the thread that has started it.
         for children in Path(f"/proc/{each}/task").glob("*/children"):
             with contextlib.suppress(OSError):
                 found += [int(child) for child in children.read_text().split()]
@@ -121,5 +121,5 @@ def _resident(pid: int) -> float:
 
 
 def _in_use(log: Path) -> float:
-    """Return the most that a marking has found in use, in MB."""
+    """Return the largest heap in use that a marking phase of the garbage collector has found, in MB."""
     return max((float(mb) for mb in re.findall(r"Pause (?:Remark|Full).*->(\d+)M\(", log.read_text())), default=0.0)

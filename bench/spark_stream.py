@@ -74,7 +74,7 @@ def _writer(spark: SparkSession, dsn: str, subscription: str, checkpoint: str) -
 
 
 def _stream(spark: SparkSession, dsn: str, subscription: str, number: int) -> float:
-    """Return how long a running query takes for what waits, in seconds."""
+    """Return how many seconds a running query takes for the waiting events."""
     with tempfile.TemporaryDirectory() as checkpoint, opened(dsn) as connection:
         connection.execute("select pgps.pause(%s)", [subscription])
         query = pgps_spark.start(_writer(spark, dsn, subscription, checkpoint).trigger(processingTime="0 seconds"))

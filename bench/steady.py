@@ -75,7 +75,7 @@ def run(house: House) -> list[Figure]:
 
 
 def _figures(samples: list[_Sample], span: float) -> list[Figure]:
-    # The first sample is taken when the consumers have caught their pace.
+    # The first sample is taken when the consumers have reached a steady rate.
     first = _rates(samples, samples[0].at, samples[0].at + span)
     last = _rates(samples, samples[-1].at - span, samples[-1].at)
     half = samples[len(samples) // 2 :]

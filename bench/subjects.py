@@ -36,7 +36,7 @@ def create_event_type(connection: psycopg.Connection, name: str = "quote") -> No
 
 
 def create_outbox(connection: psycopg.Connection, name: str = "outbox") -> None:
-    """Create the table people write by hand: the same columns, a key, a time."""
+    """Create an outbox table as people write it by hand: the same columns, a key, a time."""
     connection.execute(
         f"create table {name} (id bigserial primary key, created_at timestamptz not null default now(),"
         f" {ATTRIBUTES})".encode()

@@ -53,8 +53,8 @@ def _dispatch(connection: psycopg.Connection, event_type: str, subscriptions: in
 
 
 def _check(connection: psycopg.Connection, event_type: str, rounds: int) -> None:
-    """Count what a subscription is about to receive: a fast dispatch that loses events is none."""
-    # The first event's symbol; with more symbols than events a round leaves the others out.
+    """Check how many events a subscription is about to receive, since a dispatch that loses events does not count."""
+    # The symbol of the first event; with more symbols than events, the other symbols are not published.
     received = connection.execute(
         "select count(*) from pgps.receive(%s, 1000000) where payload ->> 'symbol' = 'S1'", [f"{event_type}_{EACH}"]
     ).fetchone()

@@ -25,7 +25,7 @@ _POLL = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What a client is given: where to connect, what to listen to, and how to hear that it is over."""
+    """The arguments of a client: where to connect, the channel to listen on, and the event that ends it."""
 
     dsn: str
     channel: str
@@ -60,7 +60,7 @@ class Waiting:
 def running(
     target: Callable[[_Client, Any], None], dsn: str, *, channel: str, subscription: str = ""
 ) -> Iterator[Waiting]:
-    """Run a client behind the block."""
+    """Run a client as long as the block lasts."""
     waiting = Waiting(target, _Client(dsn, channel, subscription))
     try:
         yield waiting

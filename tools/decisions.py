@@ -19,7 +19,7 @@ title that says what was chosen. `make generate` writes this list.
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the list, or compare it with `--check`; return the exit code."""
     text = generate()
     if "--check" not in sys.argv[1:]:
         TARGET.write_text(text)

@@ -35,7 +35,7 @@ class Function:
     comment: str
     # It runs statements: not public, volatile, and the Python function takes plpy and the session's memory first.
     is_internal: bool = False
-    # Everybody may call it, under this name in schema pgps; what it runs, it runs with the caller's rights.
+    # Every role may call it, under this name in schema pgps; its statements run with the caller's rights.
     public_name: str = ""
 
 
@@ -191,7 +191,8 @@ def generate() -> str:
 def write_function(function: Function) -> str:
     """Return the statements that create a function, describe it and grant it.
 
-    It takes two: PL/Python puts "plpy.Error: " before every message, so an error comes out of it as a value.
+    These are two functions: PL/Python puts "plpy.Error: " before every message, so the inner one returns an error
+    as a value, which the outer one raises.
     """
     body = write_body(function)
     tag = free_tag(body)
@@ -243,7 +244,7 @@ grant execute on function pgps.{function.name}({types}) to public;
 
 
 def flatten(function: Function) -> str:
-    """Return statements that make arrays flat, if they are not: that costs less than to do it always."""
+    """Return statements that flatten arrays which have several dimensions; flattening all of them would cost more."""
     return "".join(
         f"""    if pg_catalog.array_ndims({function.name}.{name}) > 1 then
         -- It would be a list of lists there.
@@ -340,12 +341,12 @@ def load_order(module: str) -> list[str]:
 
 
 def source_of(module: str) -> str:
-    """Return the text of a module."""
+    """Return the source text of a module."""
     return path_of(module).read_text(encoding="utf-8")
 
 
 def path_of(module: str) -> Path:
-    """Return where a module is; one of a package has dots in its name."""
+    """Return the path of a module; the name of a module in a package has dots."""
     return MODULES.joinpath(*module.split(".")).with_suffix(".py")
 
 

@@ -1,6 +1,6 @@
 """Write the synchronous twin of the client, pgps/client/_sync from pgps/client/_async, and that of its tests.
 
-`--check` compares instead. The runtime is written by hand on either side.
+`--check` compares instead of writing. The runtime module is written by hand on both sides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = {
     "asynchronous": "synchronous",
     "aclosing": "closing",
 }
-# What a program says differently, in docstrings and annotations.
+# Words that differ between the two clients, in docstrings and annotations.
 TEXTS = (
     (r"async (with|for)\b", r"\1"),
     (r"\bawait ", ""),
@@ -41,7 +41,7 @@ TEXTS = (
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the twins, or compare them with `--check`; return the exit code."""
     classes = {
         name
         for source in PAIRS
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def brought_up_to_date(source: Path, target: Path, names: dict[str, str]) -> list[str]:
-    """Write what differs, unless it is only to be told."""
+    """Write the files that differ, or only report them."""
     made = generated([path for path in source.glob("*.py") if path.name not in BY_HAND], target, names)
     stale = [path for path in target.glob("*.py") if path.name not in BY_HAND and path.name not in made]
     wrong = [target / name for name, text in made.items() if not _has(target / name, text)]
@@ -88,7 +88,7 @@ def generated(sources: list[Path], target: Path, names: dict[str, str]) -> dict[
 
 
 def _in_shape(text: str, path: Path) -> str:
-    """Return what ruff makes of a file that would be there."""
+    """Return a text as ruff corrects and formats it in a file of that name."""
     for command in (
         ["check", "--fix", "--unsafe-fixes", "--quiet", "--exit-zero", "--select", "I,F401,RUF022,SIM117,UP028"],
         ["format", "--quiet"],
