@@ -1,7 +1,8 @@
 """`python -m bench.field`: run the experiments, print their tables, keep the raw results, write the page.
 
 Every experiment has a cluster, a time limit and a file of raw results of its own: one that fails is reported, and the
-next one begins. The page is written after each from the newest results of all, so a run may be ended and gone on with.
+next one begins. After each of them the page is written from the newest results of all experiments, so a run may be
+ended early and continued later.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from bench.field.systems.base import System
 
-# Hundreds of consumers with a connection each; branches of distributed transactions; a profile of statements.
+# For hundreds of consumers with a connection each, for distributed transactions, and for a profile of statements.
 _SETTINGS = {
     **SETTINGS,
     "max_connections": "1500",
@@ -49,7 +50,7 @@ _GRACE = 1.3
 
 
 class Overdue(BaseException):
-    """An experiment hangs. Not an Exception: no contender's failure is meant, it goes through them all."""
+    """An experiment hangs. This is no Exception, so that it is not handled as the failure of one contender."""
 
 
 def main() -> int:
@@ -61,7 +62,7 @@ def main() -> int:
     if options.write is not None:
         _write(options.write or report.kept(), screen)
         return 0
-    # The cluster and the brokers go however the run ends.
+    # The cluster and the brokers are removed however the run ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     names = options.only or list(EXPERIMENTS)
     if options.missing:
@@ -114,7 +115,7 @@ def _write(paths: list[str], screen: Console) -> None:
     try:
         screen.print(f"written: {document.write(report.merged(paths))}")
     except Exception:
-        # What was measured is kept; --write does this again.
+        # The raw results are saved already; --write writes the page again.
         screen.print(traceback.format_exc(), markup=False)
 
 

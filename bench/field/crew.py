@@ -26,7 +26,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How a client is started, and what it is given beside plan and role."""
+    """The command that starts a client, and its configuration beside plan and role."""
 
     command: Sequence[str]
     config: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Published:
 
 
 class Client:
-    """One process; it is told what to do on its standard input and answers on its standard output."""
+    """One process, which reads commands from its standard input and answers on its standard output."""
 
     def __init__(self, program: Program, config: Mapping[str, Any]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop
@@ -109,7 +109,7 @@ class Client:
         return self._log.read().decode(errors="replace")[-1500:].strip() or "it logged nothing"
 
     def stop(self) -> None:
-        """Let it clean up and end; kill it if it does not."""
+        """Let it clean up and end; kill it if it does not end."""
         self.tell(do="stop")
         try:
             self._process.wait(timeout=60)
@@ -165,7 +165,7 @@ class Crew:
         self._files.cleanup()
 
     def pids(self) -> dict[str, int]:
-        """Return the processes by what they are."""
+        """Return the process ids by the role of the process."""
         named = {f"publishers' process {number}": one.pid for number, one in enumerate(self._publishers)}
         return named | {f"subscribers' process {number}": one.pid for number, (one, _) in enumerate(self._subscribers)}
 
@@ -204,7 +204,7 @@ class Crew:
 
 
 def _spread(count: int, processes: int) -> list[list[int]]:
-    """Deal 0 … count - 1 to at most so many processes."""
+    """Distribute the numbers 0 … count - 1 over at most so many processes."""
     return [list(range(count))[start::processes] for start in range(min(count, processes))]
 
 

@@ -26,7 +26,7 @@ measured in one run, in turns. In every round each subscriber's set of events wa
 
 
 def write(results: dict[str, Any]) -> Path:
-    """Write page and plots, return the page; raises RuntimeError for a quick run, whose figures mean nothing."""
+    """Write the page and the plots; return the page. Raises RuntimeError for a quick run: its figures mean nothing."""
     if results["quick"]:
         raise RuntimeError("a quick run shows that the harness works; its figures are not for the page")
     page = _PAGE.read_text() if _PAGE.exists() else _PREFACE
@@ -63,7 +63,7 @@ def _experiment(name: str, results: dict[str, Any], pictures: dict[str, list[str
     parts = [f"## {experiment['title']}", experiment["method"].partition("\n\n")[2]]
     parts.append(f"{experiment['runs']} rounds, {experiment['date'][:10]}, load before {experiment['load']:.1f}.")
     parts += [f"![{experiment['title']}](images/{file})" for file in pictures.get(name, [])]
-    # Of rounds one after another the picture says more than a table.
+    # Many successive rounds are easier to read in the plot than in a table.
     tables = dict.fromkeys(cell["table"] for cell in experiment["cells"]) if experiment["plot"] != "lines" else ()
     for title in tables:
         parts.append(_table(title, [cell for cell in experiment["cells"] if cell["table"] == title]))

@@ -1,4 +1,4 @@
-"""What experiments share: who takes part, how long things last, and what they hand back."""
+"""What experiments share: the systems that take part, the durations, and the form of the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def short(value: float) -> str:
 
 
 def ordered(points: Iterable[str]) -> list[str]:
-    """Return the points of a table, each once: numbers by size, since the outermost are measured first."""
+    """Return the points of a table, each once; numbers are sorted, because the outermost are measured first."""
     found = list(dict.fromkeys(points))
     with contextlib.suppress(ValueError):
         found.sort(key=lambda point: float(point.replace(",", "")))
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def samples(self) -> list[float]:
-        """Return what counts, a round at a time."""
+        """Return the figure that counts, one for each round."""
         return [getattr(one, self.metric) for one in self.standing.outcomes]
 
     def record(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table that is no comparison: text by text."""
+    """A table of texts that compares nothing."""
 
     title: str
     columns: list[str]
@@ -87,11 +87,11 @@ class Result:
     failed: bool = False
 
     def add(self, table: str, x: object, standings: dict[str, Standing], metric: str = "rate") -> None:
-        """Add what a competition gave."""
+        """Add the results of a competition."""
         self.cells += [Cell(table, series, str(x), standing, metric) for series, standing in standings.items()]
 
     def against(self, what: str, mine: Standing, theirs: Standing, target: Target | None, metric: str = "rate") -> None:
-        """Add the paired comparison of two contenders of one competition, where both came to their end."""
+        """Add the paired comparison of two contenders of one competition, if both completed it."""
         pgps = [getattr(one, metric) for one in mine.outcomes]
         other = [getattr(one, metric) for one in theirs.outcomes]
         if mine.error is None and theirs.error is None and pgps:
@@ -117,11 +117,11 @@ class Field:
         return 0.5 if self.house.quick else full
 
     def points(self, full: Sequence[int], quick: Sequence[int]) -> Sequence[int]:
-        """Return at how many subscribers, or batches, is measured."""
+        """Return the numbers of subscribers, or of events in a batch, that are measured."""
         return quick if self.house.quick else full
 
     def paced(self, points: Sequence[_Point], result: Result) -> Iterator[_Point]:
-        """Hand out points while there is time for another one; the first should be those that matter most."""
+        """Yield points while there is time for another one; the most important should come first."""
         longest = 0.0
         for number, point in enumerate(points):
             began = time.monotonic()
@@ -136,7 +136,7 @@ class Field:
         self, entries: Iterable[tuple[str, System | None, Plan]], *, seconds: float, rate: float | None = None,
         events: int | None = None,
     ) -> dict[str, Standing]:  # fmt: skip
-        """Run the entries whose system is here and works, by label."""
+        """Run the entries whose system is available; return how each did, by label."""
         here = [(label, system, plan) for label, system, plan in entries if system is not None]
         contenders = [Contender(*entry) for entry in here if self.failures[entry[0]] < _GIVEN_UP]
         standings = compete(

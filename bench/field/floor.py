@@ -1,4 +1,4 @@
-"""What this machine gives at best: the same work without anything of a queue around it."""
+"""The limits of this machine: the same work without a queue around it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fetch peers by name, without privileges: nothing is installed into the system, no service is started.
 
 Debian packages are downloaded by apt and unpacked below the cache; packages from PyPI go into a virtual
-environment there, those from npm into a directory there. A peer that cannot be had raises Missing.
+environment there, those from npm into a directory there. Missing is raised for a peer that cannot be fetched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT = 300.0
 
 
 class Missing(Exception):
-    """A peer that is not to be had here; the text says why."""
+    """A peer cannot be fetched here; the text says why."""
 
 
 def cache() -> Path:
@@ -37,7 +37,7 @@ def cache() -> Path:
 def debian(*packages: str) -> Path:
     """Unpack Debian packages, and what they need that the system lacks; return the root they are below.
 
-    What the system has already stays where it is: look below `/` for what is not below the root.
+    Packages that the system has are not unpacked again: look below `/` for what is not below the root.
     """
     root = cache() / f"debian-{packages[0]}"
     if (root / ".complete").exists():

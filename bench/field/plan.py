@@ -1,4 +1,4 @@
-"""What is asked of a system, and what must arrive."""
+"""The workload of a system, and the events that must arrive."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Plan:
         return random.Random(subscriber).randrange(PORTFOLIOS)
 
     def wants(self, subscriber: int, number: int) -> bool:
-        """Say whether an event has to reach a subscriber."""
+        """Return whether an event has to reach a subscriber."""
         return self.filters != "symbol" or number % self.symbols == subscriber % self.symbols
 
     def share(self) -> float:
@@ -60,6 +60,6 @@ class Plan:
         return self.subscribers / (self.symbols if self.filters == "symbol" else 1)
 
     def record(self) -> dict[str, Any]:
-        """Return it as a client program is given it."""
+        """Return the plan in the form that client programs read."""
         portfolios = [self.portfolio(k) for k in range(self.subscribers)] if self.filters == "portfolio" else []
         return {**asdict(self), "portfolios": portfolios}

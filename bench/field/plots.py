@@ -20,7 +20,7 @@ def draw(results: dict[str, Any], directory: Path) -> dict[str, list[str]]:
     import matplotlib as mpl  # noqa: PLC0415 - of the extra "bench"
 
     mpl.use("svg")
-    # The same picture for the same figures.
+    # With a fixed salt, the same figures give the same file.
     mpl.rcParams.update({"svg.hashsalt": "pgps", "svg.fonttype": "none", "font.size": 9})
     directory.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, list[str]] = {}
@@ -79,7 +79,7 @@ def _bars(axes: Any, cells: list[dict[str, Any]]) -> None:
         places = [at + (number - (len(series) - 1) / 2) * width for at in range(len(points))]
         axes.bar(places, [found.get(point, 0.0) for point in points], width, label=one)
     axes.set_xticks(range(len(points)), points)
-    # From the slowest to the fastest there are orders of magnitude.
+    # The scale is logarithmic, because the fastest is faster than the slowest by orders of magnitude.
     axes.set_yscale("log")
 
 

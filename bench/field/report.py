@@ -32,7 +32,7 @@ __all__ = ["Run", "kept", "merged"]
 
 @dataclass(slots=True)
 class Run:
-    """One experiment, as far as it has come."""
+    """One experiment with the results that it has so far."""
 
     name: str
     bench: Field
@@ -42,12 +42,12 @@ class Run:
     server: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        # While the server is there to ask.
+        # Asked now, because the server is running only now.
         self.server = self.bench.house.describe()
 
     @property
     def failed(self) -> bool:
-        """Whether anything did not come to its end."""
+        """Return whether any part was not completed."""
         return self.result.failed or any(cell.standing.error for cell in self.result.cells)
 
     def document(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Run:
         """Print the tables."""
         experiment, result = EXPERIMENTS[self.name], self.result
         if experiment.PLOT == "lines":
-            # A column for each round would fill the screen; the first and the last are compared below.
+            # A column for each round would not fit on the screen; the first and the last are compared below.
             screen.print(experiment.TITLE)
         else:
             for title in dict.fromkeys(cell.table for cell in result.cells):
@@ -117,7 +117,7 @@ def _version(system: System) -> str:
 
 
 def _table(title: str, cells: list[Cell]) -> Table:
-    """Return medians, a series a row."""
+    """Return a table of medians with one row for each series."""
     points = ordered(cell.x for cell in cells)
     shown = Table(title=title, header_style="bold", title_justify="left")
     shown.add_column("")
@@ -169,7 +169,7 @@ def kept() -> list[str]:
 
 
 def merged(paths: list[str]) -> dict[str, Any]:
-    """Read raw results of one or more runs: what several have measured counts as the last that did not fail has it."""
+    """Read raw results of one or more runs; where several measured the same, the last that did not fail counts."""
     runs: list[dict[str, Any]] = [json.loads(Path(path).read_text()) for path in paths]
     if not runs:
         raise RuntimeError("there are no raw results of full runs: run make field")
@@ -184,7 +184,7 @@ def merged(paths: list[str]) -> dict[str, Any]:
     for what in ("systems", "skipped"):
         whole[what] = {title: text for run in used for title, text in run[what].items()}
     whole["skipped"] = {title: why for title, why in whole["skipped"].items() if title not in whole["systems"]}
-    # In the order of the page.
+    # Sorted in the order of the page.
     whole["experiments"] = {name: experiments[name] for name in EXPERIMENTS if name in experiments}
     whole["quick"] = any(run["quick"] for run in used)
     return whole

@@ -1,4 +1,4 @@
-"""Contenders run in turn, round by round; what arrived is compared with what had to."""
+"""Run contenders in turn, round by round; compare the events that arrived with those that had to arrive."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Standing:
-    """How a contender did; `error` when it did not come to its end."""
+    """The results of a contender; `error` is set when it failed before its end."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     error: str | None = None
@@ -134,7 +134,7 @@ class Contender:
             while self.session.handled_count() < sum(expect) and time.monotonic() < deadline:
                 time.sleep(0.1)
         if self.plan.consume != "receive":
-            # What counts is what the application has.
+            # The rows of the application's table count.
             seen = self.session.handled()
             self.session.clear()
         return seen
@@ -189,11 +189,11 @@ def compete(
     house: House, contenders: Sequence[Contender], *, seconds: float, rate: float | None = None,
     events: int | None = None, deadline: float = float("inf"),
 ) -> dict[str, Standing]:  # fmt: skip
-    """Run all, in changing order; each round lasts about `seconds` for each of them.
+    """Run all contenders in alternating order; each round lasts about `seconds` for each of them.
 
-    How many events that takes is found out first, in rounds that do not
-    count: they are the warm-up, too. With `rate` or `events` given there is
-    nothing to find out. After `deadline` (of time.monotonic) there are no
+    The number of events that this takes is determined first, in rounds that
+    do not count and also warm the system up. With `rate` or `events` given
+    this is not needed. After `deadline` (of time.monotonic) there are no
     more than three rounds.
     """
     standings = {one.label: Standing() for one in contenders}
@@ -227,13 +227,13 @@ def compete(
 def _size(house: House, contender: Contender, seconds: float, rate: float | None) -> int:
     if rate is None:
         return calibrate(house, contender, seconds)
-    # The first events wait for connections, plans and compilers.
+    # The first events are slower: connections are opened, plans made and code compiled.
     contender.round(_SMALLEST, max(rate, 10.0))
     return max(1, round(rate * seconds))
 
 
 def calibrate(house: House, contender: Contender, seconds: float) -> int:
-    """Return how many events last about so many seconds; finding it out is the warm-up, too."""
+    """Return how many events take about so many seconds; determining this also warms the system up."""
     plan = contender.plan
     share = 1.0 if plan.produce else max(1.0, plan.share())
     most = int(max(_SMALLEST, min(_CAP, _MOST_DELIVERIES / share)))
@@ -241,7 +241,7 @@ def calibrate(house: House, contender: Contender, seconds: float) -> int:
     house.say(f"{contender.label}: warming up")
     outcome = contender.round(size)
     if outcome.seconds < 3 * seconds:
-        # What a tick or a poll waits does not grow with the events: what more of them take is what counts.
+        # The wait for a tick or a poll does not grow with the events, so the time of additional events counts.
         more = min(most, 3 * size)
         again = contender.round(more)
         marginal = (more - size) / max(again.seconds - outcome.seconds, 1e-3)
@@ -253,7 +253,7 @@ def calibrate(house: House, contender: Contender, seconds: float) -> int:
 
 
 def _whole(plan: Plan, size: float) -> int:
-    """Return so many events, or a few more: as many for each publisher."""
+    """Return the number of events, rounded up so that each publisher has the same number."""
     step = max(_SMALLEST, plan.publishers)
     return max(1, math.ceil(size / step)) * step
 
@@ -270,11 +270,11 @@ def _headlines(text: str) -> str:
 
 @contextlib.contextmanager
 def noting(house: House, contender: Contender, standing: Standing) -> Iterator[None]:
-    """Keep a failure of one contender from ending the others, or from going on beside them."""
+    """Record a failure of one contender and stop it, so that the others go on undisturbed."""
     try:
         yield
     except Exception as error:
-        # What a client logged may be a trace, with paths; it is printed, not kept.
+        # The log of a client may be a stack trace with paths, so it is printed and not kept in the results.
         standing.error = f"{type(error).__name__}: {_headlines(str(error))}"
         house.progress.console.print(traceback.format_exc(), markup=False)
         with contextlib.suppress(Exception):

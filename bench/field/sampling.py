@@ -23,7 +23,7 @@ __all__ = ["Profile", "profiled"]
 _EVERY = 0.01
 _TICKS = os.sysconf("SC_CLK_TCK")
 _MOST = 6
-# A worker names its connections by what they do; the applications' role says who the others are.
+# The connections of a worker are named after their tasks; the others are recognised by the applications' role.
 _WHO = """
 select pid, case when application_name like 'pgps-worker/%%' then 'worker: ' || split_part(application_name, '/', 3)
     when usename = %s then 'clients'' backends' when backend_type <> 'client backend' then backend_type end as who,
@@ -43,7 +43,7 @@ select calls, self_time, schemaname || '.' || funcname from pg_stat_user_functio
 
 @dataclass(slots=True)
 class Profile:
-    """What was seen: milliseconds and calls of statements and functions, shares of samples, seconds of processors."""
+    """Measurements: milliseconds and calls of statements and functions, shares of samples, processor seconds."""
 
     seconds: float = 0.0
     statements: list[tuple[int, float, int, str]] = field(default_factory=list)
@@ -82,7 +82,7 @@ def profiled(dsn: str, role: str, own: dict[str, int]) -> Iterator[Profile]:
         for pid, (who, used) in _processors(connection, role, own).items():
             profile.processors[who] += max(0.0, used - before.get(pid, (who, 0.0))[1])  # type: ignore[assignment]
         profile.statements = connection.execute(_STATEMENTS.encode(), [_MOST]).fetchall()
-        # Sessions report their functions when they are idle for a while.
+        # Sessions report the counts of their functions only when they have been idle for a while.
         deadline = time.monotonic() + 3
         while time.monotonic() < deadline and not profile.functions:
             profile.functions = connection.execute(_FUNCTIONS.encode(), [_MOST]).fetchall()

@@ -1,8 +1,8 @@
-"""What the Python client programs share: they are told what to do on standard input, a JSON object a line.
+"""What the Python client programs share: they read commands from standard input, one JSON object a line.
 
 The first line is the configuration. A publisher is told `publish`, a subscriber `begin` and then `collect`: both write
 what they saw, event numbers and wall-clock times, to a file, and answer with a line. `stop` ends either.
-Nothing is imported here that a peer's own environment would lack.
+This module imports nothing that the environment of another system lacks.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Seen:
         """Between rounds who polls stands still, lest it slow down whose turn it is."""
 
     def add(self, number: int) -> None:
-        """Note an event, now."""
+        """Record an event with the current time."""
         self.numbers.append(number)
         self.times.append(time.time())
         if len(self.numbers) >= self._wanted:
             self._reached.set()
 
     def refuse(self, number: int) -> bool:
-        """Say whether this event comes for the first time, and note it."""
+        """Record an event; return whether it came for the first time."""
         if number in self.refused:
             return False
         self.refused.add(number)
@@ -61,7 +61,7 @@ class Seen:
             await self._reached.wait()
 
     def take(self) -> bytes:
-        """Return the records and forget them."""
+        """Return the records, and begin again without any."""
         taken = array("q", [self.index, len(self.numbers)]).tobytes() + self.numbers.tobytes() + self.times.tobytes()
         del self.numbers[:], self.times[:]
         self._wanted = sys.maxsize

@@ -64,7 +64,7 @@ async def _connect(stack: contextlib.AsyncExitStack, config: Config) -> Connecti
 
 async def _consume(plan: Config, connection: Connection, seen: Seen) -> None:
     while await seen.active.wait():
-        # What was refused comes again at once.
+        # Refused events come again at once.
         while (received := await _receive(plan, connection, seen)) == plan["batch"] or (
             received and plan["fail_first"]
         ):

@@ -79,7 +79,7 @@ async def _batch(plan: Config, connection: Connection, seen: Seen) -> bool:
             cursor = await connection.execute("select ev_id, ev_data from pgq.get_batch_events(%s)", [batch])
             rows = await cursor.fetchall()
         else:
-            # The portal is of this transaction; everything is fetched at once.
+            # The cursor ends with this transaction, so all events are fetched at once.
             cursor = await connection.execute(
                 "select ev_id, ev_data from pgq.get_batch_cursor(%s, 'batch', 1000000, %s)", [batch, where]
             )

@@ -38,7 +38,7 @@ def _publisher(config: Config, queries: Queries) -> Publish:
         for number in numbers:
             payload = json.dumps(event(config, number)).encode()
             for k in range(plan["subscribers"]):
-                # The producer has to know who wants what.
+                # The producer has to know which consumers want an event.
                 if plan["filters"] != "symbol" or number % plan["symbols"] == k % plan["symbols"]:
                     entrypoints.append(f"c{k}")
                     payloads.append(payload)

@@ -37,7 +37,7 @@ def _publisher(config: Config, app: App) -> Publish:
             Job(queue=f"c{k}", task_name=f"c{k}", lock=None, queueing_lock=None, task_kwargs=event(config, number))
             for number in numbers
             for k in range(plan["subscribers"])
-            # The producer has to know who wants what.
+            # The producer has to know which consumers want an event.
             if plan["filters"] != "symbol" or number % plan["symbols"] == k % plan["symbols"]
         ]
         if len(jobs) == 1:

@@ -1,7 +1,7 @@
 """Publishers, relay and consumers of RabbitMQ beside PostgreSQL, with psycopg and aio-pika.
 
 Publishers insert into the outbox. The relay deletes up to 500 rows, publishes them as persistent messages, waits
-for the broker's confirmations, and commits; it looks again after 10 ms when there was nothing.
+for the broker's confirmations, and commits. When there were no rows it looks again after 10 ms.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def subscribers(config: Config, seen: list[Seen]) -> AsyncIterator[None]:
 
 
 class _Consumer:
-    """Acknowledges whole batches, and what there is when nothing more comes for a moment."""
+    """Acknowledges whole batches, and a smaller batch when nothing more comes for a moment."""
 
     def __init__(self, plan: Config, seen: Seen) -> None:
         self._plan = plan

@@ -47,6 +47,6 @@ def run(field: Field, result: Result) -> None:
 def _compare(result: Result, what: str, mine: Standing, theirs: Standing) -> None:
     pgps, other = ([one.median for one in standing.outcomes] for standing in (mine, theirs))
     if mine.error is None and theirs.error is None and pgps:
-        # Only the queues that live in a database are what has to be beaten.
+        # The target compares with the queues in a database only.
         goal = None if what.partition(": ")[2].startswith(("RabbitMQ", "ActiveMQ")) else Target("at least", 1)
         result.figures.append(Figure(what, ratios(other, pgps), goal, pgps, other, "ms"))

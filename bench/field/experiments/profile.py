@@ -87,7 +87,7 @@ def _profile(field: Field, path: str, plan: Plan) -> tuple[Outcome, Profile]:
 
 
 class Profiled(Pgps):
-    """pgps in a database that counts."""
+    """pgps in a database that counts statements and functions."""
 
     def made(self, admin: str) -> None:
         """Turn the counting on before anybody connects."""
@@ -123,7 +123,7 @@ def _sheet(path: str, outcome: Outcome, profile: Profile, plan: Plan) -> Sheet:
 
 
 def _distances(limits: dict[str, float], reached: dict[str, float]) -> Sheet:
-    """Return what pgps reaches of what the machine gives."""
+    """Return which share of the machine's limits pgps reaches."""
     pairs = (
         ("publish, one a transaction", "bare INSERT, one a transaction, 20 clients"),
         ("publish, 100 a transaction", "bare INSERT … SELECT, 200,000 rows"),

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from bench.house import House
 
 _PACKAGES = ("activemq", "libpostgresql-jdbc-java", "libcommons-dbcp2-java", "libjaxb-api-java")
-# jaxb-api: without it the store cannot prepare a distributed transaction.
+# Without jaxb-api the store cannot prepare a distributed transaction.
 _MORE = ("postgresql", "commons-dbcp2", "commons-pool2", "commons-logging", "jaxb-api", "slf4j-nop")
 _SOURCES = tuple(ROOT / "bench/field/clients" / name for name in ("Broker.java", "Jms.java"))
 
 
 class ActiveMQ(System):
-    """The paper's middleware."""
+    """The system that the paper compares with."""
 
     name = "activemq"
     title = "ActiveMQ, JDBC store"
@@ -82,16 +82,16 @@ def _compiled() -> Path:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise peers.Missing(f"javac: {done.stderr.strip()[-500:]}")
-            # Read by the unprivileged user that the broker runs as.
+            # The unprivileged user that the broker runs as reads these files.
             Path(made).chmod(0o755)
-            # Another run may have been quicker.
+            # Another run may have made the directory first.
             with contextlib.suppress(OSError):
                 Path(made).rename(place)
     return place
 
 
 def _class_path(root: Path) -> str:
-    """Return the jars of the packaged broker; what the system had already is not below the root."""
+    """Return the jars of the packaged broker; those that the system has are not below the root."""
     shared = Path("usr/share")
     listed = sorted((root / shared / "activemq/lib").glob("*.jar"))
     listed += [root / shared / "java" / f"{name}.jar" for name in _MORE]
@@ -100,7 +100,7 @@ def _class_path(root: Path) -> str:
         if jar.exists():
             found.append(jar)
         else:
-            # A link whose target the system has, or a package that it has.
+            # The jar is a link to a file of the system, or its package is installed in the system.
             name = jar.readlink().name if jar.is_symlink() else jar.name
             found.append(Path("/usr/share/java") / name)
     return os.pathsep.join(str(jar) for jar in found)

@@ -1,4 +1,4 @@
-"""Who takes part, in the order of the tables."""
+"""The systems that take part, in the order of the tables."""
 
 from __future__ import annotations
 

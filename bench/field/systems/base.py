@@ -1,4 +1,4 @@
-"""What a system is to an experiment."""
+"""The interface of a system for the experiments."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ _PASSWORD = secrets.token_urlsafe(12)
 class Session:
     """A system that is ready for one plan.
 
-    `dsn` is the application's database; `pids` are the servers' that are not
-    PostgreSQL's. Without `clients` the database itself consumes.
+    `dsn` is the application's database; `pids` are the processes of servers
+    other than PostgreSQL. Without `clients` the database itself consumes.
     """
 
     program: Program
@@ -64,7 +64,7 @@ class Session:
     clients: bool = True
 
     def handled(self) -> dict[int, Records]:
-        """Return the application table, a subscriber at a time."""
+        """Return the contents of the application table for each subscriber."""
         with opened(self.dsn) as connection:
             rows = connection.execute(
                 "select subscriber, array_agg(n), array_agg(extract(epoch from at)::float8)"
@@ -84,7 +84,7 @@ class Session:
 
 
 class System(ABC):
-    """One adapter: it knows how its system is installed, served, and used by applications."""
+    """The adapter of one system: how it is installed, run, and used by applications."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -94,7 +94,7 @@ class System(ABC):
     """Whether the events of a publisher are promised in their order."""
 
     def missing(self) -> str | None:
-        """Return what stands against running it here; None when it is ready. Fetches what can be fetched."""
+        """Return why it cannot run here, or None when it is ready. Fetches packages that are missing."""
         return None
 
     @abstractmethod
@@ -103,7 +103,7 @@ class System(ABC):
 
     @abstractmethod
     def open(self, house: House, plan: Plan) -> contextlib.AbstractContextManager[Session]:
-        """Make everything that the plan needs, serve it, and remove it behind the block."""
+        """Make and run everything that the plan needs; remove it at the end of the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _application(connection: psycopg.Connection, plan: Plan) -> None:
 
 
 def processes(plan: Plan) -> int:
-    """Return over how many processes the subscribers of a client library are spread that has one thread a process."""
+    """Return over how many processes subscribers are spread when a client library has one thread a process."""
     return 2 if plan.subscribers >= 20 else 1
 
 
@@ -187,7 +187,7 @@ def daemon(
     command: Sequence[str], ready: Callable[[], bool], *, home: Path | None = None,
     environment: Mapping[str, str] | None = None, timeout: float = 60.0,
 ) -> Iterator[int]:  # fmt: skip
-    """Run a server as an unprivileged user; yield its process id once it is ready, and end it behind the block."""
+    """Run a server as an unprivileged user; yield its process id once it is ready, and end it after the block."""
     user = server_user()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -221,7 +221,7 @@ def directory() -> Iterator[Path]:
 
 
 def listens(port: int) -> bool:
-    """Say whether somebody accepts connections there."""
+    """Return whether a server accepts connections there."""
     with socket.socket() as tried:
         tried.settimeout(1)
         return tried.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,4 @@
-"""Job queues that are a package of another registry, in the database that is measured: what theirs have in common."""
+"""What the adapters of job queues from PyPI and npm share; these queues are in the database that is measured."""
 
 from __future__ import annotations
 

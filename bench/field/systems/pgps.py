@@ -22,7 +22,7 @@ ATTRIBUTES = "n bigint not null, symbol text not null, price numeric not null, v
 
 
 class Pgps(System):
-    """The subject."""
+    """pgps, which the others are compared with."""
 
     name = "pgps"
     title = "pgps"
@@ -36,7 +36,7 @@ class Pgps(System):
         return f"pgps {pgps.__version__}, psycopg"
 
     def made(self, admin: str) -> None:
-        """Called with the superuser's connection string before anybody else connects."""
+        """Prepare the database; called with the superuser's connection string before anybody else connects."""
 
     @contextlib.contextmanager
     def open(self, house: House, plan: Plan) -> Iterator[Session]:

@@ -60,7 +60,7 @@ class RabbitMQ(System):
 
 @contextlib.contextmanager
 def _broker() -> Iterator[tuple[int, list[int]]]:
-    """Run the broker and its port mapper as an unprivileged user, everything of theirs in a directory of their own."""
+    """Run the broker and its port mapper as an unprivileged user, with all files in a directory of their own."""
     root = peers.debian(*_PACKAGES)
     server = next((root / "usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
     erlang = root / "usr/lib/erlang"
@@ -92,7 +92,7 @@ def _broker() -> Iterator[tuple[int, list[int]]]:
 
 
 def _erl(file: Path, binaries: Path, root: Path) -> None:
-    """Write the launcher; the packaged one knows only the place where the package would be installed."""
+    """Write the launcher, because the packaged one works only where the package would be installed."""
     _write(
         file,
         f'#!/bin/sh\nexport ROOTDIR={root} BINDIR={binaries} EMU=beam PROGNAME=erl\nexec {binaries}/erlexec "$@"\n',
