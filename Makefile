@@ -47,6 +47,7 @@ lint: setup ## check style, types, directions of imports, and that generated fil
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd examples/demo && $(abspath $(BIN))/lint-imports
+	cd examples/chess && $(abspath $(BIN))/lint-imports
 	@set -e; for tool in $(GENERATORS); do echo "$$tool --check"; $(BIN)/python "$$tool" --check; done
 
 format: setup ## put the Python code in shape

@@ -1,0 +1,1 @@
+"""Chess by mail: two programs that are started, make one move, and end."""
