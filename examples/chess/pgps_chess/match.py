@@ -17,7 +17,7 @@ from pgps_chess.setup import PLAYERS
 __all__ = ["EachStepOnce", "Match", "Mishap", "Seeded"]
 
 # Far more than any game takes. A program that only finds that it is to try later takes its time to start.
-_MOST_STARTS = 1000
+_MOST_STARTS = 400
 
 
 class Mishap(Enum):
