@@ -69,6 +69,23 @@ def test_each_player_is_killed_before_each_step(begin: Begin) -> None:
     assert counts["killed"] == len(mishaps.seen)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_the_broker_crashes_while_a_move_is_made(begin: Begin, together: bool) -> None:
+    crashes = {("white", 10), ("white", 11), ("black", 11), ("black", 12)}
+
+    def crash_once(colour: str, step: int) -> Mishap:
+        if (colour, step) not in crashes:
+            return Mishap.NONE
+        crashes.remove((colour, step))
+        return Mishap.CRASH
+
+    match = begin(crash_once, together=together)
+    done = [_eventually(match, player) for player in ("white", "black", "white")]
+    assert done == ["moved e4", "moved e5", "moved Nf3"]
+    assert not crashes
+    assert match.counts["try later"] >= 4
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_players_are_killed_and_the_broker_crashes_at_random(begin: Begin, seed: int) -> None:
     match = begin(Seeded(seed, kills=0.06, crashes=2), together=seed % 2 == 0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pgps.client import Client, Party
 from pgps.client.units import UnitOfWork
+from pgps.errors import ConnectionLost
 from pgps_chess.record import RecordError, is_over, next_move
 
 __all__ = ["GAME_OVER", "NOTHING_THERE", "Player"]
@@ -60,8 +61,16 @@ class Player:
     def answer(self, me: Party, conversation: str, *, steps: tuple[int, int, int]) -> str:
         """Receive the move of the other one, send an answer and commit both: three steps with these numbers."""
         receive, send, commit = steps
+        connection = me.connection()
+
+        def step(number: int) -> None:
+            self.step(number)
+            if me.connection() is not connection:
+                # The party has logged on again, but a new session holds nothing of what this one had received.
+                raise ConnectionLost("the session of this move is gone")
+
         with me.transaction() if self.together else contextlib.nullcontext():
-            self.step(receive)
+            step(receive)
             received = me.receive(conversation, option="sync")
             moves = self._sheet(me)
             if received is None:
@@ -72,10 +81,10 @@ class Player:
             except RecordError:
                 me.syncpoint("cancel", received.uow_id)
                 raise
-            self.step(send)
+            step(send)
             if answer is not None:
                 me.send(answer, received.conversation)
-            self.step(commit)
+            step(commit)
             # The score sheet is right whatever happens: it is written in the transaction of the commit.
             with me.transaction():
                 self._write(me, len(moves), moves[-1])
