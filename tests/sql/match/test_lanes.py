@@ -303,12 +303,6 @@ def test_a_filter_dropped_while_its_lane_runs_is_no_failure(
     assert rows(broker, "select * from pgps.exceptions") == []
 
 
-@pytest.fixture
-def server_database(own_database: str, connect: Connect) -> psycopg.Connection:
-    """A broker that all examples of one test share."""
-    return connect(dsn=own_database)
-
-
 def test_what_an_administrator_puts_back_is_asked_by_its_owners_lane(
     broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
 ) -> None:

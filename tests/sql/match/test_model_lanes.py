@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 
 from tests.fix_broker import call, make_type, publish, rows
 from tests.fix_db import Connect
-from tests.sql.match.lane_steps import cut, make_filter, run_lanes, take_only
+from tests.sql.match.lane_steps import cut, run_lanes, take_only
 
 Role = Callable[..., str]
 
 
 @pytest.fixture
-def broker(own_database: str, connect: Connect) -> psycopg.Connection:
-    """Types pa and pb, and a function that no filter may call in the dispatcher."""
-    connection = connect(dsn=own_database)
-    make_type(connection, "pa")
-    make_type(connection, "pb")
-    make_filter(connection)
-    return connection
+def server_database(own_database: str, connect: Connect) -> psycopg.Connection:
+    """A broker that all examples of one test share."""
+    return connect(dsn=own_database)
 
 
 ACTIONS = st.lists(

@@ -242,11 +242,11 @@ def test_messages_past_the_retention_go_when_space_is_reclaimed(spool: Spool, cl
     clock.advance("40 minutes")
     spool.spool(3)
     clock.advance("40 minutes")
-    value(spool.connection, "select pgps.reclaim()")
+    value(spool.connection, "select pgps.reclaim(1000000)")
     spool.dispatch()
     assert spool.contents() == {3: 3}
     clock.advance("40 minutes")
-    value(spool.connection, "select pgps.reclaim()")
+    value(spool.connection, "select pgps.reclaim(1000000)")
     spool.dispatch()
     assert spool.contents() == {}
     query = "select first_seqn, last_seqn, reason from pgps.spool_gaps where spool = %s order by first_seqn"
