@@ -13,6 +13,7 @@ from pgps.embedded import list_clusters
 from pgps.errors import BadArgument, UnknownName
 from pgps.testing import Broker
 from tests.acceptance.documents import ROOT, blocks_of
+from tests.fix_db import wait_until
 from tests.fix_server import Server
 
 DOCUMENT = "docs/how-to/testing.md"
@@ -46,7 +47,7 @@ def test_what_the_document_tells_to_write_passes(run: Run, server: Server, pytes
     assert conftest == 'pytest_plugins = ["pgps.testing"]\n'
     result = run(**{f"test_{number}": text for number, text in enumerate(tests)})
     result.assert_outcomes(passed="\n".join(tests).count("def test_"))
-    assert databases(server, "^pgps_test_") == [], "those of the tests are dropped"
+    wait_until(lambda: databases(server, "^pgps_test_") == [], what="those of the tests are dropped")
 
 
 def test_each_test_has_a_broker_of_its_own_and_leaves_nothing(run: Run) -> None:
@@ -115,7 +116,8 @@ def test_a_failing_test_shows_and_its_database_goes(run: Run, server: Server) ->
             assert pgps_broker.drain("all") == []
         """
     ).assert_outcomes(failed=1)
-    assert databases(server, "^pgps_test_") == []
+    # Other processes of this run may have some of their own for a moment.
+    wait_until(lambda: databases(server, "^pgps_test_") == [], what="the database is dropped")
 
 
 # -- the broker of a test, here
