@@ -34,8 +34,9 @@ def listen_directly(session: Session, event_name: str, *, max_events: int | None
         with Client(session.dsn(), name=name, grace=1.0) as client:
             try:
                 with client.identify(name) as me:
-                    me.register(event_name, mode="direct")
+                    # Started first: what is raised before that is ignored, although the session listens already.
                     me.start()
+                    me.register(event_name, mode="direct")
                     if session.out.stderr.is_terminal:
                         session.out.say(f'listening to "{event_name}"; Ctrl-C leaves')
                     _follow(session, me, max_events=max_events, timeout=timeout)
