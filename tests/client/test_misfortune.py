@@ -50,7 +50,7 @@ async def test_a_handler_that_hangs_is_interrupted_and_its_event_put_back(
     async with AsyncClient(dsn) as client, client.subscribe(name("s"), kind, temporary=True) as subscription:
         publish(admin, kind, 1, 2)
         rows(admin, "select pgps.dispatch()")
-        await subscription.run(handle, how=Handling(timeout=0.05, retry_in=0.0), timeout=0.1)
+        await subscription.run(handle, how=Handling(timeout=1.0, retry_in=0.0), timeout=0.1)
     assert seen == [(2, 1), (1, 2)]
 
 
