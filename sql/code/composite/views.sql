@@ -30,22 +30,33 @@ that are dispatched and not taken yet; open: open occurrences, in so many keys; 
 created';
 
 create or replace view pgps.open_occurrences as
-select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_key, o.node,
+select t.name, case when k.key not like '#%' then k.key::jsonb end as partition_key,
+    coalesce((select n ->> 'text' from jsonb_array_elements(c.parsed -> 'nodes') n where n ->> 'name' = o.node),
+        o.node) as node,
     case o.slot when -1 then 'waits for the watermark' else 'operand ' || o.slot + 1 end as role,
-    e.event_type, e.event_id, w.since, w.since + c.within as expires_at
+    (select x.name from jsonb_array_elements(c.parsed -> 'nodes') n
+        join pgps_internal.composite_leaf l on l.composite_id = c.composite_id
+            and l.leaf = (n -> 'leaves' ->> 0)::integer
+        join pgps_internal.event_type x on x.type_id = l.type_id
+        where n ->> 'name' = e.event ->> 3) as event_type,
+    case when json_array_length(o.data) = 7 then (o.data ->> 4)::bigint end as event_id,
+    w.since, w.since + c.within as expires_at
 from pgps_internal.composite c
 join pgps_internal.event_type t using (type_id)
 join pgps_internal.open_now o using (state_id)
 join pgps_internal.key_now k on k.state_id = o.state_id and k.key = o.key
 cross join lateral (select 'epoch'::timestamptz
     + trunc(o.start_at / 1267650600228229401496703205376)::bigint * interval '1 microsecond' as since) w
+-- An event is (serial, start, end, leaf and three more); a part of the expression holds those that it is made of.
 left join lateral (
-    select (o.data ->> 4)::bigint as event_id, null::text as event_type
-    where json_array_length(o.data) = 7) e on true
+    select v as event from jsonb_path_query(o.data::jsonb,
+        'strict $.** ? (@.type() == "array" && @.size() == 7 && @[3].type() == "string")') v
+    order by (v ->> 1)::numeric limit 1) e on true
 where has_table_privilege(current_user, t.endpoint, 'select') or pg_has_role(current_user, 'pgps_admin', 'usage');
 comment on view pgps.open_occurrences is
 'What is open of composite events: events, or occurrences of parts of the expression (event_id null), that wait for what
-completes them. node: the sub-expression they are open in; role: as which of its operands';
+completes them. node: the sub-expression they are open in; role: as which of its operands; event_type: of the event that
+opened it, null for a tick of the clock';
 
 create or replace view pgps.late_events as
 select t.name, l.event_id, e.name as event_type, l.at, l.reason, l.noted_at

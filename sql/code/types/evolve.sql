@@ -12,6 +12,11 @@ declare
     v_used text;
 begin
     perform pgps_internal.require_admin(caller, 'alter event types');
+    if exists (select from pgps_internal.composite c where c.type_id = v_type.type_id) then
+        raise exception 'the attributes of composite event "%" are those of its definition', v_type.name
+        using errcode = '42809', hint = format('Drop it, and create it with other attributes: select '
+            'pgps.drop_event_type(%L), then pgps.create_composite_event(…, attributes => …)', quote_ident(v_type.name));
+    end if;
     if v_drop is not null then
         if not exists (select from pgps_internal.attributes_of(v_type.endpoint) a where a.name = v_drop) then
             raise exception 'event type "%" has no attribute "%"', v_type.name, v_drop
@@ -193,7 +198,7 @@ uses it; from then on an INSERT into the event type cannot have RETURNING. dedup
 of a producer that publishes no more are forgotten. time_attribute: the timestamptz by which composite events of the
 time basis event take the events in order; from then on it must not be null (23514); '''' = none. Locks the event type
 until the transaction ends. Needs pgps_admin. Errors: 42704, 42703, 42701, 42804, 23502, 2BP01, 42601, 0A000, 22023,
-42501.';
+42501, 42809 attributes of a composite event.';
 
 create or replace function pgps_internal.do_set_time_attribute(caller name, args jsonb) returns void
 language plpgsql

@@ -266,3 +266,42 @@ def test_earliest_takes_what_the_queues_still_hold(broker: psycopg.Connection) -
     rows(broker, "select pgps.dispatch()")
     rows(broker, "select pgps.dispatch()")
     assert rows(broker, "select name, detected from pgps.composite_events order by name") == [("early", 1), ("late", 0)]
+
+
+def test_what_is_open_names_the_part_and_the_event_that_opened_it(broker: psycopg.Connection) -> None:
+    create(broker, "(quote (price > 10) a ; news b) ; count c", partition_by=None)
+    shown = "select node, role, event_type, event_id is null from pgps.open_occurrences order by 1, 2"
+    rows(broker, "insert into pgps_event.quote values ('A', 20)")
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, shown) == [("quote (price > 10) a ; news b", "operand 1", "quote", False)]
+    rows(broker, "insert into pgps_event.news values ('A', 'good')")
+    rows(broker, "select pgps.dispatch()")
+    assert ("quote (price > 10) a ; news b ; count c", "operand 1", "quote", True) in rows(broker, shown)
+    # What is open gets the names of the altered definition, and is shown under them.
+    call(broker, "alter_composite_event", "it", max_open=5)
+    assert ("quote (price > 10) a ; news b ; count c", "operand 1", "quote", True) in rows(broker, shown)
+
+
+def test_an_event_that_waits_for_the_watermark_has_its_type(broker: psycopg.Connection) -> None:
+    call(broker, "alter_event_type", "quote", time_attribute="at")
+    create(broker, "quote a ; quote b", time_basis="event", lateness="1 hour")
+    rows(broker, "insert into pgps_event.quote values ('A', 20, now())")
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, "select distinct role, event_type, event_id is null from pgps.open_occurrences") == [
+        ("waits for the watermark", "quote", False)
+    ]
+
+
+def test_the_attributes_of_a_composite_event_are_those_of_its_definition(broker: psycopg.Connection) -> None:
+    create(broker, "quote a ; news b", attributes="symbol text = a.symbol")
+    for change in ({"add_attribute": "more text"}, {"drop_attribute": "symbol"}, {"drop_attribute": "starts_at"}):
+        with refused("42809", 'the attributes of composite event "it" are those of its definition'):
+            call(broker, "alter_event_type", "it", **change)
+    names = [a["name"] for a in value(broker, "select attributes from pgps.event_types where name = 'it'")]
+    assert names == ["symbol", "starts_at", "ends_at", "detected_at", "constituents"]
+    call(broker, "subscribe", "all", "it")
+    rows(broker, "insert into pgps_event.quote values ('A', 20)")
+    rows(broker, "insert into pgps_event.news values ('A', 'good')")
+    for _ in range(2):
+        rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select payload ->> 'symbol' from pgps.receive('all')") == "A"
