@@ -109,6 +109,30 @@ def spools(name: str | None = None) -> Query:
     return _SPOOLS + _where(name=name) + SQL(" order by name")
 
 
+def composite_events(name: str | None = None) -> Query:
+    """Return the query of the composite events that the reader may subscribe to, or of one."""
+    query = SQL("""
+        select name, expression, context, partition_by, within::text as within, filter, attributes, scope, time_basis,
+               lateness::text as lateness, max_open, owner, state, lag, open, keys, detected, late, given_up,
+               last_error, created_at
+        from pgps.composite_events""")
+    return query + _where(name=name) + SQL(" order by created_at, name")
+
+
+def composite_nodes(name: str) -> Query:
+    """Return the query of the nodes of a composite event's graph, the whole expression first."""
+    return SQL(
+        "select node, min(expression) as expression, array_agg(distinct broker) filter (where broker is not null) "
+        "as brokers, min(parts) as parts, max(open) as open "
+        "from pgps.plan_composite_event({}) with ordinality p group by node order by min(ordinality)"
+    ).format(Literal(name))
+
+
+def event_sources() -> Query:
+    """Return the query of the logical names of applications."""
+    return SQL("select name, broker, client from pgps.sources order by name")
+
+
 def group_members(spool: str) -> Query:
     """Return the query of the members of a spool's process group."""
     return (

@@ -216,6 +216,8 @@
 \ir code/composite/state.sql
 \ir code/composite/detect.sql
 \ir code/composite/publish.sql
+\ir code/composite/coupling.sql
+\ir code/composite/coupled.sql
 \ir code/composite/trial.sql
 \ir code/composite/plan.sql
 \ir code/composite/reclaim.sql

@@ -138,11 +138,12 @@ Needs: no privilege; reads and locks nothing.""",
     ),
     Function(
         "detect_step",
-        "composite.server",
+        "composite.entry",
         {"job": "text"},
         """\
 Takes a step of each of several composite events: reads their events and what is open in the keys concerned, runs the
-detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect.""",
+detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect. With
+coupling, for pgps_internal.detect_coupled: detects in what this transaction has published, and keeps nothing.""",
         is_internal=True,
     ),
     Function(

@@ -20,6 +20,7 @@ from pgps.cli import (
     clients,
     doctor,
     event_types,
+    events,
     exceptions,
     install,
     links,
@@ -85,6 +86,7 @@ def _register() -> None:
     app.add_typer(exceptions.app, name="exceptions")
     app.add_typer(links.app, name="link")
     app.add_typer(clients.app, name="client")
+    app.add_typer(events.app, name="event")
     app.add_typer(spools.app, name="spool")
     app.add_typer(units.services, name="service")
     app.add_typer(units.units, name="uow")

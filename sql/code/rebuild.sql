@@ -32,6 +32,8 @@ as $$
         join pgps_internal.event_type t on t.type_id = k.confirming
     union all
     select c.type_id, p from pgps_internal.composite c, pgps_internal.pieces_of_composite(c) p
+    union all
+    select * from pgps_internal.pieces_of_rules()
 $$;
 comment on function pgps_internal.all_pieces() is
 'All generated code that belongs in this database, as this release writes it';

@@ -121,7 +121,8 @@ as $roster$
     ('sweep', 'types', 'pgps_internal.drop_features()'),
     ('sweep', 'spools', 'pgps_internal.sweep_replays()'),
     ('sweep', 'units', 'pgps_internal.sweep_participants()'),
-    ('sweep', 'composite', 'pgps_internal.sweep_composites()')
+    ('sweep', 'composite', 'pgps_internal.sweep_composites()'),
+    ('sweep', 'coupling', 'pgps_internal.sweep_coupling()')
 $roster$;
 comment on function pgps_internal.roster_of_ledgers() is
 'The lines of the roster about ledgers, and about what is deleted; see pgps_internal.roster';
@@ -139,6 +140,7 @@ as $roster$
     -- Why an event type should not be dropped, null: no reason. The second hook drops what depends on it, in this
     -- order. Argument: event_type.
     ('what_needs', 'composite', 'pgps_internal.composite_of(event_type)'),
+    ('what_needs', 'coupling', 'pgps_internal.rule_coupled_to(event_type)'),
     ('what_needs', 'deliver', 'pgps_internal.subscription_of(event_type)'),
     ('what_needs', 'rules', 'pgps_internal.rule_of(event_type)'),
     ('what_needs', 'clients', 'pgps_internal.registration_of(event_type)'),
@@ -146,6 +148,7 @@ as $roster$
     ('what_needs', 'log', 'case when pgps_internal.has_undelivered((event_type).type_id)
         then ''events of it are not delivered yet'' end'),
     ('drop_from_rooms', 'spools', 'pgps_internal.drop_spools_of(event_type)'),
+    ('drop_from_rooms', 'coupling', 'pgps_internal.drop_rules_coupled_to(event_type)'),
     ('drop_from_rooms', 'composite', 'pgps_internal.drop_composites_of(event_type)'),
     ('drop_from_rooms', 'rules', 'pgps_internal.drop_rules_of(event_type)'),
     ('drop_from_rooms', 'confirm', 'pgps_internal.drop_confirms_of(event_type)'),

@@ -12359,9 +12359,8 @@ class Subject:
         return self.known.graph.frame.time_basis == "arrival"
 
 
-def detect_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
+def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Take a step of each composite event of a job; return what is to be published, and what became of it."""
-    job = json.loads(text)
     queries = Queries(db, memory)
     subjects = {one["composite_id"]: Subject(one, known_of(memory, one)) for one in job["composites"]}
     for source in job["types"]:
@@ -12634,6 +12633,187 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
             told["bound"] = write_given(bind(definition, one))
         yield told
 
+# composite.coupled
+
+import json
+from decimal import Decimal
+from typing import Any, NamedTuple, Optional
+
+
+
+class Chain:
+    """Hold how far a composite event is in a transaction."""
+
+    def __init__(self, transaction: str, version: str, done: int) -> None:
+        self.transaction = transaction
+        self.version = version
+        self.done = done
+        self.ordering: Optional[dict[str, Any]] = None
+        self.keys: dict[Any, KeyRow] = {}
+        self.rows: dict[Any, dict[tuple[str, int, int], Row]] = {}
+
+    def continues(self, transaction: str, version: str, reached: int) -> bool:
+        """Tell whether this is what was known when the transaction had got to an event id."""
+        return (self.transaction, self.version, self.done) == (transaction, version, reached)
+
+    def take(self, changes: Changes) -> None:
+        """Note what a batch has changed."""
+        self.ordering = changes.ordering
+        for gone in changes.closed:
+            self.rows.get(gone.key, {}).pop((gone.node, gone.slot, gone.serial), None)
+        for row in changes.opened:
+            self.rows.setdefault(row.key, {})[row.node, row.slot, row.serial] = row
+        for key in changes.keys:
+            self.keys[key.key] = key
+        for key in changes.dropped:
+            self.keys.pop(key, None)
+            self.rows.pop(key, None)
+
+
+class Task(NamedTuple):
+    """Hold one composite event for a run."""
+
+    job: dict[str, Any]
+    known: Known
+    chain: Chain
+    is_new: bool
+    events: list[Event]
+
+
+def detect_in_transaction(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Detect in what a transaction has published since it was called last; return what was found, by composite."""
+    queries = Queries(db, memory)
+    tasks = {one["composite_id"]: task_of(memory, job, one) for one in job["composites"]}
+    for source in job["types"]:
+        read_new(queries, source, tasks, job)
+    found = {str(task.job["composite_id"]): run_task(queries, job, task) for task in tasks.values()}
+    return {composite_id: items for composite_id, items in found.items() if items}
+
+
+def task_of(memory: dict[str, Any], job: dict[str, Any], one: dict[str, Any]) -> Task:
+    """Return what a composite event goes on from: what this session knows, or the beginning of the transaction."""
+    known = known_in_transaction(memory, one)
+    chains: dict[tuple[str, int], Chain] = memory.setdefault("chains", {})
+    place = (job["coupling"], one["composite_id"])
+    chain = chains.get(place)
+    is_new = chain is None or one["whole"] or not chain.continues(job["xid"], one["version"], job["reached"])
+    if chain is None or is_new:
+        # A failed run leaves a chain that nothing continues.
+        chain = Chain(job["xid"], one["version"], -1)
+    if len(chains) >= GRAPHS_KEPT:
+        chains.clear()
+    chains[place] = chain
+    return Task(one, known, chain, is_new, [])
+
+
+def known_in_transaction(memory: dict[str, Any], one: dict[str, Any]) -> Known:
+    """Return the graph of a composite event, in order of arrival whatever its time basis is elsewhere."""
+    graphs: dict[int, Known] = memory.setdefault("coupled graphs", {})
+    known = graphs.get(one["composite_id"])
+    if known is None or known.version != one["version"]:
+        definition = define_from({**one["given"], "time_basis": "arrival", "lateness": "0 s"})
+        (graph,) = build([definition], one["intervals"])
+        nodes = leaf_nodes(definition, graph)
+        known = Known(one["version"], definition, graph, [n.name for n in nodes], [n.columns for n in nodes])
+        if len(graphs) >= GRAPHS_KEPT:
+            graphs.clear()
+        graphs[one["composite_id"]] = known
+    return known
+
+
+def read_new(queries: Queries, source: dict[str, Any], tasks: dict[int, Task], job: dict[str, Any]) -> None:
+    """Add the events of one type to the composite events that want them."""
+    leaves = {composite_id for composite_id, task in tasks.items() if task.is_new}
+    after = job["before"] if leaves else job["reached"]
+    for row in queries.plan(source["query"], ["bigint"]).execute([after]):
+        values = None
+        matches: dict[int, list[tuple[str, Any]]] = {}
+        for composite_id, leaf in zip(row["composites"], row["leaves"]):
+            task = tasks[composite_id]
+            wanted = task.job["sources"][leaf]
+            if wanted and (wanted["broker"] != job["broker"] or wanted["client"] not in (None, row["client"])):
+                continue
+            if row["event_id"] <= job["reached"] and not task.is_new:
+                continue
+            columns = task.known.columns[leaf]
+            key: Any = ()
+            if columns:
+                if values is None:
+                    values = json.loads(row["payload"], parse_float=Decimal)
+                key = key_of([values.get(column) for column in columns])
+            found = matches.setdefault(composite_id, [])
+            if (task.known.nodes[leaf], key) not in found:
+                found.append((task.known.nodes[leaf], key))
+        for composite_id, matched in matches.items():
+            identity = (row["event_id"], job["broker"], row["xid"])
+            event = Event(row["event_id"], row["published"], source["type"], row["payload"], *identity, None, matched)
+            tasks[composite_id].events.append(event)
+
+
+def run_task(queries: Queries, job: dict[str, Any], task: Task) -> list[dict[str, Any]]:
+    """Run the detector over the new events of one composite event; return what was detected."""
+    task.events.sort(key=lambda event: event.position)
+    chain, graph = task.chain, task.known.graph
+    changes: Optional[Changes] = None
+    found: list[Found] = []
+    if task.events:
+        memo = Memo(tests_of(graph))
+        while True:
+            state = State(graph, memo.callbacks())
+            load(state, task, chain)
+            changes, found = detect(state, task.events)
+            if not memo.asked:
+                break
+            memo.learn(queries.answers(task.job, memo.asked))
+        if changes.faults:
+            raise ValueError(f"the filter of the composite event raised: {changes.faults[-1].error}")
+        chain.take(changes)
+    chain.done = job["done"]
+    reached = job["reached"]
+    return [tell_found(task, one) for one in found if not task.is_new or position_of(one.point) > reached]
+
+
+def load(state: State, task: Task, chain: Chain) -> None:
+    """Load the keys that have events, and those that have something to do before the last of these."""
+    if chain.ordering is None:
+        if task.known.graph.ticking and not task.known.graph.frame.partitioned:
+            state.start(task.events[0].time or 0)
+        return
+    last = max(event.time or 0 for event in task.events)
+    keys = {key for event in task.events for _, key in event.matches or ()}
+    keys |= {key for key, row in chain.keys.items() if row.due is not None and row.due <= last}
+    known = [chain.keys[key] for key in keys if key in chain.keys]
+    state.load(json.loads(json.dumps(chain.ordering)), known, [
+        row for one in known for row in chain.rows.get(one.key, {}).values()
+    ])  # fmt: skip
+
+
+def tell_found(task: Task, found: Found) -> dict[str, Any]:
+    """Return a detection as its event is made of it."""
+    definition = task.known.definition
+    one = found.occurrence
+    told = {
+        "starts": time_of(one[1]),
+        "ends": time_of(one[2]),
+        "detected": time_of(found.point),
+        "constituents": write_parts(definition, one),
+    }
+    if task.job["binds"]:
+        told["bound"] = write_given(bind(definition, one))
+    return told
+
+# composite.entry
+
+import json
+from typing import Any
+
+
+
+def detect_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
+    """Detect as a job says; return what is to be published, or what rules are to be told."""
+    job = json.loads(text)
+    return detect_in_transaction(db, memory, job) if "coupling" in job else take_steps(db, memory, job)
+
 
 def call(*arguments):
     return json.dumps(detect_step(plpy, SD, *arguments))
@@ -12645,7 +12825,8 @@ $python$;
 
 comment on function pgps_internal.detect_step(text) is
 'Takes a step of each of several composite events: reads their events and what is open in the keys concerned, runs the
-detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect.';
+detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect. With
+coupling, for pgps_internal.detect_coupled: detects in what this transaction has published, and keeps nothing.';
 
 revoke all on function pgps_internal.detect_step(text) from public;
 

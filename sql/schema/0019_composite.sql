@@ -121,19 +121,50 @@ create table pgps_internal.composite_span (
 ) partition by list (((event_id / 65536) % 4));
 create index composite_span_idx on pgps_internal.composite_span (event_id);
 
+-- Rules that run in the publisher's transaction: internal subscriptions that no dispatch matches.
+create table pgps_internal.coupled_rule (
+    subscription_id bigint primary key references pgps_internal.subscription on delete cascade,
+    type_id integer not null references pgps_internal.event_type on delete cascade,
+    coupling text not null check (coupling in ('deferred', 'immediate'))
+);
+create index coupled_rule_type_idx on pgps_internal.coupled_rule (type_id);
+
+-- How far the rules are in a transaction that publishes for them: the newest row counts. before: the event id before
+-- the first of its events; done: up to which its events have been taken; type_ids: what it has published; depth: how
+-- many rules deep; is_due: rules are to run before it commits.
+create sequence pgps_internal.coupling_row_seq as bigint;
+create table pgps_internal.coupling_mark (
+    row_id bigint not null default nextval('pgps_internal.coupling_row_seq'),
+    xid xid8 not null default pg_current_xact_id(),
+    coupling text not null,
+    before bigint not null,
+    done bigint not null,
+    type_ids integer[] not null,
+    depth integer not null,
+    is_due boolean not null
+) partition by list (((row_id / 65536) % 4));
+create index coupling_mark_idx on pgps_internal.coupling_mark (xid, coupling, row_id desc);
+
 do $$
 declare
     v_ledger text;
     v_slot integer;
 begin
-    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'composite_span'] loop
+    foreach v_ledger in array array['composite_step', 'composite_key', 'composite_open', 'composite_span',
+            'coupling_mark'] loop
         for v_slot in 0..3 loop
             execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
                 v_ledger || '_' || v_slot, v_ledger, v_slot);
         end loop;
     end loop;
+    for v_slot in 0..3 loop
+        execute format('alter table pgps_internal.coupling_mark_%s set unlogged', v_slot);
+    end loop;
 end
 $$;
+
+-- At which moment of a statement a rule publishes.
+alter table pgps_internal.rule add column moment text not null default 'end' check (moment in ('begin', 'end'));
 
 -- Events that came when the watermark had passed their time, or without a time.
 create table pgps_internal.composite_late (

@@ -149,5 +149,38 @@ end
 $$;
 comment on function pgps_internal.do_reset_composite(name, jsonb) is 'See pgps.reset_composite_event';
 
+create or replace function pgps_internal.require_unused_by_composites(
+    event_type pgps_internal.event_type, attribute text
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_type text := (require_unused_by_composites.event_type).name;
+    -- As a word of SQL, quoted or not; a word of a literal refuses, too, which is on the safe side.
+    v_word text := format('(^|[^[:alnum:]_])%s([^[:alnum:]_]|$)',
+        regexp_replace(require_unused_by_composites.attribute, '([^[:alnum:]_])', '\\\1', 'g'));
+    v_composite text;
+begin
+    select t.name into v_composite
+    from pgps_internal.composite c join pgps_internal.event_type t using (type_id)
+    where exists (select from jsonb_array_elements(c.parsed -> 'leaves') l
+            where l ->> 'type' = v_type and (l -> 'columns' ? require_unused_by_composites.attribute
+                or l ->> 'predicate' ~* v_word))
+        or exists (select from jsonb_array_elements((c.parsed -> 'conditions') || (c.parsed -> 'attributes')) p
+            where p ->> 'text' ~* v_word and exists (select from jsonb_array_elements(c.parsed -> 'aliases') a
+                where a ->> 'type' = v_type and p -> 'names' ? (a ->> 'name')))
+    order by t.name limit 1;
+    if found then
+        raise exception 'attribute "%" of event type "%" is used by composite event "%"',
+            require_unused_by_composites.attribute, v_type, v_composite
+        using errcode = '2BP01', hint = format('First: select pgps.drop_event_type(%L)', quote_ident(v_composite));
+    end if;
+end
+$$;
+comment on function pgps_internal.require_unused_by_composites(pgps_internal.event_type, text) is
+'Raises 2BP01 while a composite event uses an attribute of a type: as partition key, in a predicate, in its filter or in
+its attributes';
+
 grant execute on function pgps.alter_composite_event(text, boolean, integer, interval, text),
     pgps.reset_composite_event(text, jsonb) to public;

@@ -36,10 +36,13 @@ begin
     return (
         with place as materialized (select * from pgps_internal.places_of_leaves(v_composite)),
         node as (
-            select n ->> 'name' as name, n ->> 'text' as text, n ->> 'op' as op, n -> 'leaves' as leaves, o
+            select n ->> 'name' as name, n ->> 'text' as text, n ->> 'op' as op, n -> 'leaves' as leaves,
+                n -> 'parts' as parts, o
             from jsonb_array_elements(v_composite.parsed -> 'nodes') with ordinality x(n, o)
         )
-        select jsonb_agg(jsonb_build_array(n.name, n.text, w.broker, w.neighbour, b.behind)
+        select jsonb_agg(jsonb_build_array(n.name, n.text, w.broker, w.neighbour, b.behind, n.parts,
+                (select count(*) from pgps_internal.open_now q where q.state_id = v_composite.state_id
+                    and q.node = n.name))
             order by n.o, w.neighbour nulls first, w.broker)
         from node n
         cross join lateral (
@@ -53,11 +56,13 @@ end
 $$;
 comment on function pgps_internal.do_plan_composite(name, jsonb) is 'See pgps.plan_composite_event';
 
+drop function if exists pgps.plan_composite_event(text);
 create or replace function pgps.plan_composite_event(name text)
-returns table (node text, expression text, broker text, forwards text, behind text)
+returns table (node text, expression text, broker text, forwards text, behind text, parts text[], open bigint)
 language sql
 begin atomic
-    select l ->> 0, l ->> 1, l ->> 2, l ->> 3, l ->> 4
+    select l ->> 0, l ->> 1, l ->> 2, l ->> 3, l ->> 4, array(select jsonb_array_elements_text(l -> 5)),
+        (l ->> 6)::bigint
     from jsonb_array_elements(pgps._call('plan_composite', jsonb_build_object('name', plan_composite_event.name)))
         with ordinality x(l, o) order by o;
 end;
@@ -66,6 +71,7 @@ comment on function pgps.plan_composite_event(text) is
 and a leaf where its events are advertised, since its predicate travels (one row for each such broker; broker null:
 nobody advertises them). forwards: the neighbour by which the events of a leaf come, null = they are of this broker.
 behind: the neighbour behind which all leaves of this sub-expression lie, null = here, or behind several. node is the
-same for the same sub-expression of any composite event. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
+same for the same sub-expression of any composite event; parts: the nodes that it is made of, in their order; open: how
+much is open in it. Needs to own it, or pgps_admin. Errors: 42704, 42501.';
 
 grant execute on function pgps.plan_composite_event(text) to public;

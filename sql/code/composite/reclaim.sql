@@ -1,6 +1,6 @@
 -- The ledgers of composite events: segments are truncated when what still counts in them has been written again.
 -- Locks: see log/reclaim.sql.
--- Writes: composite_key, composite_late, composite_open, composite_step; by name: composite_span.
+-- Writes: composite_key, composite_late, composite_open, composite_step; by name: composite_span, coupling_mark.
 
 create or replace function pgps_internal.reclaim_composites() returns bigint
 language plpgsql
@@ -9,7 +9,8 @@ as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.composite_row_seq'), 0);
 begin
-    perform pgps_internal.reclaim_spans();
+    perform pgps_internal.reclaim_spans(), pgps_internal.reclaim_ledger('coupling_mark', m.newest, m.newest)
+    from (select coalesce(pg_sequence_last_value('pgps_internal.coupling_row_seq'), 0) as newest) m;
     if v_newest < 262144 or not pgps_internal.try_lock('pgps_internal.turn_of_detection', 'exclusive') then
         return 0;
     end if;

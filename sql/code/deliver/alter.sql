@@ -194,6 +194,7 @@ begin
     where s.subscription_id = v_id returning * into v_subscription;
     update pgps_internal.backlog_limit l set is_resting = true where l.subscription_id = v_id and v_was = 'suspended'
         and l.on_backlog = 'suspend';
+    perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
     perform pgps_internal.rematch(v_subscription, m, pgps_internal.last_batch())
         from (select m from pgps_internal.member m where m.subscription_id = v_id offset 0) x(m);
     -- Types that could not be joined with the old filter are tried with the new one, in the owner's lane; until then
@@ -287,6 +288,7 @@ begin
     end loop;
     perform pgps_internal.build_callback(v_id, m.type_id) from (select distinct m.type_id from pgps_internal.member m
         where m.subscription_id = v_id and v_subscription.callback is not null) m;
+    perform pgps_internal.build_rules(r.type_id) from pgps_internal.coupled_rule r where r.subscription_id = v_id;
     v_position := pgps_internal.position_of(v_id);
     if v_position.outstanding > 0 then
         perform pgps_internal.move(v_id, v_position.acked_batch, v_position.acked_event, v_position.acked_batch,

@@ -207,9 +207,10 @@ comment on function pgps.check_call(text, jsonb) is
 'The part of pgps.check_callback that is about f(arguments). parsed: what pgps.parse_callback returns. Errors: as
 there.';
 
+drop function if exists pgps.subscribe(text, text, text, text, text, integer, text, integer, text);
 create or replace function pgps.subscribe(
     name text, event_type text, filter text = null, scope text = 'local', execute text = null, priority integer = 0,
-    start text = 'now', max_attempts integer = 5, handler text = null
+    start text = 'now', max_attempts integer = 5, handler text = null, coupling text = 'detached'
 ) returns void
 language plpgsql
 as $$
@@ -226,6 +227,9 @@ begin
             hint = 'Give 1 or more.';
     elsif subscribe.handler not in ('all', 'any') then
         raise exception 'invalid handler "%"', subscribe.handler using errcode = '22023', hint = 'Use all or any.';
+    elsif subscribe.coupling is null or subscribe.coupling not in ('detached', 'deferred', 'immediate') then
+        raise exception 'invalid coupling "%"', subscribe.coupling using errcode = '22023',
+            hint = 'Use detached, deferred or immediate.';
     end if;
     for v_type in select pg_catalog.jsonb_array_elements_text(v_types -> 'types') loop
         if subscribe.filter is not null then
@@ -240,18 +244,24 @@ begin
         'constant_types', v_constants, 'scope', subscribe.scope, 'callback', v_callback, 'execute', subscribe.execute,
         'priority', coalesce(subscribe.priority, 0), 'start', coalesce(subscribe.start, 'now'), 'max_attempts',
             subscribe.max_attempts,
-        'handler', subscribe.handler, 'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
+        'handler', subscribe.handler, 'coupling', subscribe.coupling, 'schemas',
+            pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
-comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text) is
+comment on function pgps.subscribe(text, text, text, text, text, integer, text, integer, text, text) is
 'Subscribes the current role to an event type (paper, section 4.3), or to every type of a prefix it may see, now and
 later (''security*''). filter: any SQL predicate over the event and tables, run with the subscriber''s rights; null =
 every event; a null result is no match. scope: local, or global over links. execute: the callback of an internal
 subscription: f, which takes an event, f(pgps_event.<type>) or f(record), or a batch, f(pgps_event.<type>[]); or
 f(price, symbol), SQL over the attributes; null = external (pgps.receive). priority: higher first. start: now (what
 commits from now on), earliest, or an event id: that event and what comes after it in delivery order. max_attempts:
-tries before the exception queue. handler: all, any = competing consumers, null = as the type says. Needs SELECT on the
-type. Errors: 42704, 42710 exists, 42501, 55000 not advertised, 22023, and PostgreSQL''s own for filter and callback.';
+tries before the exception queue. handler: all, any = competing consumers, null = as the type says. coupling: detached =
+the callback runs in a transaction of its own; immediate and deferred = in the publisher''s, at the end of the statement
+or before the commit, over the events of that transaction alone (of a composite event: those it is made of); what it
+raises aborts the publisher. Needs SELECT on the type; for immediate and deferred the event types'' owner, or
+pgps_admin, and a lock on their logs for which publishers wait. Errors: 42704, 42710 exists, 42501, 55000 not
+advertised, 22023, 0A000 coupled to a composite event of composite events, and PostgreSQL''s own for filter and
+callback.';
 
 create or replace function pgps_internal.given_callback(args jsonb) returns jsonb
 language plpgsql
@@ -320,9 +330,17 @@ begin
         using errcode = '42710',
             hint = format('Choose another name, or first: select pgps.unsubscribe(%L)', quote_ident(v_name));
     end if;
+    if args ->> 'coupling' <> 'detached' and v_subscription.is_pattern then
+        raise exception 'a rule with the coupling % is about one event type', args ->> 'coupling'
+        using errcode = '22023', hint = 'Subscribe to each event type, or use the coupling detached.';
+    end if;
     for v_type in select t.* from pgps_internal.event_type t
         where t.name in (select jsonb_array_elements_text(v_types -> 'types')) loop
-        perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
+        if args ->> 'coupling' <> 'detached' then
+            perform pgps_internal.couple(caller, args, v_subscription, v_type);
+        else
+            perform pgps_internal.join_type(v_subscription, v_type, args ->> 'start');
+        end if;
     end loop;
     if v_subscription.is_pattern then
         perform pgps_internal.join_unseen_types(v_subscription);
@@ -341,5 +359,5 @@ grant execute on function
     pgps.check_filter(text, text),
     pgps.check_callback(text, text),
     pgps.check_call(text, jsonb),
-    pgps.subscribe(text, text, text, text, text, integer, text, integer, text)
+    pgps.subscribe(text, text, text, text, text, integer, text, integer, text, text)
 to public;

@@ -41,7 +41,7 @@ begin
     where s.subscription_id = drop_subscription.subscription_id;
     perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
     where p.pronamespace = 'pgps_internal'::regnamespace
-        and p.proname ~ format('^callback_%s_\d+$', drop_subscription.subscription_id);
+        and p.proname ~ format('^(callback|coupled)_%s_\d+$', drop_subscription.subscription_id);
     with gone as (delete from pgps_internal.member m where m.subscription_id = drop_subscription.subscription_id
         returning m.class_id)
     select array_agg(g.class_id) into v_classes from gone g;

@@ -53,7 +53,8 @@ begin
         filter => _subscription_statement.parsed ->> 'filter', scope => _subscription_statement.parsed ->> 'scope',
         execute => (_subscription_statement.parsed ->> 'execute') || '('
             || coalesce(_subscription_statement.parsed ->> 'args', '') || E'\n)',
-        priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0));
+        priority => coalesce((_subscription_statement.parsed ->> 'priority')::integer, 0),
+        coupling => coalesce(_subscription_statement.parsed ->> 'coupling', 'detached'));
     return 'CREATE SUBSCRIPTION';
 end
 $$;
@@ -79,10 +80,6 @@ create or replace function pgps._rule_statement(parsed jsonb) returns text
 language plpgsql
 as $$
 begin
-    if _rule_statement.parsed ->> 'coupling' <> 'detached' then
-        raise exception 'coupling "%" is not supported', _rule_statement.parsed ->> 'coupling' using errcode = '0A000',
-            hint = 'Leave COUPLING out: the rule then runs in a transaction of its own.';
-    end if;
     perform pgps._subscription_statement(_rule_statement.parsed);
     return 'CREATE RULE';
 end

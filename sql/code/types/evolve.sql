@@ -22,6 +22,7 @@ begin
             raise exception 'event type "%" has no attribute "%"', v_type.name, v_drop
             using errcode = '42703', hint = 'See the column attributes of pgps.event_types.';
         end if;
+        perform pgps_internal.require_unused_by_composites(v_type, v_drop);
         select s.name into v_used
         from pgps_internal.subscription s
         join pgps_internal.member m using (subscription_id)
@@ -40,8 +41,8 @@ begin
 end
 $$;
 comment on function pgps_internal.do_alter_type(name, jsonb) is
-'First half of pgps.alter_event_type: checks the caller''s rights and that no filter uses the attribute, and drops the
-generated code';
+'First half of pgps.alter_event_type: checks the caller''s rights and that no filter and no composite event uses the
+attribute, and drops the generated code';
 
 create or replace function pgps_internal.do_apply_attribute(caller name, args jsonb) returns void
 language plpgsql

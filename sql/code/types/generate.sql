@@ -83,6 +83,7 @@ begin
     perform pgps_internal.build_callback(m.subscription_id, v_type.type_id)
     from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
     where m.type_id = v_type.type_id and s.callback is not null;
+    perform pgps_internal.build_rules(v_type.type_id);
 end
 $$;
 comment on function pgps_internal.build_code(integer) is

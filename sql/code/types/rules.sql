@@ -67,6 +67,8 @@ begin
     if exists (select from pgps_internal.rule r where r.name = v_name) then
         raise exception 'rule "%" exists already', v_name using errcode = '42710',
             hint = format('select pgps.drop_rule(%L)', v_name);
+    elsif args ->> 'moment' not in ('begin', 'end') or args ->> 'moment' is null then
+        raise exception 'invalid moment "%"', args ->> 'moment' using errcode = '22023', hint = 'Use begin or end.';
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
         raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
     elsif not exists (select from pg_class c where c.oid = v_table) then
@@ -81,9 +83,10 @@ begin
     end if;
     v_columns := pgps_internal.columns_for(v_type, cardinality(v_attributes), 'rule "' || v_name || '"');
     perform pgps.parse_filter(x, 'new', '{}') from unnest(v_attributes || coalesce(args ->> 'condition', 'true')) x;
-    insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as)
+    insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as,
+        moment)
     values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes,
-        args ->> 'condition', args ->> 'run_as');
+        args ->> 'condition', args ->> 'run_as', args ->> 'moment');
     return jsonb_build_object('name', v_name, 'endpoint', v_type.endpoint::text, 'columns',
         array_to_string(v_columns, ', '),
         'table', v_table::text, 'operations', to_jsonb(v_operations), 'has_key', exists (
@@ -163,11 +166,13 @@ begin
             and t.tgfoid = format('pgps_internal.rule_%s_%s()', (build_rule_triggers.rule).rule_id,
                 lower(o.operation))::regprocedure)
     loop
-        execute format('create trigger %I after %s on %s referencing %s for each statement execute function %s()',
-            'pgps_' || (build_rule_triggers.rule).name || '_' || lower(v_found.operation), v_found.operation,
+        execute format('create trigger %I %s %s on %s %s for each statement execute function %s()',
+            'pgps_' || (build_rule_triggers.rule).name || '_' || lower(v_found.operation),
+            case (build_rule_triggers.rule).moment when 'begin' then 'before' else 'after' end, v_found.operation,
                 v_found.relid,
-            case v_found.operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
-                else 'new table as pgps_new old table as pgps_old' end, v_found.function);
+            case when (build_rule_triggers.rule).moment = 'begin' then '' else 'referencing ' || case
+                v_found.operation when 'INSERT' then 'new table as pgps_new' when 'DELETE' then 'old table as pgps_old'
+                else 'new table as pgps_new old table as pgps_old' end end, v_found.function);
     end loop;
 end
 $$;
@@ -209,12 +214,13 @@ begin
     from (select a.name from pgps_internal.attributes_of(v_type.endpoint) a
         limit cardinality((rule_body.rule).attributes)) a;
     -- The transition tables of an UPDATE hold its rows in the same order: they are paired by place, since a key may
-    -- change.
-    v_source := case rule_body.operation
-        when 'INSERT' then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row,
-            v_null)
-        when 'DELETE' then format('(select %s from pgps_old) as old cross join lateral (select %s) as new', v_row,
-            v_null)
+    -- change. At the beginning of a statement there are no rows: it publishes one event.
+    v_source := case
+        when (rule_body.rule).moment = 'begin' then '(values (true)) pgps_once'
+        when rule_body.operation = 'INSERT'
+            then format('(select %s from pgps_new) as new cross join lateral (select %s) as old', v_row, v_null)
+        when rule_body.operation = 'DELETE'
+            then format('(select %s from pgps_old) as old cross join lateral (select %s) as new', v_row, v_null)
         else format('(select pgps_new as pgps_row, row_number() over () as pgps_place from pgps_new) pgps_n
             join (select pgps_old as pgps_row, row_number() over () as pgps_place from pgps_old) pgps_o using '
                 '(pgps_place)
@@ -232,9 +238,11 @@ $$;
 comment on function pgps_internal.rule_body(pgps_internal.rule, text) is
 'The body of a rule''s trigger function: one INSERT … SELECT from the transition tables into the endpoint';
 
+drop function if exists pgps.create_rule(text, regclass, text, text, text[], text, text, text);
 create or replace function pgps.create_rule(
     name text, table_name regclass, operations text, event_type text, attributes text[], condition text = null,
-    run_as text = 'invoker', search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ',')
+    run_as text = 'invoker', search_path text = pg_catalog.array_to_string(pg_catalog.current_schemas(false), ','),
+    moment text = 'end'
 ) returns void
 language plpgsql
 set standard_conforming_strings = on
@@ -251,9 +259,10 @@ begin
         pg_catalog.jsonb_build_object('name', create_rule.name, 'table_name', create_rule.table_name::oid::text,
         'operations', create_rule.operations, 'event_type', create_rule.event_type, 'attributes',
             create_rule.attributes,
-        'condition', create_rule.condition, 'run_as', create_rule.run_as));
+        'condition', create_rule.condition, 'run_as', create_rule.run_as, 'moment', create_rule.moment));
     -- EXPLAIN checks the expressions with the caller's rights; PostgreSQL's own error says what is wrong with one.
-    v_query := pg_catalog.format(E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)',
+    v_query := pg_catalog.format(case create_rule.moment when 'begin' then E'explain insert into %s (%s) select %s '
+            'where (%6$s\n)' else E'explain insert into %s (%s) select %s from %s as new, %s as old where (%s\n)' end,
         v_rule ->> 'endpoint', v_rule ->> 'columns',
         (select pg_catalog.string_agg(pg_catalog.format(E'(%s\n)', x.expression), ', ' order by x.place)
             from pg_catalog.unnest(create_rule.attributes) with ordinality x(expression, place)),
@@ -263,7 +272,9 @@ begin
     exception when syntax_error_or_access_rule_violation or data_exception or invalid_schema_name then
         get stacked diagnostics v_state = returned_sqlstate, v_message = message_text, v_detail = pg_exception_detail,
             v_hint = pg_exception_hint;
-        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), pgps._hint_for(v_state,
+        perform pgps._refuse_text(v_state, v_message, v_detail, coalesce(nullif(v_hint, ''), case
+                when create_rule.moment = 'begin' and v_state in ('42P01', '42703')
+                    then 'At the beginning of a statement there is no new and no old.' end, pgps._hint_for(v_state,
             pgps._attribute_names(create_rule.table_name) || ', each of new and of old.',
             pg_catalog.format('The condition is boolean, and the values are for: %s.',
             pgps._attribute_names((v_rule ->> 'endpoint')::regclass)))),
@@ -275,15 +286,16 @@ begin
         'schemas', pg_catalog.to_jsonb(pg_catalog.current_schemas(false))));
 end
 $$;
-comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text) is
+comment on function pgps.create_rule(text, regclass, text, text, text[], text, text, text, text) is
 'Makes a statement that changes a table publish a set of events: ON operations TO table WHERE condition PUBLISH
 event_type (attributes). operations: INSERT, UPDATE, DELETE or several with OR. attributes, condition: SQL over new and
 old (null rows where they do not apply). run_as: invoker publishes with the rights of whoever changes the table, owner
-with the rule owner''s. On a partitioned table the rule also applies to statements that name a partition, even one made
-or attached later. The table and its columns may be renamed: attributes and condition keep the names they had. Other
-things that they name may not be renamed (see docs/how-to/active-rules.md), and a column that they use may not be
-dropped (2BP01). Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of
-the expressions.';
+with the rule owner''s. moment: end = after the statement; begin = before it, one event for each statement, with no new
+and no old. On a partitioned table the rule also applies to statements that name a partition, even one made or attached
+later. The table and its columns may be renamed: attributes and condition keep the names they had. Other things that
+they name may not be renamed (see docs/how-to/active-rules.md), and a column that they use may not be dropped (2BP01).
+Needs to own the table and INSERT on the event type. Errors: 42704, 42710, 22023, 42501, and those of the
+expressions.';
 
 create or replace function pgps_internal.drop_rule(rule_id integer) returns void
 language plpgsql
@@ -367,5 +379,5 @@ comment on function pgps_internal.drop_rules_of(pgps_internal.event_type) is
 'Drops the rules that publish an event type';
 
 grant execute on function
-    pgps.create_rule(text, regclass, text, text, text[], text, text, text), pgps.drop_rule(text)
+    pgps.create_rule(text, regclass, text, text, text[], text, text, text, text), pgps.drop_rule(text)
 to public;

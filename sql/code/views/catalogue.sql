@@ -125,7 +125,9 @@ select s.subscription_id, s.name, pg_get_userbyid(s.owner) as owner, s.event_typ
         else s.last_error end as last_error, s.created_at,
     l.dead_after, l.max_backlog,
     case when l.max_backlog is not null then l.on_backlog end as on_backlog,
-    a.is_dead
+    a.is_dead,
+    case when s.callback is not null then coalesce((select r.coupling from pgps_internal.coupled_rule r
+        where r.subscription_id = s.subscription_id), 'detached') end as coupling
 from pgps_internal.subscription s
 join pgps_internal.standing p using (subscription_id)
 left join pgps_internal.backlog_limit l using (subscription_id)
@@ -160,7 +162,7 @@ handed are handed out again. Without dead_after none is dead.';
 
 create or replace view pgps.rules as
 select r.name, r.table_name, r.operations, t.name as event_type, r.attributes, r.condition, r.run_as,
-    pg_get_userbyid(r.owner) as owner, w.state, w.fired
+    pg_get_userbyid(r.owner) as owner, w.state, w.fired, r.moment
 from pgps_internal.rule r join pgps_internal.event_type t using (type_id) join pg_class c on c.oid = r.table_name
 cross join lateral (
     select case when count(g.oid) = 0 then 'missing' when bool_or(g.tgenabled = 'D') then 'disabled'

@@ -68,9 +68,8 @@ class Subject:
         return self.known.graph.frame.time_basis == "arrival"
 
 
-def detect_step(db: Any, memory: dict[str, Any], text: str) -> dict[str, Any]:
+def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
     """Take a step of each composite event of a job; return what is to be published, and what became of it."""
-    job = json.loads(text)
     queries = Queries(db, memory)
     subjects = {one["composite_id"]: Subject(one, known_of(memory, one)) for one in job["composites"]}
     for source in job["types"]:

@@ -305,3 +305,24 @@ def test_the_attributes_of_a_composite_event_are_those_of_its_definition(broker:
     for _ in range(2):
         rows(broker, "select pgps.dispatch()")
     assert value(broker, "select payload ->> 'symbol' from pgps.receive('all')") == "A"
+
+
+def test_an_attribute_that_a_composite_event_uses_is_not_dropped(broker: psycopg.Connection) -> None:
+    uses: dict[str, tuple[str, dict[str, Any], str]] = {
+        "key": ("quote a ; quote b", {"partition_by": "symbol"}, "symbol"),
+        "predicate": ("quote (price > 10) a ; news b", {"partition_by": None}, "price"),
+        "condition": ("quote a ; news b", {"partition_by": None, "filter": "a.price > 5 and b.kind <> ''"}, "price"),
+        "made": ("quote a ; news b", {"partition_by": None, "attributes": "p integer = a.price"}, "price"),
+    }
+    for kind, (expression, options, attribute) in uses.items():
+        create(broker, expression, **options)
+        with refused("2BP01", f'attribute "{attribute}" of event type "quote" is used by composite event "it"'):
+            call(broker, "alter_event_type", "quote", drop_attribute=attribute)
+        if kind != "made":
+            call(broker, "drop_event_type", "it")
+    # What it does not use goes, and it goes on.
+    call(broker, "alter_event_type", "quote", drop_attribute="at")
+    rows(broker, "insert into pgps_event.quote values ('A', 20)")
+    rows(broker, "insert into pgps_event.news values ('A', 'good')")
+    rows(broker, "select pgps.dispatch()")
+    assert rows(broker, "select state, detected from pgps.composite_events") == [("active", 1)]

@@ -1,0 +1,296 @@
+-- What rules do in the publisher's transaction (coupling.sql): which fire, what composite events detect in it, and how
+-- deep they are.
+-- Locks: none.
+-- Writes: coupling_mark, subscription.
+
+create or replace function pgps_internal.rules_about(type_ids integer[], coupling text)
+returns setof pgps_internal.coupled_rule
+language plpgsql stable rows 5
+as $$
+begin
+    return query
+    select r.* from pgps_internal.coupled_rule r
+    join pgps_internal.subscription s using (subscription_id)
+    left join pgps_internal.composite c using (type_id)
+    where r.coupling = rules_about.coupling and s.state = 'active' and s.owner::text <> s.owner::oid::text
+        and case when c.type_id is null then r.type_id = any (rules_about.type_ids)
+            else c.enabled and c.owner::text <> c.owner::oid::text and exists (
+                select from pgps_internal.composite_leaf l
+                where l.composite_id = c.composite_id and l.type_id = any (rules_about.type_ids)) end
+    order by s.priority desc, s.subscription_id;
+end
+$$;
+comment on function pgps_internal.rules_about(integer[], text) is
+'The rules of a coupling that events of some types may fire, in order of their priority';
+
+create or replace function pgps_internal.coupling_mark_of(coupling text) returns pgps_internal.coupling_mark
+language plpgsql volatile
+as $$
+declare
+    v_mark pgps_internal.coupling_mark;
+begin
+    select m.* into v_mark from pgps_internal.coupling_mark m
+    where m.xid = pg_current_xact_id() and m.coupling = coupling_mark_of.coupling order by m.row_id desc limit 1;
+    return v_mark;
+end
+$$;
+comment on function pgps_internal.coupling_mark_of(text) is
+'How far the rules of a coupling are in this transaction; null before the first event for them';
+
+create or replace function pgps_internal.note_coupled() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set jit = off
+as $$
+declare
+    v_before bigint;
+    v_type integer;
+    v_coupling text;
+    v_mark pgps_internal.coupling_mark;
+begin
+    -- What came over a link is of another transaction, which has committed.
+    select min(n.event_id) - 1 into v_before from pgps_new n where n.pgps_origin_event is null;
+    if v_before is null then
+        return null;
+    end if;
+    select t.type_id into v_type from pgps_internal.event_type t where t.log = tg_relid;
+    foreach v_coupling in array array['immediate', 'deferred'] loop
+        continue when not exists (select from pgps_internal.rules_about(array[v_type], v_coupling));
+        v_mark := pgps_internal.coupling_mark_of(v_coupling);
+        continue when v_mark.is_due and v_type = any (v_mark.type_ids);
+        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
+        values (v_coupling, coalesce(v_mark.before, v_before), coalesce(v_mark.done, v_before),
+            case when v_mark.is_due then v_mark.type_ids else '{}' end || v_type,
+            -- Outside of all triggers no rule runs, whatever a savepoint has left behind.
+            case when pg_trigger_depth() = 1 then 0 else coalesce(v_mark.depth, 0) end, v_coupling = 'deferred')
+        returning * into v_mark;
+        if v_coupling = 'immediate' then
+            perform pgps_internal.run_rules(v_mark);
+        end if;
+    end loop;
+    return null;
+end
+$$;
+comment on function pgps_internal.note_coupled() is
+'After events were published: runs immediate rules about them, and has deferred ones run before the commit';
+
+create or replace function pgps_internal.run_due_rules() returns trigger
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' set intervalstyle = 'postgres'
+set jit = off
+as $$
+declare
+    v_mark pgps_internal.coupling_mark := pgps_internal.coupling_mark_of(new.coupling);
+begin
+    -- One run takes all there is: of several rows, the first that fires.
+    if v_mark.is_due then
+        perform pgps_internal.run_rules(v_mark);
+    end if;
+    return null;
+end
+$$;
+comment on function pgps_internal.run_due_rules() is 'Before the commit: runs deferred rules about what was published';
+
+do $$
+declare
+    v_slot integer;
+begin
+    for v_slot in 0..3 loop
+        if not exists (select from pg_trigger t where t.tgname = 'pgps_due'
+            and t.tgrelid = format('pgps_internal.coupling_mark_%s', v_slot)::regclass) then
+            execute format('create constraint trigger pgps_due after insert on pgps_internal.coupling_mark_%1$s
+                deferrable initially deferred for each row when (new.is_due)
+                execute function pgps_internal.run_due_rules();
+                alter table pgps_internal.coupling_mark_%1$s enable always trigger pgps_due', v_slot);
+        end if;
+    end loop;
+end
+$$;
+
+create or replace function pgps_internal.run_rules(mark pgps_internal.coupling_mark) returns void
+language plpgsql
+as $$
+declare
+    v_depth integer := (run_rules.mark).depth + 1;
+    v_done bigint := pg_sequence_last_value('pgps_internal.event_id_seq');
+    v_rules pgps_internal.coupled_rule[] := array(select r
+        from pgps_internal.rules_about((run_rules.mark).type_ids, (run_rules.mark).coupling) r);
+    v_rule pgps_internal.coupled_rule;
+    v_found jsonb;
+    v_after pgps_internal.coupling_mark;
+begin
+    if v_depth > pgps_internal.setting('coupling_depth')::integer then
+        raise exception 'rules with the coupling % are % deep, the last one about event type "%"',
+            (run_rules.mark).coupling, v_depth,
+            (select t.name from pgps_internal.event_type t where t.type_id = (run_rules.mark).type_ids[1])
+        using errcode = '54001', hint = 'A rule publishes what fires it again: change its filter, or have an '
+            'administrator raise the limit: select pgps.configure(''coupling_depth'', …)';
+    end if;
+    v_found := pgps_internal.detect_coupled(run_rules.mark, v_rules, v_done);
+    insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
+    values ((run_rules.mark).coupling, (run_rules.mark).before, v_done, '{}', v_depth, false);
+    foreach v_rule in array v_rules loop
+        perform pgps_internal.run_rule(v_rule, run_rules.mark, v_found, v_done);
+    end loop;
+    v_after := pgps_internal.coupling_mark_of((run_rules.mark).coupling);
+    if not v_after.is_due then
+        insert into pgps_internal.coupling_mark (coupling, before, done, type_ids, depth, is_due)
+        values (v_after.coupling, v_after.before, v_after.done, '{}', (run_rules.mark).depth, false);
+    end if;
+end
+$$;
+comment on function pgps_internal.run_rules(pgps_internal.coupling_mark) is
+'Runs the rules about what the transaction has published since the last run, by priority; what they raise aborts it';
+
+create or replace function pgps_internal.coupled_events(
+    event_type pgps_internal.event_type, leaves pgps_internal.composite_leaf[]
+) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format($query$
+        with ids as materialized (
+            select array(select l.event_id from %1$s l where l.event_id > $1 and l.xid = pg_current_xact_id()
+                and l.pgps_origin_event is null order by l.event_id) as ids
+        ),
+        hit as materialized (%2$s)
+        select l.event_id, h.composites, h.leaves, l.xid::text::bigint as xid,
+            pgps_internal.microseconds(c.published_at) as published,
+            (select k.name from pgps_internal.client k where k.client_id = c.client_id) as client,
+            (select to_json(pgps_row)::text from (select %3$s) pgps_row) as payload
+        from (select h.event_id, array_agg(h.composite_id) as composites, array_agg(h.leaf) as leaves
+            from hit h group by h.event_id) h
+        join %1$s l on l.event_id = h.event_id
+        left join lateral (%4$s) c on true$query$,
+        (coupled_events.event_type).log,
+        (select string_agg(format($leaf$
+            select v.ids[p.place] as event_id, %1$s::bigint as composite_id, %2$s as leaf
+            from ids cross join lateral (select pgps_internal.visible_ids(t, %3$L::regrole, ids.ids) as ids
+                from pgps_internal.event_type t where t.type_id = %4$s) v
+            cross join lateral unnest(pgps_internal.composite_leaf_%1$s_%2$s(array(
+                select e.event from unnest(v.ids) with ordinality u(event_id, place)
+                join pgps_internal.events_%4$s(v.ids) e using (event_id) order by u.place))) p(place)$leaf$,
+            l.composite_id, l.leaf, c.owner, l.type_id), ' union all ' order by l.composite_id, l.leaf)
+            from unnest(coupled_events.leaves) l join pgps_internal.composite c using (composite_id)),
+        (select string_agg('l.' || quote_ident(a.name), ', ')
+            from pgps_internal.attributes_of((coupled_events.event_type).endpoint) a),
+        pgps_internal.statement_of('c.published_at, c.client_id', (coupled_events.event_type).type_id::text))
+$$;
+comment on function pgps_internal.coupled_events(pgps_internal.event_type, pgps_internal.composite_leaf[]) is
+'The query that reads the events of a type that this transaction has published behind an id, for leaves';
+
+create or replace function pgps_internal.detector_job(composite pgps_internal.composite) returns jsonb
+language sql stable
+as $$
+    select jsonb_build_object('composite_id', c.composite_id, 'version', c.state_id::text, 'given', c.given,
+        'intervals', pgps_internal.interval_types(), 'binds', jsonb_array_length(c.parsed -> 'attributes') > 0,
+        'sources', pgps_internal.sources_of(c.composite_id),
+        'whole', (c.parsed ->> 'transactional')::boolean,
+        'tests', (select coalesce(jsonb_object_agg(t ->> 'text',
+                format('select * from pgps_internal.composite_test_%s_%s($1)', c.composite_id, o)), '{}')
+            from jsonb_array_elements(c.parsed -> 'conditions') with ordinality x(t, o)))
+    from (select (detector_job.composite).*) c
+$$;
+comment on function pgps_internal.detector_job(pgps_internal.composite) is
+'What the detector takes of a composite event for a transaction';
+
+create or replace function pgps_internal.detect_coupled(
+    mark pgps_internal.coupling_mark, rules pgps_internal.coupled_rule[], done bigint
+) returns jsonb
+language sql volatile
+as $$
+    with c as (
+        select distinct c.composite_id, c from unnest(detect_coupled.rules) r
+        join pgps_internal.composite c using (type_id)
+    )
+    select case when exists (select from c) then pgps_internal.detect_step(jsonb_build_object(
+        'coupling', (detect_coupled.mark).coupling, 'xid', (detect_coupled.mark).xid::text,
+        'before', (detect_coupled.mark).before, 'reached', (detect_coupled.mark).done, 'done', detect_coupled.done,
+        'broker', (select p.broker from pgps_internal.progress p),
+        'composites', (select jsonb_agg(pgps_internal.detector_job(c.c) order by c.composite_id) from c),
+        'types', (select jsonb_agg(jsonb_build_object('type', t.name,
+                'query', pgps_internal.coupled_events(t, l.leaves)) order by t.type_id)
+            from (select l.type_id, array_agg(l order by l.composite_id, l.leaf) as leaves
+                from c join pgps_internal.composite_leaf l using (composite_id) group by l.type_id) l
+            join pgps_internal.event_type t using (type_id)))::text) end
+$$;
+comment on function pgps_internal.detect_coupled(pgps_internal.coupling_mark, pgps_internal.coupled_rule[], bigint) is
+'What the composite events of some rules detect in what the transaction has published since the last run, up to the id
+done; null when none of the rules is about one';
+
+create or replace function pgps_internal.found_events(
+    composite pgps_internal.composite, event_type pgps_internal.event_type
+) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format($query$array(
+            select row(%1$s pgps_internal.moment((i.x ->> 'starts')::bigint),
+                pgps_internal.moment((i.x ->> 'ends')::bigint), pgps_internal.moment((i.x ->> 'detected')::bigint),
+                (i.x ->> 'constituents')::jsonb, null, null)::pgps_event.%2$I
+            from jsonb_array_elements($1) with ordinality i(x, n) %3$s order by i.n)$query$,
+        coalesce((select string_agg(format('m.%I,', a ->> 'name'), ' ' order by o)
+            from jsonb_array_elements((found_events.composite).parsed -> 'attributes') with ordinality x(a, o)), ''),
+        (found_events.event_type).name,
+        case when jsonb_array_length((found_events.composite).parsed -> 'attributes') > 0
+            then format($make$join pgps_internal.composite_make_%s((select format('[%%s]',
+                    string_agg(g.x ->> 'bound', ', ' order by g.n))
+                    from jsonb_array_elements($1) with ordinality g(x, n))) m on m.pgps_n = i.n$make$,
+                (found_events.composite).composite_id) else '' end)
+$$;
+comment on function pgps_internal.found_events(pgps_internal.composite, pgps_internal.event_type) is
+'The text of an array of events of a composite type, of detections in $1';
+
+create or replace function pgps_internal.run_rule(
+    rule pgps_internal.coupled_rule, mark pgps_internal.coupling_mark, detections jsonb, done bigint
+) returns void
+language plpgsql
+as $$
+declare
+    v_type pgps_internal.event_type;
+    v_composite pgps_internal.composite;
+    v_subscription pgps_internal.subscription;
+    v_items jsonb;
+    v_ids bigint[];
+    v_events text;
+begin
+    select s.* into v_subscription from pgps_internal.subscription s
+    where s.subscription_id = (run_rule.rule).subscription_id;
+    select t.* into v_type from pgps_internal.event_type t where t.type_id = (run_rule.rule).type_id;
+    if not has_table_privilege(v_subscription.owner::oid, v_type.endpoint, 'select') then
+        update pgps_internal.subscription s set state = 'suspended', last_error = format(
+            'role %s may not receive event type "%s" any more', s.owner, s.event_type)
+        where s.subscription_id = v_subscription.subscription_id;
+        return;
+    end if;
+    select c.* into v_composite from pgps_internal.composite c where c.type_id = v_type.type_id;
+    if found then
+        v_items := run_rule.detections -> v_composite.composite_id::text;
+        v_events := pgps_internal.found_events(v_composite, v_type);
+    else
+        execute format('select array(select l.event_id from %s l where l.event_id > $1 and l.event_id <= $2
+            and l.xid = pg_current_xact_id() and l.pgps_origin_event is null order by l.event_id)', v_type.log)
+        using (run_rule.mark).done, run_rule.done into v_ids;
+        v_ids := pgps_internal.visible_ids(v_type, v_subscription.owner, v_ids);
+        v_events := format('array(select e.event from unnest($2) with ordinality u(event_id, place)
+            join pgps_internal.events_%s($2) e using (event_id) order by u.place)', v_type.type_id);
+    end if;
+    if v_items is null and coalesce(cardinality(v_ids), 0) = 0 then
+        return;
+    end if;
+    execute format($run$
+        with e as materialized (select %1$s as events),
+        chosen as materialized (
+            select array(select u.event from (select x as event, row_number() over () as place
+                    from unnest(e.events) x) u
+                join unnest(pgps_internal.coupled_%2$s_%3$s(e.events)) p(place) using (place) order by place) as events
+            from e
+        )
+        select pgps_internal.callback_%2$s_%3$s(c.events) from chosen c where cardinality(c.events) > 0$run$,
+        v_events, v_subscription.subscription_id, v_type.type_id)
+    using v_items, v_ids;
+end
+$$;
+comment on function pgps_internal.run_rule(pgps_internal.coupled_rule, pgps_internal.coupling_mark, jsonb, bigint) is
+'Calls the callback of a rule for what it is about: detections of its composite event, or events up to the id done. A
+rule whose owner has lost SELECT is suspended';

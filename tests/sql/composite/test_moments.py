@@ -1,0 +1,95 @@
+"""Leaves that are moments: the beginning and the end of table operations, of composite events and of transactions."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.fix_broker import call, make_type, refused, rows, value
+from tests.fix_db import Connect
+
+
+@pytest.fixture
+def broker(connect: Connect, own_database: str) -> psycopg.Connection:
+    connection = connect(dsn=own_database)
+    make_type(connection, "starting", "by_whom text")
+    make_type(connection, "order_in", "id integer, price numeric")
+    rows(connection, "create table public.orders (id integer primary key, price numeric)")
+    call(connection, "create_rule", "starts", "public.orders", "insert or update", "starting",
+         ["current_user::text"], moment="begin")  # fmt: skip
+    call(connection, "create_rule", "ends", "public.orders", "insert", "order_in", ["new.id", "new.price"])
+    return connection
+
+
+def dispatch(connection: psycopg.Connection) -> None:
+    for _ in range(2):
+        rows(connection, "select pgps.dispatch()")
+
+
+def found(connection: psycopg.Connection, name: str) -> list[tuple[str, ...]]:
+    """Return what was detected, each as the payloads of its constituents."""
+    type_id = value(connection, "select type_id from pgps_internal.event_type where name = %s", [name])
+    query = f"""
+        select array(select p ->> 'event_type' || coalesce(' ' || (p -> 'payload' ->> 'id'), '')
+            from jsonb_array_elements(constituents) p) from pgps._log_{type_id} order by pgps_event_id"""
+    return [tuple(one) for (one,) in rows(connection, query)]
+
+
+def test_a_rule_at_the_beginning_publishes_once_a_statement(broker: psycopg.Connection) -> None:
+    assert rows(broker, "select name, moment from pgps.rules order by 1") == [("ends", "end"), ("starts", "begin")]
+    # Both moments of an event that somebody publishes are the same.
+    call(broker, "create_composite_event", "taken", "begin starting s ; end order_in (price > 10) o",
+         context="chronicle", max_open=10)  # fmt: skip
+    call(broker, "create_composite_event", "many", "A*(starting, order_in, starting)", context="recent")
+    rows(broker, "insert into public.orders select n, 10 * n from generate_series(1, 3) n")
+    rows(broker, "update public.orders set price = 0")
+    rows(broker, "insert into public.orders values (4, 100)")
+    dispatch(broker)
+    assert found(broker, "taken") == [("starting", "order_in 2"), ("starting", "order_in 4")]
+    assert found(broker, "many") == [("starting", "order_in 1", "order_in 2", "order_in 3", "starting")]
+
+
+def test_there_are_no_rows_at_the_beginning(broker: psycopg.Connection) -> None:
+    for attributes, condition in ((["new.id::text"], None), (["'x'"], "old.price > 1")):
+        with refused("42P01", "missing FROM-clause entry"):
+            call(broker, "create_rule", "r", "public.orders", "update", "starting", attributes, condition,
+                 moment="begin")  # fmt: skip
+    with refused("22023", 'invalid moment "middle"'):
+        call(broker, "create_rule", "r", "public.orders", "update", "starting", ["'x'"], moment="middle")
+    assert value(broker, "select count(*) from pgps.rules") == 2
+
+
+def test_the_moments_of_a_composite_event_are_its_bounds(broker: psycopg.Connection) -> None:
+    """One interval begins within another, and ends behind it."""
+    call(broker, "create_composite_event", "pair", "order_in (price < 10) ; order_in (price > 100)")
+    for moment in ("begin", "end", ""):
+        call(broker, "create_composite_event", f"before_{moment}", f"starting ; {moment} pair")
+    rows(broker, "insert into pgps_event.order_in values (1, 1)")
+    rows(broker, "insert into pgps_event.starting values ('inner')")
+    rows(broker, "insert into pgps_event.order_in values (2, 200)")
+    dispatch(broker)
+    dispatch(broker)
+    query = "select name, detected from pgps.composite_events order by name"
+    assert rows(broker, query) == [("before_", 0), ("before_begin", 0), ("before_end", 1), ("pair", 1)]
+
+
+def test_transactions_begin_and_end(broker: psycopg.Connection) -> None:
+    """An order whose transaction inserts nothing after it; transactions are whole, however many are dispatched."""
+    call(broker, "create_composite_event", "alone", "not(order_in)[starting s, commit]", context="chronicle",
+         max_open=100)  # fmt: skip
+    call(broker, "create_composite_event", "first", "begin_transaction ; order_in o", context="chronicle", max_open=100,
+         attributes="id integer = o.id")  # fmt: skip
+    for number in (1, 2, 3):
+        with broker.transaction():
+            rows(broker, "insert into pgps_event.starting values ('a')")
+            if number != 2:
+                rows(broker, "insert into pgps_event.order_in values (%s, 1), (%s, 1)", [number, 10 + number])
+        if number == 1:
+            dispatch(broker)
+    dispatch(broker)
+    assert rows(broker, "select name, detected from pgps.composite_events order by name") == [
+        ("alone", 1),
+        ("first", 2),
+    ]
+    type_id = value(broker, "select type_id from pgps_internal.event_type where name = 'first'")
+    assert rows(broker, f"select id from pgps._log_{type_id} order by id") == [(1,), (3,)]
