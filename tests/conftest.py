@@ -1,5 +1,7 @@
 """Fixtures for all tests; what they are for stands in fix_server.py and fix_db.py."""
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -16,6 +18,12 @@ settings.load_profile("pgps")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what says that it takes long, so that at the end no test process is left alone with such a one."""
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave the tests and all modules to be: they live until the end, and Python would look through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -50,21 +50,37 @@ def database(server: Server) -> Iterator[str]:
     server.drop(dbname)
 
 
+@pytest.fixture(scope="session")
+def _watcher(server: Server) -> Iterator[psycopg.Connection]:
+    """A session beside all databases of tests, for looking after each; kept, so that it has plans."""
+    with psycopg.connect(server.base, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def _cleaner(database: str) -> Iterator[psycopg.Connection]:
+    """A session in this process's database, for dropping what each test has made; kept, so that it has plans."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.fixture
-def dsn(database: str, server: Server) -> Iterator[str]:
+def dsn(database: str, _watcher: psycopg.Connection, _cleaner: psycopg.Connection) -> Iterator[str]:
     """The connection string of this process's database; the test must leave no connection open."""
     yield database
-    _check_left_connections(server, str(conninfo_to_dict(database)["dbname"]))
+    _check_left_connections(_watcher, str(conninfo_to_dict(database)["dbname"]), but=_cleaner.info.backend_pid)
 
 
 @pytest.fixture
-def own_database(server: Server, _connections: contextlib.ExitStack, _roles: dict[str, None]) -> Iterator[str]:
+def own_database(
+    server: Server, _watcher: psycopg.Connection, _connections: contextlib.ExitStack, _roles: dict[str, None]
+) -> Iterator[str]:
     """The connection string of a fresh clone, for what concerns a whole broker: dispatch, reclaim."""
     dbname = f"pgps_{_PROCESS}_{next(_counter)}"
     yield server.clone(dbname)
     _connections.close()
     try:
-        _check_left_connections(server, dbname)
+        _check_left_connections(_watcher, dbname)
     finally:
         server.drop(dbname)
 
@@ -123,12 +139,11 @@ def admin(connect: Connect) -> psycopg.Connection:
 
 
 @pytest.fixture
-def _roles(server: Server, database: str) -> Iterator[dict[str, None]]:
+def _roles(_cleaner: psycopg.Connection) -> Iterator[dict[str, None]]:
     roles: dict[str, None] = {}
     yield roles
-    with psycopg.connect(database, autocommit=True) as connection:
-        for role in reversed(roles):
-            _drop_role(connection, role)
+    for role in reversed(roles):
+        _drop_role(_cleaner, role)
 
 
 @pytest.fixture
@@ -153,7 +168,7 @@ def role(server: Server, _roles: dict[str, None]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def name(database: str, _roles: dict[str, None]) -> Iterator[Callable[..., str]]:
+def name(_cleaner: psycopg.Connection, _roles: dict[str, None]) -> Iterator[Callable[..., str]]:
     """Make names for whatever a test creates; the event types among them are dropped at its end."""
     names: list[str] = []
 
@@ -162,8 +177,8 @@ def name(database: str, _roles: dict[str, None]) -> Iterator[Callable[..., str]]
         return names[-1]
 
     yield made
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute(
+    if names:
+        _cleaner.execute(
             """
             select pgps.drop_event_type(e.name, cascade => true)
             from pgps_internal.event_type e where e.name = any (%s)
@@ -233,19 +248,16 @@ def _drop_role(connection: psycopg.Connection, role: str) -> None:
         connection.execute(sql.SQL(statement).format(sql.Identifier(role)))
 
 
-def _check_left_connections(server: Server, dbname: str) -> None:
-    """Fail when the test left a connection open; a closed one's backend needs a moment to go."""
-    with psycopg.connect(server.base, autocommit=True) as connection:
-        deadline = time.monotonic() + 60.0
-        while left := connection.execute(
-            """
-            select pid, application_name, state, left(query, 80) from pg_stat_activity
-            where datname = %s and backend_type = 'client backend'
-            """,
-            [dbname],
-        ).fetchall():
-            if time.monotonic() > deadline:
-                for pid, *_ in left:
-                    connection.execute("select pg_terminate_backend(%s)", [pid])
-                pytest.fail(f"the test left connections open: {left}")
-            time.sleep(0.02)
+def _check_left_connections(watcher: psycopg.Connection, dbname: str, *, but: int = 0) -> None:
+    """Fail when the test left a connection open, `but` that one; a closed one's backend needs a moment to go."""
+    query = """
+        select pid, application_name, state, left(query, 80) from pg_stat_activity
+        where datname = %s and backend_type = 'client backend' and pid <> %s
+    """
+    deadline = time.monotonic() + 60.0
+    while left := watcher.execute(query, [dbname, but]).fetchall():
+        if time.monotonic() > deadline:
+            for pid, *_ in left:
+                watcher.execute("select pg_terminate_backend(%s)", [pid])
+            pytest.fail(f"the test left connections open: {left}")
+        time.sleep(0.02)

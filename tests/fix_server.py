@@ -33,6 +33,9 @@ TEMPLATE = "pgps_template"
 _LITTLE_WAL = {"min_wal_size": "32MB", "max_wal_size": "32MB"}
 _ROOT = Path(__file__).resolve().parent.parent
 _HOMES = f"pgps-test-{os.geteuid()}-"
+# A file system in memory: a type has some thirty files, and to find a number for each takes ext4 a sixth of a run.
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 * 1024**3  # twice what the files of a run take
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Run:
         _remove_leftovers()
         self._stack = contextlib.ExitStack()
         self._server: Server | None = None
-        self.home = Path(tempfile.mkdtemp(prefix=f"{_HOMES}{os.getpid()}-"))
+        self.home = Path(tempfile.mkdtemp(prefix=f"{_HOMES}{os.getpid()}-", dir=_where_there_is_room()))
         # The server runs as another user, who has to be able to enter this directory.
         self.home.chmod(0o711)
 
@@ -84,7 +87,8 @@ class Run:
 @contextlib.contextmanager
 def _embedded(home: Path) -> Iterator[str]:
     # Each test process has a database of its own, and together they need more connections than the default allows.
-    with EmbeddedCluster("tests", fast=True, home=home, settings={"max_connections": "300"}, keep=False) as cluster:
+    settings = {"max_connections": "300", "max_wal_size": "256MB"}
+    with EmbeddedCluster("tests", fast=True, home=home, settings=settings, keep=False) as cluster:
         yield cluster.dsn()
 
 
@@ -151,6 +155,15 @@ def copied_cluster(name: str, *, home: Path, mold: int = 0, settings: dict[str, 
     return EmbeddedCluster(name, home=home, keep=False)
 
 
+def _where_there_is_room() -> Path:
+    """Return memory, if there is room for a run, and some is left for its processes; else the temporary directory."""
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    if available and int(available.group(1)) * 1024 > 2 * _ROOM and os.access(_MEMORY, os.W_OK | os.X_OK):
+        if shutil.disk_usage(_MEMORY).free > _ROOM:
+            return _MEMORY
+    return Path(tempfile.gettempdir())
+
+
 def _remove_leftovers() -> None:
     """What runs have left that were killed. Two that begin at once take turns, so that none removes what is gone."""
     with filelock.FileLock(Path(tempfile.gettempdir()) / f"{_HOMES}leftovers.lock"):
@@ -158,7 +171,7 @@ def _remove_leftovers() -> None:
 
 
 def _remove_homes_of_the_dead() -> None:
-    for home in Path(tempfile.gettempdir()).glob(_HOMES + "*"):
+    for home in [*Path(tempfile.gettempdir()).glob(_HOMES + "*"), *_MEMORY.glob(_HOMES + "*")]:
         owner = re.match(r"(\d+)-", home.name.removeprefix(_HOMES))
         if owner and home.stat().st_uid == os.geteuid() and not Path(f"/proc/{owner.group(1)}").exists():
             _remove_home(home)

@@ -34,6 +34,11 @@ def test_strings_are_decoded(source: str, value: str) -> None:
     assert tokens(source) == [("string", value)]
 
 
+def test_only_ascii_letters_spell_uescape() -> None:
+    spelled = "ue\u017fcape"  # its long s is an s to whoever ignores case as Unicode has it
+    assert tokens(f"U&'a' {spelled} '!'") == [("string", "a"), ("ident", spelled), ("string", "!")]
+
+
 @pytest.mark.parametrize(
     ("source", "value"),
     [

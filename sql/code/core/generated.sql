@@ -127,10 +127,13 @@ set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_function regprocedure;
+    v_path text[];
 begin
     if drop_piece.kind = 'function' then
+        -- Looked up by the bare name, because that has an index: a comparison of the qualified one reads all functions.
+        v_path := parse_ident(drop_piece.name);
         for v_function in select p.oid from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-            where format('%I.%I', n.nspname, p.proname) = drop_piece.name loop
+            where p.proname = v_path[2]::name and n.nspname = v_path[1]::name loop
             execute format('drop function %s', v_function);
         end loop;
     elsif drop_piece.kind in ('view', 'type') then
