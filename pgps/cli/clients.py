@@ -11,7 +11,6 @@ from pgps.cli import _statements
 from pgps.cli._command import Session, Yes, command, group
 from pgps.cli._format import ago, argument, count
 from pgps.cli._output import Column
-from pgps.client import Client, class_source
 
 __all__ = ["app"]
 
@@ -115,6 +114,9 @@ def source(
 
     Example: pgps client class quote > quote.py
     """
+    # The client takes as long to import as all commands together, and only this one uses it.
+    from pgps.client import Client, class_source  # noqa: PLC0415
+
     with Client(session.dsn()) as client:
         written = [class_source(client.shape(_catalogue.folded(name))) for name in event_types]
     if session.out.json:

@@ -16,7 +16,6 @@ from rich.text import Text
 from pgps import _catalogue
 from pgps.cli import _statements
 from pgps.cli._command import Session, command
-from pgps.cli._direct import listen_directly
 from pgps.cli._format import plain, printable
 from pgps.cli._output import dumps
 from pgps.cli._session import Row
@@ -103,6 +102,8 @@ def listen(
     printed as they are raised, while this program listens; nothing is kept.
     """
     if direct:
+        from pgps.cli._direct import listen_directly  # noqa: PLC0415 - it needs the client, which is slow to import
+
         listen_directly(session, name, max_events=max_events, timeout=timeout)
         return
     row = session.named(_catalogue.subscriptions(name), "subscription", name, hint="pgps sub ls")
