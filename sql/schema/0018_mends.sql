@@ -15,6 +15,14 @@ comment on column pgps_internal.link.is_known is
 comment on column pgps_internal.link.is_dropped is
 'Dropped before the two brokers met again: it goes when the other one has forgotten it, too';
 
+-- Epochs of a broker that has several: after a restore it sends in the new one what some have taken in the former one.
+alter table pgps_internal.origin add column is_renewed boolean not null default false;
+update pgps_internal.origin o set is_renewed = true
+where exists (select from pgps_internal.origin x where x.broker_id = o.broker_id and x.epoch <> o.epoch);
+
+-- For which attachment of an origin a total was stated last: what another parent stated is of an older batch.
+alter table pgps_internal.audit_point add column attachment integer;
+
 -- Event types ---------------------------------------------------------------------------------------------------------
 
 -- Event types whose code failed in dispatch: they are set aside, so that the others go on. is_mended: the dispatcher may

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -45,3 +46,24 @@ def brokers(
         server.drop(str(conninfo_to_dict(broker.dsn)["dbname"]))
     # Whatever a test does to paths, links and brokers: the audit names what was lost in silence, and nothing else.
     assert not found or request.module.__name__.endswith("test_audit"), found
+
+
+@pytest.fixture
+def copied(server: Server, connect: Connect) -> Iterator[Callable[[Broker], Broker]]:
+    """Copy a broker's database, as a backup taken now would be restored beside it."""
+    made: list[Broker] = []
+
+    def copy(broker: Broker) -> Broker:
+        source = str(conninfo_to_dict(broker.dsn)["dbname"])
+        broker.admin.close()
+        with psycopg.connect(server.base, autocommit=True) as connection:
+            connection.execute(f'create database "{source}_copy" template "{source}"'.encode())
+        broker.admin = connect(dsn=broker.dsn)
+        dsn = server.dsn(f"{source}_copy")
+        made.append(Broker(broker.name, dsn, connect(dsn=dsn)))
+        return made[-1]
+
+    yield copy
+    for broker in made:
+        broker.admin.close()
+        server.drop(str(conninfo_to_dict(broker.dsn)["dbname"]))

@@ -295,44 +295,6 @@ def told_gap(s: Scene) -> None:
     assert (told[0]["body"]["after"], told[0]["body"]["upto"]) == (4, 8)
 
 
-def withdrawn_keep(s: Scene) -> None:
-    """A child that takes back what it wanted kept is answered, and not fetched for without end."""
-    key = s.ready()
-    s.c.close()
-    d = s.peer("d")
-    wanted = d.message("sub", key="other", filter="n < 7", constant_types=["integer"], environment={}, type="tick")
-    every = d.message("sub", key=key, filter=None, constant_types=None, environment={}, type="tick")
-    d.say(wanted, every, d.message("attach", **s.x.key, attachment=1, horizon=4, keep=["other", key]))
-    d.say(d.message("unsub", key="other"))
-    assert "silence" in kinds(d.hear())
-
-
-def covered_keep(s: Scene) -> None:
-    """A child that tells a wider filter in place of the one it wanted kept still lacks the events of that one."""
-    key = s.ready()
-    s.c.close()
-    d = s.peer("d")
-    high = d.message("sub", key="high", filter="n > 5", constant_types=["integer"], environment={}, type="tick")
-    d.say(high, d.message("attach", **s.x.key, attachment=1, horizon=2, keep=["high"]))
-    d.hear()
-    s.b.hear()
-    every = d.message("sub", key=key, filter=None, constant_types=None, environment={}, type="tick")
-    d.say(every, d.message("unsub", key="high"))
-    assert "silence" not in kinds(d.hear())
-    # The parent is asked again, from where the child is, and for the wider one.
-    two = s.number(s.b)
-    s.b.say(s.b.data(s.x, two, 2, 3, (30, 30)), s.b.data(s.x, two, 3, 4))
-    for peer in (d, s.b, d, s.b):
-        peer.hear()
-    asked = s.b.attachment(s.x)
-    assert (asked["horizon"], asked["keep"]) == (2, [key])
-    last = asked["attachment"]
-    s.b.say(s.b.data(s.x, last, 2, 3, (30, 30)), s.b.data(s.x, last, 3, 4))
-    d.hear()
-    answer = [(i["previous"], i["upto"], i["events"]) for i in d.all_heard if "upto" in i]
-    assert answer[:2] == [(2, 3, 1), (3, 4, 0)]
-
-
 def broken_for_child(s: Scene) -> None:
     """A child is not told how far nothing matched while its filter was not in force here without a break."""
     s.subscribe("high", "n > 5")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tests.cli.conftest import Pgps, pgps, pgps_without_database  # noqa: F401 - fixtures
 from tests.fix_broker import call, column, make_type, publish, refused, rows, value
+from tests.links.horizon_stage import Scene, wants_all
 from tests.links.rig import Broker, Link, linked, received, settle
 
 Brokers = Callable[[int], list[Broker]]
@@ -230,3 +231,55 @@ def test_an_altered_event_is_named_by_who_gets_it(brokers: Brokers) -> None:
         assert [n for _, n in received(c, "all")] == [1, 2, 3, 44, 5]
         assert findings(c) == [("end", "contents", "b", "a", 3, 3)]
         assert findings(b) == [("end", "contents", "a", "a", 3, 3)]
+
+
+def test_a_total_from_before_nobody_wanted_all_events_is_not_compared_with_later_ones(
+    brokers: Brokers,
+) -> None:
+    """They are wanted for a child, and from a batch on that is older than the one compared last."""
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        key = s.ready()
+        said = {"events": 0, "places": 0, "contents": 0, "shape": None, "since": 0, "contents_since": 0}
+
+        def goes_on(upto: int, came: int, published: int) -> None:
+            """One batch of x, of which so many events come; then what x says of how many there are, if anything."""
+            one = s.number(s.b)
+            s.b.say(s.b.data(s.x, one, upto - 1, upto, *[(10 * upto + n, n) for n in range(1, came + 1)]))
+            hashed = int(value(here.admin, "select pgps_internal.place_hash(%s)", [upto]))
+            said["events"], said["places"] = said["events"] + published, (said["places"] + published * hashed) % 2**60
+
+        def states(upto: int, **types: Any) -> None:
+            s.b.say(s.b.message("audit", **s.x.key, attachment=s.number(s.b), batch=upto, types=types))
+
+        goes_on(5, 2, 2)
+        states(5, tick=said)
+        goes_on(6, 2, 2)
+        states(6, tick=said)
+        # Only some are wanted, and b says no total any more.
+        s.subscribe("few", "n < 3")
+        call(here.admin, "unsubscribe", "all")
+        s.b.hear()
+        s.b.say(s.b.active(s.x, s.b.key(s.x), s.number(s.b), 6))
+        s.b.hear()
+        goes_on(7, 1, 4)
+        states(7)
+        goes_on(8, 1, 4)
+        # c wants all of them, from batch 7 on; states stay as they were until b is told.
+        s.c.say(*wants_all(s, s.c, key, 7))
+        for peer in (s.c, s.b, s.c, s.b):
+            peer.hear()
+        one = s.number(s.b)
+        states(8)
+        s.b.say(s.b.data(s.x, one, 7, 8, (82, 3), (83, 4), (84, 5)), s.b.active(s.x, key, one, 8))
+        goes_on(9, 4, 4)
+        states(9, tick=said)
+        assert findings(here) == []
+        goes_on(10, 4, 4)
+        states(10, tick=said)
+        assert findings(here) == []
+        # From here on it compares.
+        goes_on(11, 3, 4)
+        states(11, tick=said)
+        assert findings(here) == [("end", "count", "b", "x", 4, 3)]

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from pgps_worker.links.keeper import Keeper
 from tests.fix_broker import call, make_type, meanwhile, publish, refused, rows, value
 from tests.fix_db import Connect, wait_until
-from tests.fix_server import Server
 from tests.links.rig import Broker, linked, names, open_link, received, settle
 from tests.links.serving import served
 
 Brokers = Callable[[int], list[Broker]]
-
-
-@pytest.fixture
-def copied(server: Server, connect: Connect) -> Iterator[Callable[[Broker], Broker]]:
-    """Copy a broker's database, as a backup taken now would be restored beside it."""
-    made: list[Broker] = []
-
-    def copy(broker: Broker) -> Broker:
-        source = str(conninfo_to_dict(broker.dsn)["dbname"])
-        broker.admin.close()
-        with psycopg.connect(server.base, autocommit=True) as connection:
-            connection.execute(f'create database "{source}_copy" template "{source}"'.encode())
-        broker.admin = connect(dsn=broker.dsn)
-        dsn = server.dsn(f"{source}_copy")
-        made.append(Broker(broker.name, dsn, connect(dsn=dsn)))
-        return made[-1]
-
-    yield copy
-    for broker in made:
-        broker.admin.close()
-        server.drop(str(conninfo_to_dict(broker.dsn)["dbname"]))
 
 
 def test_a_restored_broker_is_recognised_and_gets_again_what_it_has_lost(

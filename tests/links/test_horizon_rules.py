@@ -14,11 +14,11 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, rows, value
+from tests.links.horizon_keeps import covered_keep, unpublished_and_covered, unpublished_keep, withdrawn_keep
 from tests.links.horizon_scenes import (
     broken_for_child,
     child_ahead,
     child_ahead_at_rest,
-    covered_keep,
     detached,
     detached_at_rest,
     early,
@@ -41,7 +41,6 @@ from tests.links.horizon_scenes import (
     unheard_keep,
     wanted_again_at_once,
     withdrawal,
-    withdrawn_keep,
 )
 from tests.links.horizon_stage import Scene, path
 from tests.links.peer import Origin, Peer
@@ -84,6 +83,8 @@ _MISSING_AT_THE_END = Taken(
     "if (require_next.batch ->> 'after')::bigint is distinct from require_next.last then",
     "if false then",
 )
+
+_KEPT_ANYHOW = Taken("interests", "w.key = any (a.keep)\n", "false\n")
 
 # For each scene the ways to take its rule out.
 RULES: list[tuple[Step, list[list[Taken]]]] = [
@@ -176,6 +177,8 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         covered_keep,
         [[Taken("still_kept", "where c.by_key = w.key and c.key = any (still_kept.keep)", "where false")]],
     ),
+    (unpublished_keep, [[_KEPT_ANYHOW]]),
+    (unpublished_and_covered, [[_KEPT_ANYHOW]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]

@@ -68,6 +68,9 @@ begin
                     array(select (s.value ->> 'type_id')::integer from jsonb_array_elements(admit_item.slices) s
                         where s.value -> 'lseq' = admit_item.item -> 'lseq'));
             end if;
+            if v_origin.is_renewed and not isempty(v_ids) then
+                perform pgps_internal.skip_known(v_origin, admit_item.item, admit_item.slices);
+            end if;
         end if;
     end if;
     -- A rewind ends at the present horizon: items that were being received when it began may have been committed since.
@@ -107,3 +110,69 @@ end
 $$;
 comment on function pgps_internal.skip_early(integer, bigint, int8multirange, integer[]) is
 'Rule 5 of the horizon: a subscription skips what comes of an origin before its filter is in force for that origin';
+
+create or replace function pgps_internal.in_other_epochs(origin pgps_internal.origin, item jsonb)
+returns setof pgps_internal.arrival
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A batch is the same in two epochs when it has the same number, and was cut at the same time. Only rows that are
+    -- as new as it are read: horizons of an origin never go back. Events that were fetched for children are not meant.
+    select a.* from pgps_internal.origin o join pgps_internal.arrival a using (origin_id)
+    where o.broker_id = (in_other_epochs.origin).broker_id and o.epoch <> (in_other_epochs.origin).epoch
+        and a.arrival_id > coalesce((select b.arrival_id from pgps_internal.arrival b where b.origin_id = o.origin_id
+            and b.horizon < (in_other_epochs.item ->> 'upto')::bigint order by b.arrival_id desc limit 1), 0)
+        and a.upto = (in_other_epochs.item ->> 'upto')::bigint and a.horizon = a.upto and a.ids is not null
+        and (a.hops #>> '{0,at}')::timestamptz = (in_other_epochs.item #>> '{hops,0,at}')::timestamptz
+$$;
+comment on function pgps_internal.in_other_epochs(pgps_internal.origin, jsonb) is
+'Where the batch of an item has been received in other epochs of its broker';
+
+create or replace function pgps_internal.skip_known(origin pgps_internal.origin, item jsonb, slices jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_had pgps_internal.arrival;
+    v_type pgps_internal.event_type;
+    v_slice jsonb;
+    v_staged text;
+    v_known int8multirange;
+begin
+    -- A broker that was put back publishes on before anybody notices. What it sends in the former epoch, some
+    -- neighbours take and others cannot, so that the new epoch begins before it.
+    for v_had in select * from pgps_internal.in_other_epochs(skip_known.origin, skip_known.item) loop
+        for v_slice in select s.value from jsonb_array_elements(skip_known.slices) s
+            where s.value -> 'lseq' = skip_known.item -> 'lseq' loop
+            select t.* into v_type from pgps_internal.event_type t
+                where t.type_id = (v_slice ->> 'type_id')::integer;
+            -- What came with this item lies in the log already, or in the staging table.
+            v_staged := case when to_regclass(format('pg_temp.pgps_stage_%s', v_type.type_id)) is not null then
+                format(' union all select s.pgps_id, s.pgps_event from pg_temp.pgps_stage_%s s where s.pgps_id <@ $1',
+                    v_type.type_id) else '' end;
+            execute format('with came as (
+                    select l.event_id, l.pgps_origin_event from %1$s l
+                    where l.event_id >= lower($1) and l.event_id < upper($1) and l.event_id <@ $1 %2$s)
+                select range_agg(int8range(c.event_id, c.event_id, ''[]'')) from came c
+                where exists (select from unnest($2) w(ids), %1$s l where l.event_id >= lower(w.ids)
+                    and l.event_id < upper(w.ids) and l.pgps_origin_event = c.pgps_origin_event)',
+                v_type.log, v_staged)
+            using (v_slice ->> 'ids')::int8multirange, v_had.ids into v_known;
+            continue when v_known is null;
+            perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
+            where m.type_id = v_type.type_id and s.kind <> 'link'
+            order by m.subscription_id, m.class_id for no key update of m;
+            -- But not for those whose filter was not in force yet in that epoch.
+            update pgps_internal.member m set skip = m.skip + v_known
+            from pgps_internal.subscription s
+            where m.type_id = v_type.type_id and s.subscription_id = m.subscription_id and s.kind <> 'link'
+                and not exists (select from pgps_internal.early e where e.origin_id = v_had.origin_id
+                    and e.subscription_id = m.subscription_id and e.class_id = m.class_id
+                    and (e.since is null or e.since >= v_had.upto));
+        end loop;
+    end loop;
+end
+$$;
+comment on function pgps_internal.skip_known(pgps_internal.origin, jsonb, jsonb) is
+'Subscriptions skip events of an item that they have had in another epoch of its broker; children get them in this one,
+and do the same';

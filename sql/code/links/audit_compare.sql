@@ -59,6 +59,8 @@ begin
         select t as event_type, e.value as said, p as point, c.events, c.places, c.sampled, c.ids, t.type_id is not null
             and v_is_known
             and p.type_id is not null
+                -- A total that has not changed is not stated again, to the same attachment.
+                and (e.key is not null or p.attachment = (hear_audit.body ->> 'attachment')::integer)
                 and coalesce(greatest(p.since, p.here_since, (e.value ->> 'since')::bigint, f.since) <= v_last.batch_id
                 and f.since is not null, false) as is_compared
         from pgps_internal.event_type t
@@ -77,6 +79,19 @@ begin
             v_last.batch_id, v_upto, coalesce(v_one.events, 0), coalesce(v_one.places, 0), v_one.sampled, v_one.ids,
             v_one.is_compared);
     end loop;
+    update pgps_internal.audit_point p set attachment = (hear_audit.body ->> 'attachment')::integer
+    from pgps_internal.event_type t
+    where p.origin_id = v_origin and t.type_id = p.type_id and hear_audit.body -> 'types' ? t.name;
+    -- A total that this parent has not stated for this attachment, or of a type of which nobody here wants all events,
+    -- is of an older batch by now. When it is stated again, the comparison begins there, here and at children, even if
+    -- the filter is in force from an older batch on.
+    update pgps_internal.audit_point p set since = v_upto + 1
+    where p.origin_id = v_origin and p.since <= v_upto
+        and not exists (select from pgps_internal.event_type t
+            where t.type_id = p.type_id and hear_audit.body -> 'types' ? t.name)
+        and (p.attachment is distinct from (hear_audit.body ->> 'attachment')::integer
+            or not exists (select from pgps_internal.activation a join pgps_internal.link_filter f using (key)
+                where a.origin_id = v_origin and f.type_id = p.type_id and f.filter is null));
     insert into pgps_internal.audited as a (origin_id, batch_id, audited_at, arrival_id)
     values (v_origin, v_upto, pgps_internal.clock(), coalesce(
         (select min(i.arrival_id) - 1 from pgps_internal.arrival i

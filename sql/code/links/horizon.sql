@@ -50,8 +50,10 @@ begin
                 and a.attachment = v_attached.attachment;
         elsif v_origin.is_self or not exists (
                 select from unnest(v_attached.keep) k
+                join pgps_internal.link_filter f on f.key = k
                 left join pgps_internal.activation c on c.origin_id = v_attached.origin_id and c.key = k
-                where c.since is null or c.since > v_attached.horizon) then
+                where (c.since is null or c.since > v_attached.horizon)
+                    and (v_origin.parent is null or pgps_internal.may_carry(v_origin.parent, f.type_id))) then
             perform pgps_internal.catch_up(go_live.neighbour, v_attached, v_origin);
         elsif v_origin.rewind_from is null then
             perform pgps_internal.rewind(v_origin);
@@ -73,7 +75,9 @@ declare
     v_start bigint := (select min(a.horizon) from pgps_internal.attached a
         where a.origin_id = v_id and not a.is_live and cardinality(a.keep) > 0
             and a.neighbour_id <> (rewind.origin).parent
-            and not exists (select from unnest(a.keep) k where not pgps_internal.is_told((rewind.origin).parent, k)));
+            and not exists (select from unnest(a.keep) k join pgps_internal.link_filter f on f.key = k
+                where not pgps_internal.is_told((rewind.origin).parent, k)
+                    and pgps_internal.may_carry((rewind.origin).parent, f.type_id)));
 begin
     if v_start is null then
         return;

@@ -63,6 +63,8 @@ begin
         on conflict do nothing;
         select o.origin_id into v_origin from pgps_internal.origin o where o.broker_id = find_origin.broker_id
             and o.epoch = find_origin.epoch;
+        update pgps_internal.origin o set is_renewed = true where o.broker_id = find_origin.broker_id
+            and exists (select from pgps_internal.origin x where x.broker_id = o.broker_id and x.epoch <> o.epoch);
         -- A new epoch of a known broker: filters in force for the former epoch are in force for this one from its
         -- start, so that none of its events is missed.
         insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
@@ -121,21 +123,36 @@ comment on function pgps.link_identity() is
 'Who this broker is, for a link''s handshake: broker, epoch, state (active or restored), name, protocol, version,
 collation. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501.';
 
-create or replace function pgps_internal.last_of_former_life() returns bigint
+drop function if exists pgps_internal.last_of_former_life();
+
+create or replace function pgps_internal.last_packed() returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    -- Batches of the former life have another incarnation, or were cut before the server was last started. Batches sent
-    -- to a neighbour also belong to it: they were sent in the old epoch.
-    select coalesce(greatest(
-        (select max(b.batch_id) from pgps_internal.batch b
+    select max((pgps_internal.position_of(n.subscription_id)).received_batch) from pgps_internal.neighbour n
+$$;
+comment on function pgps_internal.last_packed() is
+'The last batch that was sent to any neighbour; null without neighbours';
+
+create or replace function pgps_internal.last_of_former_life(packed bigint = null) returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- Batches of the former life have another incarnation, or were cut before the server was last started. Where
+    -- nothing tells of a former life, what was sent to neighbours counts as sent in it.
+    select coalesce(least(
+        coalesce((select max(b.batch_id) from pgps_internal.batch b
             where b.incarnation <> pgps_internal.incarnation() or b.started_at <> pg_postmaster_start_time()),
-        (select max((pgps_internal.position_of(n.subscription_id)).received_batch) from pgps_internal.neighbour n)),
+            pgps_internal.last_packed()),
+        -- The server may have been started more than once since: the former life ended no earlier than the one in which
+        -- that batch was cut.
+        (select max(b.batch_id) from pgps_internal.batch b join pgps_internal.batch p using (incarnation, started_at)
+            where p.batch_id = last_of_former_life.packed)),
         (select min(b.batch_id) - 1 from pgps_internal.batch b), 0)
 $$;
-comment on function pgps_internal.last_of_former_life() is
-'The last batch that was cut, or sent to a neighbour, before this database was restored or copied: under higher numbers
-the neighbours may know other batches';
+comment on function pgps_internal.last_of_former_life(bigint) is
+'The last batch that was cut before this database was restored or copied: under higher numbers the neighbours may know
+other batches. packed: a batch that is known to be of the former life; null = none';
 
 create or replace function pgps_internal.do_resume_links(caller name, args jsonb) returns void
 language plpgsql
@@ -155,8 +172,13 @@ begin
     perform pgps_internal.stop_sending();
     perform pgps_internal.hold_routes();
     perform pgps.dispatch();
-    -- As noted when the restore was first noticed, if it was; see pgps_internal.do_link_refused.
+    -- As noted when the restore was first noticed, if it was; see pgps_internal.do_link_refused. What this life has
+    -- sent in the former epoch is sent again in the new one, since some neighbours could not take it: those that have
+    -- taken it recognise it (pgps_internal.skip_known). A clone has another id, by which nobody recognises anything.
     v_last := least(pgps_internal.last_of_former_life(), (select min(n.former_batch) from pgps_internal.neighbour n));
+    if v_as = 'clone' then
+        v_last := greatest(v_last, pgps_internal.last_packed());
+    end if;
     update pgps_internal.origin o set to_batch = v_last, is_self = v_as = 'restored' where o.is_self
         and o.to_batch is null;
     if v_as = 'clone' then

@@ -96,7 +96,13 @@ declare
     v_told bigint := coalesce((hear_sub.body ->> 'told')::bigint, 0);
 begin
     select t.* into v_type from pgps_internal.event_type t where t.name = hear_sub.body ->> 'type';
-    if not found or (hear_sub.neighbour).direction = 'in'
+    if not found then
+        -- Nothing of such a type can be carried, as both administrators are shown: no attachment waits for it.
+        update pgps_internal.attached a set missing = array_remove(a.missing, hear_sub.body ->> 'key')
+        where a.neighbour_id = (hear_sub.neighbour).neighbour_id and not a.is_live
+            and hear_sub.body ->> 'key' = any (a.missing);
+    end if;
+    if v_type.type_id is null or (hear_sub.neighbour).direction = 'in'
         or pgps_internal.was_told((hear_sub.neighbour).neighbour_id, 'drain') then
         return;
     end if;

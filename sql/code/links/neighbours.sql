@@ -308,7 +308,8 @@ begin
     -- the present life would count as former ones.
     update pgps_internal.neighbour n
     set refusal = left(args ->> 'error', 1000), refusal_hint = left(args ->> 'hint', 1000),
-        former_batch = case when v_is_me then coalesce(n.former_batch, pgps_internal.last_of_former_life()) end
+        former_batch = case when v_is_me then coalesce(n.former_batch,
+            pgps_internal.last_of_former_life((pgps_internal.position_of(n.subscription_id)).received_batch)) end
     where n.neighbour_id = v_id;
     if v_is_me and (pg_has_role(caller, 'pgps_worker', 'usage') or pg_has_role(caller, 'pgps_admin', 'usage')) then
         -- Only if a worker or an administrator of this broker says so. If a neighbour says so, only its own link stays

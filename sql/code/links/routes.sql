@@ -51,6 +51,20 @@ comment on view pgps_internal.carried is
 'Event types of origins, by the neighbours that offer them: those that are the same here and there, and that the
 neighbour''s role may publish here';
 
+create or replace function pgps_internal.may_carry(neighbour_id integer, type_id integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.neighbour n, pgps_internal.event_type t
+        where n.neighbour_id = may_carry.neighbour_id and t.type_id = may_carry.type_id
+            and has_table_privilege(n.role::oid, t.endpoint, 'insert')
+            and not exists (select from pgps_internal.foreign_type x
+                where x.neighbour_id = n.neighbour_id and x.name = t.name and x.difference is not null))
+$$;
+comment on function pgps_internal.may_carry(integer, integer) is
+'True when an event type is the same at a neighbour, as far as that has told it, and the neighbour''s role may publish
+it here';
+
 create or replace function pgps_internal.choose_parents() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -126,7 +140,18 @@ begin
     join pgps_internal.attached a using (neighbour_id)
     join pgps_internal.carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
-    where o.parent <> w.neighbour_id and w.gone_batch is null;
+    where o.parent <> w.neighbour_id and w.gone_batch is null
+    union
+    -- What a child has had without a break, and keeps, is asked for also where the origin does not publish the type,
+    -- as far as this broker knows: the child was linked to the origin itself, which says of all types that they are in
+    -- force. Not answered for such a filter, the child would get nothing of the origin at all. Filters of a type that
+    -- the parent may not publish here, or has another schema of, are waited for by nobody (see go_live).
+    select w.neighbour_id, a.origin_id, w.key, l.type_id
+    from pgps_internal.attached a
+    join pgps_internal.wanted w on w.neighbour_id = a.neighbour_id and w.key = any (a.keep)
+    join pgps_internal.link_filter l using (key)
+    join pgps_internal.origin o on o.origin_id = a.origin_id
+    where o.parent <> w.neighbour_id and w.gone_batch is null and pgps_internal.may_carry(o.parent, l.type_id);
 end
 $$;
 comment on function pgps_internal.interests() is 'The rows of the view pgps_internal.interest';
