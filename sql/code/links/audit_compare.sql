@@ -68,8 +68,7 @@ begin
         left join pgps_internal.audit_point p on p.origin_id = v_origin and p.type_id = t.type_id
         left join pgps_internal.came(v_origin, v_last.batch_id, v_upto, v_last.arrival_id) c on c.type_id = t.type_id
         left join (select f.type_id, min(a.since) as since from pgps_internal.activation a
-            join pgps_internal.link_filter f
-            using (key)
+            join pgps_internal.link_filter f using (key)
             where a.origin_id = v_origin and f.filter is null group by f.type_id) f on f.type_id = t.type_id
         where pgps_internal.audits(t) and (e.key is not null or p.type_id is not null and c.type_id is not null)
     loop
@@ -79,19 +78,7 @@ begin
             v_last.batch_id, v_upto, coalesce(v_one.events, 0), coalesce(v_one.places, 0), v_one.sampled, v_one.ids,
             v_one.is_compared);
     end loop;
-    update pgps_internal.audit_point p set attachment = (hear_audit.body ->> 'attachment')::integer
-    from pgps_internal.event_type t
-    where p.origin_id = v_origin and t.type_id = p.type_id and hear_audit.body -> 'types' ? t.name;
-    -- A total that this parent has not stated for this attachment, or of a type of which nobody here wants all events,
-    -- is of an older batch by now. When it is stated again, the comparison begins there, here and at children, even if
-    -- the filter is in force from an older batch on.
-    update pgps_internal.audit_point p set since = v_upto + 1
-    where p.origin_id = v_origin and p.since <= v_upto
-        and not exists (select from pgps_internal.event_type t
-            where t.type_id = p.type_id and hear_audit.body -> 'types' ? t.name)
-        and (p.attachment is distinct from (hear_audit.body ->> 'attachment')::integer
-            or not exists (select from pgps_internal.activation a join pgps_internal.link_filter f using (key)
-                where a.origin_id = v_origin and f.type_id = p.type_id and f.filter is null));
+    perform pgps_internal.note_stated(v_origin, v_upto, hear_audit.body);
     insert into pgps_internal.audited as a (origin_id, batch_id, audited_at, arrival_id)
     values (v_origin, v_upto, pgps_internal.clock(), coalesce(
         (select min(i.arrival_id) - 1 from pgps_internal.arrival i
@@ -104,6 +91,30 @@ $$;
 comment on function pgps_internal.hear_audit(pgps_internal.neighbour, jsonb) is
 'Handles the totals of an origin, sent by the parent for it: compares them with what came, for event types of which
 every event is wanted';
+
+create or replace function pgps_internal.note_stated(origin_id integer, upto bigint, body jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_attachment integer := (note_stated.body ->> 'attachment')::integer;
+begin
+    update pgps_internal.audit_point p set attachment = v_attachment from pgps_internal.event_type t
+    where p.origin_id = note_stated.origin_id and t.type_id = p.type_id and note_stated.body -> 'types' ? t.name;
+    -- A total that this parent has not stated for this attachment, or of a type of which nobody here wants all events,
+    -- is of an older batch by now. When it is stated again, the comparison begins there, here and at children, even if
+    -- the filter is in force from an older batch on.
+    update pgps_internal.audit_point p set since = note_stated.upto + 1
+    where p.origin_id = note_stated.origin_id and p.since <= note_stated.upto
+        and not exists (select from pgps_internal.event_type t
+            where t.type_id = p.type_id and note_stated.body -> 'types' ? t.name)
+        and (p.attachment is distinct from v_attachment
+            or not exists (select from pgps_internal.activation a join pgps_internal.link_filter f using (key)
+                where a.origin_id = note_stated.origin_id and f.type_id = p.type_id and f.filter is null));
+end
+$$;
+comment on function pgps_internal.note_stated(integer, bigint, jsonb) is
+'Notes which totals a parent has stated, and which ones cannot be compared with what it states later';
 
 create or replace function pgps_internal.point_said(point pgps_internal.audit_point) returns jsonb
 language sql immutable
