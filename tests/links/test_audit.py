@@ -241,7 +241,7 @@ def test_a_total_from_before_nobody_wanted_all_events_is_not_compared_with_later
     with ExitStack() as stack:
         s = Scene(here, stack)
         key = s.ready()
-        said = {"events": 0, "places": 0, "contents": 0, "shape": None, "since": 0, "contents_since": 0}
+        said: dict[str, Any] = {"events": 0, "places": 0, "contents": 0, "shape": None, "since": 0, "contents_since": 0}
 
         def goes_on(upto: int, came: int, published: int) -> None:
             """One batch of x, of which so many events come; then what x says of how many there are, if anything."""
