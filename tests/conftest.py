@@ -5,7 +5,15 @@ import gc
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["pytester", "tests.part", "tests.fix_server", "tests.fix_db", "tests.fix_clock", "tests.fix_pooler"]
+pytest_plugins = [
+    "pytester",
+    "tests.part",
+    "tests.together",
+    "tests.fix_server",
+    "tests.fix_db",
+    "tests.fix_clock",
+    "tests.fix_pooler",
+]
 
 # A database answers when it answers; and function-scoped fixtures are ours to use with care.
 settings.register_profile(

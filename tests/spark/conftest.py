@@ -25,10 +25,9 @@ _HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep all of them in one test process, with time for the session, and PySpark's own warnings to itself."""
+    """Give them time for the session, and leave PySpark's own warnings to itself."""
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(900))
             item.add_marker(pytest.mark.filterwarnings("ignore"))
 

@@ -19,9 +19,6 @@ from tests.fix_server import Server
 DOCUMENT = "docs/how-to/testing.md"
 Run = Callable[..., pytest.RunResult]
 
-# They look which databases there are.
-pytestmark = pytest.mark.xdist_group("plugin")
-
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, server: Server) -> Run:

@@ -17,9 +17,6 @@ from tests.fix_worker import Workers, workers
 
 __all__ = ["workers"]
 
-# One server for all of them, which takes long to make: in one test process.
-pytestmark = pytest.mark.xdist_group("prepared")
-
 SAYS_IT_SLEEPS = "select is_called and last_value > 0 from pgps_internal.wake_seq"
 
 
