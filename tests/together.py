@@ -36,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
         return None
     from xdist.scheduler import LoadGroupScheduling
 
-    class Scheduling(LoadGroupScheduling):
+    class Scheduling(LoadGroupScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
 
