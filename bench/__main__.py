@@ -19,6 +19,7 @@ from bench import (
     client_fanout,
     client_publish,
     client_receive,
+    composite,
     composite_detector,
     latency,
     link,
@@ -72,6 +73,7 @@ LINES: dict[str, ModuleType] = {
     "client_receive": client_receive,
     "client_fanout": client_fanout,
     "client_direct": client_direct,
+    "composite": composite,
     "composite_detector": composite_detector,
 }
 

@@ -121,8 +121,7 @@ as $$
         case when i.is_interval then $query$
         left join pgps_internal.composite_span b on b.event_id = l.event_id
             and (b.event_id / 65536) % 4 = (l.event_id / 65536) % 4$query$ else '' end)
-    from (select exists (select from pgps_internal.composite c
-        where c.type_id = (leaf_events.event_type).type_id) as is_interval) i
+    from (select pgps_internal.is_interval((leaf_events.event_type).endpoint) as is_interval) i
 $$;
 comment on function pgps_internal.leaf_events(pgps_internal.event_type) is
 'The query that reads the events of a type for leaves: arrays of composite events, leaves, after which and up to which
@@ -204,10 +203,20 @@ declare
     v_state text;
     v_error text;
     v_place integer;
+    v_runs_code boolean := (select bool_or(jsonb_array_length(c.parsed -> 'conditions') > 0
+        or jsonb_array_length(c.parsed -> 'attributes') > 0) from unnest(try_steps.composites) c);
+    v_before pgps_internal.session_state;
 begin
     begin
+        if v_runs_code then
+            v_before := pgps_internal.session_state(true);
+        end if;
         perform pgps_internal.take_steps(try_steps.composites, try_steps.steps, try_steps.uptos, try_steps.are_last,
             try_steps.now);
+        -- What a filter or an attribute has set for the session would hold for what is detected next.
+        if v_runs_code then
+            perform pgps_internal.check_settings(v_before, 'the filter or an attribute of a composite event');
+        end if;
         return;
     exception when others or assert_failure then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;

@@ -12,11 +12,11 @@ declare
     v_count bigint := 0;
 begin
     for v_part in
-        select c as composite, t as event_type, jsonb_agg(f.x order by f.n) as items
-        from jsonb_array_elements(publish_found.detections) with ordinality f(x, n)
-        join pgps_internal.composite c on c.composite_id = (f.x ->> 'composite_id')::bigint
+        select c as composite, t as event_type, f.items
+        from jsonb_each(publish_found.detections) f(composite_id, items)
+        join pgps_internal.composite c on c.composite_id = f.composite_id::bigint
         join pgps_internal.event_type t using (type_id)
-        group by c, t order by min(f.n)
+        order by c.composite_id
     loop
         v_count := v_count + pgps_internal.publish_part(v_part.composite, v_part.event_type, v_part.items);
     end loop;
@@ -24,7 +24,7 @@ begin
 end
 $$;
 comment on function pgps_internal.publish_found(jsonb) is
-'Publishes detections, as pgps_internal.detect_step returns them; returns how many';
+'Publishes detections, for each composite event an array, as pgps_internal.detect_step returns them; returns how many';
 
 create or replace function pgps_internal.publish_part(
     composite pgps_internal.composite, event_type pgps_internal.event_type, items jsonb
@@ -100,6 +100,7 @@ begin
         span as (
             insert into pgps_internal.composite_span (event_id, start_at, end_at)
             select i.event_id, (i.x -> 'span' ->> 0)::numeric, (i.x -> 'span' ->> 1)::numeric from one i
+            where i.x ? 'span'
         )
         select min(m.event_id), max(m.event_id), count(*) from made m$sql$,
         (insert_found.event_type).log,
@@ -145,3 +146,71 @@ end
 $$;
 comment on function pgps_internal.fail_found(pgps_internal.composite, pgps_internal.event_type, jsonb, text, text) is
 'Puts a detection whose attributes raised into the exception queue of its type, without attributes';
+
+create or replace function pgps_internal.found_again(
+    composite pgps_internal.composite, event_type pgps_internal.event_type, event_id bigint
+) returns jsonb
+language plpgsql stable
+as $$
+declare
+    v_item jsonb;
+begin
+    -- The names of attributes stand for constituents, of which each says what it was bound as.
+    execute format($query$
+        select jsonb_build_array(jsonb_build_object('starts', pgps_internal.microseconds(k.starts_at),
+            'ends', pgps_internal.microseconds(k.ends_at), 'detected', pgps_internal.microseconds(k.detected_at),
+            'constituents', k.constituents, 'bound', (
+                select jsonb_object_agg(b.name, b.value) filter (where b.value is not null)
+                from (
+                    select a ->> 'name' as name, case when (a ->> 'many')::boolean
+                        then coalesce(jsonb_agg(p.part -> 'payload' order by p.place)
+                            filter (where p.part is not null), '[]')
+                        else (array_agg(p.part -> 'payload' order by p.place))[1] end as value
+                    from jsonb_array_elements($2) a
+                    left join jsonb_array_elements(k.constituents) with ordinality p(part, place)
+                        on p.part ->> 'as' = a ->> 'name' and p.part ->> 'event_type' = a ->> 'type'
+                    where a ->> 'name' <> ''
+                    group by a) b)))
+        from pgps_internal.%I k where k.event_id = $1$query$, (found_again.event_type).name || '_kept')
+    using found_again.event_id, (found_again.composite).parsed -> 'aliases' into v_item;
+    return v_item;
+end
+$$;
+comment on function pgps_internal.found_again(pgps_internal.composite, pgps_internal.event_type, bigint) is
+'A detection whose attributes raised, made again from what the exception queue keeps of it';
+
+create or replace function pgps_internal.retry_found(subscriptions bigint[], events bigint[]) returns bigint
+language plpgsql
+as $$
+declare
+    v_one record;
+    v_state text;
+    v_error text;
+    v_count bigint := 0;
+begin
+    for v_one in
+        select f.subscription_id, f.event_id, c as composite, t as event_type
+        from unnest(retry_found.subscriptions, retry_found.events) w(subscription_id, event_id)
+        join pgps_internal.failure f on f.subscription_id = w.subscription_id and f.event_id = w.event_id
+        join pgps_internal.composite c on c.type_id = f.type_id
+        join pgps_internal.event_type t on t.type_id = c.type_id order by f.event_id
+    loop
+        begin
+            v_count := v_count + pgps_internal.insert_found(v_one.composite, v_one.event_type,
+                pgps_internal.found_again(v_one.composite, v_one.event_type, v_one.event_id));
+            perform pgps_internal.settle(v_one.subscription_id, array[v_one.event_id]);
+        exception when others or assert_failure then
+            get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+            if left(v_state, 2) in ('40', '53', '57', '58', 'XX') then
+                raise;
+            end if;
+            update pgps_internal.failure f set attempts = f.attempts + 1, sqlstate = v_state, error = v_error,
+                failed_at = pgps_internal.clock()
+            where f.subscription_id = v_one.subscription_id and f.event_id = v_one.event_id;
+        end;
+    end loop;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.retry_found(bigint[], bigint[]) is
+'Publishes detections whose attributes had raised; those that raise again stay. Returns how many were published';

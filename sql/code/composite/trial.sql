@@ -15,7 +15,8 @@ begin
         raise exception 'the event types or their sources are not an array' using errcode = '22023',
             hint = 'Use pgps.try_composite_event.';
     end if;
-    return jsonb_build_object('intervals', pgps_internal.interval_types(),
+    return jsonb_build_object('intervals', pgps_internal.interval_types(array(
+            select jsonb_array_elements_text(args -> 'types'))),
         'broker', (select p.broker from pgps_internal.progress p),
         'sources', (select jsonb_agg(case when s.name is not null
                 then jsonb_build_object('broker', s.broker, 'client', s.client) end order by x.place)
@@ -34,7 +35,7 @@ begin
             group by t.name) n),
         'types', (select jsonb_object_agg(t.name, jsonb_build_object('type_id', t.type_id,
                 'time', (select a.name from pgps_internal.time_attribute a where a.type_id = t.type_id),
-                'is_interval', exists (select from pgps_internal.composite c where c.type_id = t.type_id)))
+                'is_interval', pgps_internal.is_interval(t.endpoint)))
             from pgps_internal.event_type t where t.name in (select jsonb_array_elements_text(args -> 'types'))
                 and has_table_privilege(caller, t.endpoint, 'select')),
         'batches', (select coalesce(jsonb_object_agg(b.name, b.ranges), '{}') from (

@@ -114,9 +114,8 @@ comment on function pgps_internal.keep_events(integer, bigint[]) is
 'Copies events of one type aside, so that a failure does not keep a segment of the log from being reclaimed; returns
 those published as non-guaranteed, which are not tried again';
 
-create or replace function pgps_internal.choose_failures(
-    caller name, args jsonb
-) returns table (subscription_id bigint, event_id bigint)
+create or replace function pgps_internal.choose_failures(caller name, args jsonb)
+returns table (subscription_id bigint, event_id bigint)
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -135,7 +134,8 @@ begin
     elsif not pg_has_role(caller, 'pgps_admin', 'usage') and not exists (
             select from pgps_internal.subscription s join pgps_internal.member m using (subscription_id)
             where m.type_id = v_type.type_id and pg_has_role(caller, s.owner::oid, 'usage')
-                and (v_name is null or s.name = v_name)) then
+                and (v_name is null or s.name = v_name))
+        and not pgps_internal.may_drop(caller, v_type) then
         raise exception 'role "%" may not settle exceptions of event type "%"', caller, v_type.name
         using errcode = '42501', hint = 'Exceptions belong to the owner of the subscription and to pgps_admin.';
     end if;
@@ -218,21 +218,21 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    -- Into variables first: in a join with an empty table, choose_failures, and the check of rights in it, might not be
-    -- run.
+    -- Into variables first: joined with an empty table, choose_failures might not be run, nor its check of rights.
     v_chosen bigint[];
     v_events bigint[];
     v_left bigint;
 begin
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
         from pgps_internal.choose_failures(caller, args) c;
-    v_left := pgps_internal.ask_in_lane(caller, v_chosen, v_events);
+    v_left := pgps_internal.retry_found(v_chosen, v_events) + pgps_internal.ask_in_lane(caller, v_chosen, v_events);
     -- Into variables again: in one query, PostgreSQL might ask the filters before it has excluded those that are left
     -- to lanes.
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
         from unnest(v_chosen, v_events) c(subscription_id, event_id)
-    where not exists (select from pgps_internal.asked_again a where a.subscription_id = c.subscription_id
-        and a.event_id = c.event_id);
+        join pgps_internal.subscription s using (subscription_id)
+    where s.kind <> 'composite' and not exists (select from pgps_internal.asked_again a
+        where a.subscription_id = c.subscription_id and a.event_id = c.event_id);
     select array_agg(c.subscription_id), array_agg(c.event_id) into v_chosen, v_events
         from unnest(v_chosen, v_events) c(subscription_id, event_id)
     where pgps_internal.still_wanted(c.subscription_id, c.event_id);
@@ -350,11 +350,12 @@ comment on function pgps.retry_exception(text, bigint, text) is
 'Puts failed events back to their subscriptions, with their attempts counted anew; all of the type that match; returns
 how many. event_id, subscription: null = all. An event whose filter had failed goes back if that matches now; where the
 filter reads more than the event and the caller is an administrator who is no member of its owner, the owner''s lane
-asks it a moment later: the event is counted, and stays failed if the filter fails again. What a link brought and this
-broker''s constraints refused (subscription ''link <neighbour>'', event_id that of its origin) is published here, as an
-event of its origin, after what has come since and for every subscription there is now; brokers that take its events
-from this one do not get it. If it is refused again, it stays. A gap cannot be retried. Needs to own the subscriptions,
-or pgps_admin. Errors: 42704, 42501, 55000 a gap.';
+asks it a moment later: the event is counted, and stays failed if the filter fails again. A detection whose attributes
+raised is published, unless they raise again. What a link brought and this broker''s constraints refused (subscription
+''link <neighbour>'', event_id that of its origin) is published here, as an event of its origin, after what has come
+since and for every subscription there is now; brokers that take its events from this one do not get it. If it is
+refused again, it stays. A gap cannot be retried. Needs to own the subscriptions, or pgps_admin. Errors: 42704, 42501,
+55000 a gap.';
 
 create or replace function pgps_internal.do_discard(caller name, args jsonb) returns bigint
 language plpgsql

@@ -81,7 +81,7 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     for subject in subjects.values():
         run(queries, subject)
     write(queries, subjects, born)
-    return {"found": [told for subject in subjects.values() for told in tell(subject)]}
+    return {"found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found}}
 
 
 def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
@@ -331,7 +331,6 @@ def tell(subject: Subject) -> Iterable[dict[str, Any]]:
     for found in subject.found:
         one = found.occurrence
         told = {
-            "composite_id": subject.id,
             "span": [str(one[1]), str(one[2])],
             "starts": time_of(one[1]),
             "ends": time_of(one[2]),

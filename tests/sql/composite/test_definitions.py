@@ -166,6 +166,35 @@ def test_an_attribute_that_raises_fails_alone(broker: psycopg.Connection) -> Non
     assert "division by zero" in value(broker, "select last_error from pgps.composite_events")
 
 
+def test_a_detection_that_failed_is_tried_again(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    """By its owner, when what raised has been mended; with what the names stood for, sets too."""
+    alice = role("alice")
+    rows(broker, "create table public.scale (by integer); insert into public.scale values (0)")
+    rows(broker, f"grant select on public.scale to {alice}")
+    hers = connect(alice, dsn=own_database)
+    create(
+        hers, "A*(count (n > 9) a, count (n < 0) b, count (n = 0) c)", context="chronicle", max_open=10,
+        attributes="first integer = a.n / (select by from public.scale), sum bigint = sum(b.n)",
+    )  # fmt: skip
+    call(broker, "subscribe", "all", "it")
+    rows(broker, "insert into pgps_event.count values (10), (-1), (-2), (0), (20), (-3), (0)")
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select count(*) from pgps_queue.it_exception") == 2
+    assert call(hers, "retry_exception", "it") == 0
+    failed = rows(broker, "select attempts, state from pgps.exceptions where event_type = 'it'")
+    assert failed == [(2, "failed"), (2, "failed")]
+    rows(broker, "update public.scale set by = 5")
+    first = value(broker, "select min(event_id) from pgps_queue.it_exception")
+    assert call(hers, "retry_exception", "it", first) == 1
+    assert call(hers, "discard_exception", "it") == 1
+    assert value(broker, "select count(*) from pgps_queue.it_exception") == 0
+    rows(broker, "select pgps.dispatch()")
+    query = "select payload ->> 'first', payload ->> 'sum', jsonb_array_length(payload -> 'constituents')"
+    assert rows(broker, f"{query} from pgps.receive('all')") == [("2", "-3", 4)]
+
+
 def test_a_condition_that_raises_is_no_candidate_and_is_told(broker: psycopg.Connection) -> None:
     create(broker, "count a ; count b", filter="b.n / a.n > 1")
     rows(broker, "insert into pgps_event.count values (0), (5)")
@@ -326,3 +355,20 @@ def test_an_attribute_that_a_composite_event_uses_is_not_dropped(broker: psycopg
     rows(broker, "insert into pgps_event.news values ('A', 'good')")
     rows(broker, "select pgps.dispatch()")
     assert rows(broker, "select state, detected from pgps.composite_events") == [("active", 1)]
+
+
+def test_a_filter_that_changes_the_session_suspends_its_composite_event_alone(broker: psycopg.Connection) -> None:
+    rows(
+        broker,
+        "create function public.leak(n integer) returns boolean language plpgsql as $$ begin "
+        "perform set_config('pgps.visibility', 'immediate', false); return true; end $$",
+    )
+    create(broker, "count a ; count b", filter="public.leak(a.n)")
+    create(broker, "count a ; count b", name="other", attributes="n integer = a.n")
+    rows(broker, "insert into pgps_event.count values (1), (2)")
+    rows(broker, "select pgps.dispatch()")
+    assert value(broker, "select coalesce(current_setting('pgps.visibility', true), '')") == ""
+    found = rows(broker, "select name, state, detected from pgps.composite_events order by name")
+    assert found == [("it", "suspended", 0), ("other", "active", 1)]
+    error = value(broker, "select last_error from pgps.composite_events where name = 'it'")
+    assert error == "the filter or an attribute of a composite event changed a setting of the session"
