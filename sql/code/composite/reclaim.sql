@@ -88,7 +88,7 @@ as $$
 begin
     execute format('insert into pgps_internal.composite_open (state_id, key, node, slot, serial, start_at, data)
         select o.state_id, o.key, o.node, o.slot, o.serial, o.start_at, o.data
-        from %s x join pgps_internal.open_now o on o.row_id = x.row_id and o.tableoid = x.tableoid',
+        from %s x join pgps_internal.open_now o using (row_id)',
         carry_over_open.segment);
 end
 $$;
