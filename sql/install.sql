@@ -77,6 +77,8 @@
 \ir code/deliver/subscriptions.sql
 \ir code/deliver/alter.sql
 \ir code/deliver/troubles.sql
+\ir code/deliver/find_exceptions.sql
+\ir code/deliver/find_subscriptions.sql
 \ir code/deliver/leases.sql
 \ir code/deliver/unfold.sql
 \ir code/deliver/deliver.sql

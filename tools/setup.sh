@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: PostgreSQL with PL/Python 3, PgBouncer and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
+# Installs what is missing: PostgreSQL with PL/Python 3, PgBouncer, Chromium, Prometheus and venv from Debian, for Spark Java and the JDBC driver, Python packages into .venv.
 # Run again it does nothing but look.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -74,6 +74,11 @@ install_packages() {
     if [ ! -x .venv/bin/python ] && [ -z "$(find_python)" ]; then apt_install python3 python3-venv; fi
     # Tests run through it.
     if ! command -v pgbouncer >/dev/null && [ ! -x /usr/sbin/pgbouncer ]; then apt_install pgbouncer; fi
+    # The console is tested in a browser, and the alert rules with Prometheus' own tool.
+    case ",$extras," in *,dev,*)
+        if ! command -v chromium >/dev/null; then apt_install chromium; fi
+        if ! command -v promtool >/dev/null; then apt_install prometheus; fi ;;
+    esac
 }
 
 install_postgresql() {

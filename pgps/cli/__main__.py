@@ -18,6 +18,7 @@ from pgps.cli import (
     advertisements,
     audit,
     clients,
+    console,
     doctor,
     event_types,
     events,
@@ -91,7 +92,7 @@ def _register() -> None:
     app.add_typer(units.services, name="service")
     app.add_typer(units.units, name="uow")
     app.add_typer(settings.app, name="config")
-    for module in (publish, listen, sql, doctor, audit, top, topology):
+    for module in (publish, listen, sql, doctor, audit, top, topology, console):
         module.register(app)
     demo = _demo()
     if demo is not None:

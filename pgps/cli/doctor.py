@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import psycopg
 import typer
@@ -11,12 +12,12 @@ from pgps import _catalogue, _diagnosis
 from pgps.cli import _statements
 from pgps.cli._checks import CHECKS
 from pgps.cli._command import Session, command
-from pgps.cli._facts import Facts, Level
+from pgps.cli._facts import Facts, Finding, Level
 from pgps.cli._output import Column
 from pgps.cli._session import Row
 from pgps.cli.install import installed_here
 
-__all__ = ["register"]
+__all__ = ["Finding", "examine", "register"]
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
@@ -32,11 +33,8 @@ def doctor(session: Session) -> None:
     Exit status 1 when there is a problem; a warning is none. A role that is
     not an administrator is told less.
     """
-    facts = _facts(session)
-    found = [finding for check in CHECKS for finding in check(facts)]
-    rows = [
-        {"level": f.level.value, "check": f.check, "message": f.message, "fix": session.typed(f.fix)} for f in found
-    ]
+    found = examine(session)
+    rows = [{"level": f.level.value, "check": f.check, "message": f.message, "fix": f.fix} for f in found]
     columns = [
         Column("level", style=_STYLES.__getitem__),
         Column("check"),
@@ -46,6 +44,13 @@ def doctor(session: Session) -> None:
     session.out.rows(columns, rows, nothing="nothing was examined")
     if any(finding.level is Level.PROBLEM for finding in found):
         raise typer.Exit(1)
+
+
+def examine(session: Session) -> list[Finding]:
+    """Return what is found, with remedies that can be typed as they stand."""
+    facts = _facts(session)
+    found = [finding for check in CHECKS for finding in check(facts)]
+    return [replace(finding, fix=session.typed(finding.fix)) for finding in found]
 
 
 def _facts(session: Session) -> Facts:

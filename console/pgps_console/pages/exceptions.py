@@ -1,0 +1,93 @@
+"""Exceptions: what failed, why, and what to do with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from psycopg.sql import SQL, Identifier
+
+from pgps_console.actions import quoted
+from pgps_console.pages.base import ROWS, Look, NotThere, Page, shorten
+
+__all__ = ["PAGES"]
+
+_FIND = """
+    select * from pgps.find_exceptions(event_type => %(event_type)s, subscription => %(subscription)s,
+        sqlstate => %(sqlstate)s, containing => %(containing)s, before => %(before)s, before_event => %(before_event)s,
+        before_subscription => %(before_subscription)s, max_rows => %(most)s)
+"""
+_ONE = """
+    select * from pgps.exceptions
+    where event_type = %s and event_id = %s and subscription = %s
+"""
+_MAY_SEE = "select true as yes from pgps.event_types where name = %s and can_subscribe"
+_COUNTS = """
+    select name as subscription, event_type, failed, retrying, last_error, state from pgps.subscriptions
+    where failed > 0 or retrying > 0 order by failed desc, name limit 100
+"""
+
+
+async def _exceptions(look: Look) -> dict[str, Any]:
+    event_type, subscription = look.given("event_type"), look.given("subscription")
+    by_link = subscription.startswith("link ")
+    given = {
+        "event_type": quoted(event_type) if event_type else None,
+        "subscription": (subscription if by_link else quoted(subscription)) if subscription else None,
+        "sqlstate": look.given("sqlstate") or None,
+        "containing": look.given("containing") or None,
+        "before": _moment(look.given("before")),
+        "before_event": look.number("before_event"),
+        "before_subscription": look.given("before_subscription") or None,
+        "most": ROWS + 1,
+    }
+    async with look.access.ask() as reader:
+        rows = await reader.rows(_FIND, given)
+    return {
+        "rows": rows,
+        "more": shorten(rows),
+        "event_type": event_type,
+        "subscription": subscription,
+        "sqlstate": given["sqlstate"] or "",
+        "containing": given["containing"] or "",
+    }
+
+
+def _moment(text: str) -> dt.datetime | None:
+    try:
+        return dt.datetime.fromisoformat(text) if text else None
+    except ValueError:
+        raise NotThere(f'"{text}" is not a time') from None
+
+
+async def _counts(look: Look) -> dict[str, Any]:
+    """Count by subscription: with very many exceptions that takes longer than a page should."""
+    async with look.access.read() as reader:
+        return {"counts": await reader.rows(_COUNTS)}
+
+
+async def _exception(look: Look) -> dict[str, Any]:
+    event_type, event_id, subscription = look.given("event_type"), look.number("event_id"), look.given("subscription")
+    async with look.access.read() as reader:
+        found = await reader.first(_ONE, [event_type, event_id, subscription])
+        if found is None:
+            raise NotThere(f'there is no exception of event {event_id} of subscription "{subscription}"')
+        payload = found["payload"]
+        if payload is None and await reader.first(_MAY_SEE, [event_type]):
+            view = Identifier(f"{event_type}_exception")
+            query = SQL("select to_jsonb(q) as row from pgps_queue.{} q where event_id = %s and subscription = %s")
+            row = await reader.first(query.format(view), [event_id, subscription])
+            known = set(found) | {"pgps_origin_event"}
+            payload = {key: value for key, value in row["row"].items() if key not in known} if row else None
+    steps = []
+    if found["state"] != "gap" and not subscription.startswith("link "):
+        async with look.access.ask() as reader:
+            steps = await reader.rows("select * from pgps.explain(%s, %s)", [quoted(subscription), event_id])
+    return {"exception": found, "payload": payload, "steps": steps}
+
+
+PAGES = (
+    Page("/exceptions", "exceptions.html", _exceptions, "Exceptions", live=False),
+    Page("/exceptions/counts", "exception_counts.html", _counts),
+    Page("/exceptions/one", "exception.html", _exception, live=False),
+)

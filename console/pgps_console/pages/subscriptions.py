@@ -1,0 +1,62 @@
+"""Subscriptions: how far they are, what is wrong with them, and why an event did or did not reach one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgps_console.actions import quoted
+from pgps_console.pages.base import ROWS, Look, NotThere, Page, shorten
+
+__all__ = ["PAGES"]
+
+_STATES = ("active", "slow", "paused", "suspended", "dead")
+
+_FOUND_OUT = ("slow", "dead")
+_NAMES = "select name from pgps.find_subscriptions(%s, %s, %s, %s, %s)"
+_LIST = "select * from pgps.subscriptions where name = any (%s) order by name"
+_BY_STATE = f"""
+    select * from pgps.subscriptions
+    where state = %(state)s and strpos(name, %(name)s) > 0 and name > coalesce(%(after)s, '')
+        and (%(type)s = '' or event_type = %(type)s)
+    order by name limit {ROWS + 1}
+"""
+_LANES = "select * from pgps.lanes where state <> 'idle' order by role limit 50"
+_LANE = "select l.* from pgps.lanes l where l.role = %s"
+_REGISTERED = "select client, mode, style, state, reason from pgps.registrations where subscription = %s"
+
+
+async def _subscriptions(look: Look) -> dict[str, Any]:
+    name, event_type, state = look.given("name"), look.given("type"), look.given("state")
+    given = [name or None, event_type or None, state or None, look.given("after") or None, ROWS + 1]
+    async with look.access.ask() as reader:
+        if state in _FOUND_OUT:
+            rows = await reader.rows(_BY_STATE, {"state": state, "name": name, "type": event_type, "after": given[3]})
+        else:
+            # Names first: figures are computed for those on the page only.
+            names = [row["name"] for row in await reader.rows(_NAMES, given)]
+            rows = await reader.rows(_LIST, [names])
+        lanes = await reader.rows(_LANES)
+    found = {"rows": rows, "more": shorten(rows), "lanes": lanes, "states": _STATES}
+    return {**found, "name": name, "type": event_type, "state": state}
+
+
+async def _subscription(look: Look) -> dict[str, Any]:
+    name = look.part("name")
+    async with look.access.read() as reader:
+        found = await reader.first("select * from pgps.subscriptions where name = %s", [name])
+        if found is None:
+            raise NotThere(f'subscription "{name}" does not exist, or you may not see it')
+        lane = await reader.first(_LANE, [found["owner"]])
+        registered = await reader.rows(_REGISTERED, [name])
+    event = look.number("event_id")
+    steps = None
+    if event is not None:
+        async with look.access.ask() as reader:
+            steps = await reader.rows("select * from pgps.explain(%s, %s)", [quoted(name), event])
+    return {"subscription": found, "lane": lane, "registered": registered, "event_id": event, "steps": steps}
+
+
+PAGES = (
+    Page("/subscriptions", "subscriptions.html", _subscriptions, "Subscriptions"),
+    Page("/subscriptions/{name}", "subscription.html", _subscription),
+)

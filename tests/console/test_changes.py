@@ -1,0 +1,150 @@
+"""Every change is one statement that is shown first, and that the visitor's role may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pgps_console.actions import ACTIONS
+from tests.console.conftest import Visit, hidden, statement, text_of
+from tests.console.stage import furnish
+from tests.fix_broker import call, make_type, rows, value
+from tests.fix_db import Connect
+
+# What is given to each action, and how its statement begins.
+_STATEMENTS = {
+    "pause": ({"name": "ward"}, "select pgps.pause('ward')"),
+    "resume": ({"name": "ward"}, "select pgps.resume('ward')"),
+    "seek": ({"name": "ward", "start": "now"}, "select pgps.seek('ward', 'now')"),
+    "alter": (
+        {"name": "ward", "filter": "glucose > '7'::integer", "priority": "3"},
+        """select pgps.alter_subscription('ward', "filter" => 'glucose > ''7''::integer', "priority" => 3)""",
+    ),
+    "resume-type": ({"name": "reading"}, "select pgps.resume_event_type('reading')"),
+    "discard-all": ({"event_type": "reading"}, "select pgps.discard_exception('reading')"),
+    "retry-all": (
+        {"event_type": "reading", "subscription": "beds"},
+        """select pgps.retry_exception('reading', "subscription" => 'beds')""",
+    ),
+    "disable-link": ({"name": "pharmacy"}, "select pgps.alter_link('pharmacy', enabled => false)"),
+    "enable-link": ({"name": "pharmacy"}, "select pgps.alter_link('pharmacy', enabled => true)"),
+    "reset-composite": ({"name": "untreated"}, "select pgps.reset_composite_event('untreated')"),
+    "play-through": ({"name": "handover", "play": "false"}, "select pgps.spool_play_through('handover', false)"),
+    "configure": ({"name": "retry_delay", "value": "5 seconds"}, "select pgps.configure('retry_delay', '5 seconds')"),
+    "unsubscribe": ({"name": "night_shift"}, "select pgps.unsubscribe('night_shift')"),
+}
+# These need what a single broker does not have; their statements are looked at all the same.
+_SHOWN_ONLY = {
+    "resync-link": ({"name": "pharmacy"}, "select pgps.resync_link('pharmacy')"),
+    "dismiss": ({"name": "7"}, "select pgps.dismiss_findings(7)"),
+}
+
+
+def test_every_action_shows_its_statement_and_runs_it(
+    own_database: str, connect: Connect, visit: Visit, boss: str
+) -> None:
+    admin = connect(dsn=own_database)
+    furnish(admin)
+    browser = visit(boss, dsn=own_database)
+    # Moving a subscription is for its owner alone.
+    admin.execute(f"grant {boss} to current_user".encode())
+    call(admin, "alter_subscription", "ward", owner=boss)
+    for action, (given, expected) in (_STATEMENTS | _SHOWN_ONLY).items():
+        shown = browser.act(action, **given)
+        assert shown.status_code == 200, f"{action}: {text_of(shown)}"
+        assert statement(shown) == expected
+        if action in _STATEMENTS:
+            done = browser.act(action, **given, step="run", seen=hidden(shown, "seen"))
+            assert done.status_code == 303, f"{action}: {text_of(done)}"
+            browser.see(done.headers["location"])
+    assert value(admin, "select filter from pgps.subscriptions where name = 'ward'").startswith("glucose > '7'")
+    assert value(admin, "select value from pgps.settings where name = 'retry_delay'") == "5 seconds"
+    assert not value(admin, "select enabled is distinct from true from pgps.links")
+    assert value(admin, "select count(*) from pgps.exceptions") == 0
+    assert value(admin, "select count(*) from pgps.subscriptions where name = 'night_shift'") == 0
+    assert set(_STATEMENTS) | set(_SHOWN_ONLY) | {"retry", "discard"} == set(ACTIONS)
+
+
+def test_nothing_changes_until_the_statement_was_seen(
+    visit: Visit, boss: str, connect: Connect, name: Callable[..., str]
+) -> None:
+    admin = connect()
+    event, subscription = name(), name("sub")
+    make_type(admin, event)
+    call(admin, "subscribe", subscription, event)
+    state = f"select state from pgps.subscriptions where name = '{subscription}'"
+    browser = visit(boss)
+    asked = browser.get(f"/act/pause?name={subscription}")
+    assert statement(asked) == f"select pgps.pause('{subscription}')"
+    assert value(admin, state) == "active"
+    shown = browser.act("pause", name=subscription)
+    assert value(admin, state) == "active"
+    # A statement that was not shown is not run, whatever the form says.
+    other = browser.act("unsubscribe", name=subscription, step="run", seen=hidden(shown, "seen"))
+    assert other.status_code == 409
+    assert "not the statement that was shown" in other.text
+    done = browser.run("pause", name=subscription)
+    assert done.status_code == 303
+    assert value(admin, state) == "paused"
+    assert "paused" in browser.see(done.headers["location"])
+
+
+def test_a_selection_of_exceptions_is_one_statement(
+    own_database: str, connect: Connect, visit: Visit, boss: str
+) -> None:
+    admin = connect(dsn=own_database)
+    furnish(admin)
+    ids = [row[0] for row in admin.execute("select event_id from pgps.exceptions order by 1")]
+    assert len(ids) == 2
+    browser = visit(boss, dsn=own_database)
+    browser.get("/exceptions")
+    nothing = browser.act("retry")
+    assert nothing.status_code == 409
+    assert "no exception is selected" in nothing.text
+    browser.get("/exceptions")
+    chosen = [f"reading\t{event}\tbeds" for event in ids]
+    shown = browser.act("discard", chosen=chosen)
+    assert statement(shown).count("'reading'") == 2
+    assert statement(shown).startswith("select sum(pgps.discard_exception(")
+    done = browser.run("discard", chosen=chosen[:1])
+    assert done.status_code == 303
+    assert "discarded: 1" in browser.see(done.headers["location"])
+    assert value(admin, "select event_id from pgps.exceptions") == ids[1]
+    again = browser.run("retry", chosen=chosen[1:])
+    assert again.status_code == 303
+    assert rows(admin, "select state, attempts from pgps.exceptions") == [("retrying", 0)]
+    # What the form's lines say is data, whatever it is.
+    odd = browser.act("retry", chosen=["x'); drop table t; --\t1\ty"])
+    assert "'\"x''); drop table t; --\"'" in statement(odd)
+
+
+def test_what_the_database_refuses_is_said_with_its_hint(
+    visit: Visit, role: Callable[..., str], connect: Connect, name: Callable[..., str]
+) -> None:
+    admin = connect()
+    event, subscription = name(), name("sub")
+    make_type(admin, event)
+    call(admin, "subscribe", subscription, event)
+    browser = visit(role("alice"))
+    browser.get("/subscriptions")
+    answer = browser.run("pause", name=subscription)
+    assert answer.status_code == 409
+    assert "42501" in answer.text or "42704" in answer.text
+    assert value(admin, f"select state from pgps.subscriptions where name = '{subscription}'") == "active"
+    refused = browser.run("configure", name="retry_delay", value="1 second")
+    assert refused.status_code == 409
+    assert "grant pgps_admin" in refused.text
+    odd = browser.act("alter", name=subscription, priority="high")
+    assert "not a number" in odd.text
+
+
+@pytest.mark.parametrize("action", ["pause", "retry", "configure"])
+def test_a_console_that_is_read_only_changes_nothing(visit: Visit, boss: str, action: str) -> None:
+    browser = visit(boss, read_only=True)
+    page = browser.get("/exceptions")
+    assert "/act/" not in page.text
+    assert "read-only" in page.text
+    for answer in (browser.get(f"/act/{action}?name=x&value=1"), browser.client.post(f"/act/{action}", data={})):
+        assert answer.status_code == 403
+        assert "read-only" in answer.text
