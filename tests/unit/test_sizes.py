@@ -19,9 +19,8 @@ _ATOMIC = re.compile(r"^begin atomic$", re.MULTILINE)
 # Each of these is one loop or one statement on the path of an event, or one decision about locks: in parts it would
 # cost a call for every batch, or hide an order that matters. None is added, and one that is shorter is taken out.
 LONGER = {
-    "ack_position", "admit_batch", "admit_item", "admit_rewound", "catch_up", "dispatch_part", "do_link_next",
-    "enter_receive", "hand_out", "hand_out_runs", "lease", "meet", "next_events", "pack", "publish_stage", "run_lane",
-    "store_spooled",
+    "admit_item", "admit_rewound", "catch_up", "dispatch_part", "hand_out",
+    "hand_out_runs", "lease", "next_events", "pack", "run_lane", "store_spooled",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import org.apache.commons.dbcp2.BasicDataSource;
 /**
  * ActiveMQ with its JDBC store in PostgreSQL: `Broker directory port jdbc-url user password`.
  *
- * Statements stay prepared, as the documentation of the store advises; everything else is a default.
+ * Statements stay prepared, as the documentation of the store advises. All other settings are the defaults.
  */
 public final class Broker {
     public static void main(String[] arguments) throws Exception {
@@ -22,7 +22,7 @@ public final class Broker {
         JDBCPersistenceAdapter store = new JDBCPersistenceAdapter();
         store.setDataSource(pool);
         store.setAdapter(new PostgresqlJDBCAdapter());
-        // Nobody else uses this database; the lock would cost a connection and protect from nothing.
+        // The lock keeps out a second broker. This database has none, so it would only cost a connection.
         store.setUseLock(false);
 
         BrokerService broker = new BrokerService();

@@ -34,7 +34,7 @@ import org.apache.activemq.command.XATransactionId;
 import org.postgresql.ds.PGSimpleDataSource;
 import org.postgresql.xa.PGXADataSource;
 
-/** Publishers and durable topic subscribers of ActiveMQ; they are told what to do as clients/base.py describes. */
+/** Publishers and durable topic subscribers of ActiveMQ. clients/base.py describes how they are told what to do. */
 public final class Jms {
     static final String TOPIC = "quote";
     static final long LINGER = 300;
@@ -66,13 +66,13 @@ public final class Jms {
             System.out.println(publishes ? publish(publishers, command) : collect(subscribers, command));
             activate(false);
         }
-        // The broker and its database go with the plan; subscriptions need not be taken back.
+        // Subscriptions are not taken back, because the broker and its database are removed after the plan.
         Runtime.getRuntime().halt(0);
     }
 
     private static boolean active;
 
-    /** Between rounds subscribers stand still, lest they slow down whose turn it is. */
+    /** Pauses subscribers between rounds, because they would slow down the system whose turn it is. */
     static synchronized void activate(boolean round) {
         active = round;
         Jms.class.notifyAll();
@@ -277,7 +277,7 @@ public final class Jms {
             }
         }
 
-        /** Take up to a batch, do the work, acknowledge. */
+        /** Receives at most a batch, does the work, and acknowledges. */
         abstract void consume() throws Exception;
 
         MessageConsumer subscribe(Connection connection, Session session) throws Exception {
@@ -295,7 +295,7 @@ public final class Jms {
         }
     }
 
-    /** Receives, and looks into the stored portfolios where the broker cannot. */
+    /** Receives events, and compares them with the stored portfolios, which the broker cannot read. */
     static class Receiving extends Subscriber {
         final MessageConsumer consumer;
         private final PreparedStatement lookup;
@@ -329,7 +329,7 @@ public final class Jms {
         }
     }
 
-    /** Inserts into the application's table, commits, then acknowledges; `idempotent`: whatever comes again changes nothing. */
+    /** Inserts into the application's table, commits, then acknowledges. `idempotent`: an event that comes again changes nothing. */
     static final class Storing extends Receiving {
         private final java.sql.Connection connection = database();
         private final PreparedStatement insert;
@@ -369,7 +369,7 @@ public final class Jms {
         insert.executeBatch();
     }
 
-    /** Both sides in one distributed transaction: two prepares, the decision forced to disk, two commits. */
+    /** Makes both sides one distributed transaction: two prepares, the decision forced to disk, two commits. */
     static final class Distributed extends Subscriber {
         private static final AtomicInteger NUMBERS = new AtomicInteger();
         private static RandomAccessFile decisions;

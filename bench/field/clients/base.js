@@ -1,4 +1,4 @@
-// What the Node client programs share: they are told what to do as base.py describes.
+// What the client programs in Node have in common. base.py describes how they are told what to do.
 "use strict";
 
 const fs = require("fs");
@@ -41,7 +41,7 @@ class Seen {
     }
 }
 
-// Say whether a consumer gets an event: where the producer has to know.
+// Whether a consumer gets an event, for systems in which the producer has to know it.
 function wants(plan, consumer, number) {
     return plan.filters !== "symbol" || number % plan.symbols === consumer % plan.symbols;
 }
@@ -85,7 +85,7 @@ async function collect(seen, command) {
     return { received };
 }
 
-// open(config, seen) gives a client: send(quotes) in one call, begin() to consume, and pause().
+// open(config, seen) returns a client, which has send(quotes) for all in one call, begin() to consume, and pause().
 async function serve(open) {
     const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
     const config = JSON.parse((await lines.next()).value);
@@ -102,7 +102,7 @@ async function serve(open) {
             say(await publish(client, config, command));
         } else {
             const collected = await collect(seen, command);
-            // Who polls stands still between rounds, lest it slow down whose turn it is.
+            // A client that polls is paused between rounds, because it would slow down the system whose turn it is.
             await client.pause();
             say(collected);
         }

@@ -46,7 +46,7 @@ main(async (config, seen) => {
                 pgPool: pools[i + 1] ?? open(2),
                 logger,
                 noHandleSignals: true,
-                // One at a time is the default.
+                // By default a worker runs one job at a time.
                 concurrency: plan.eager ? AT_ONCE : 1,
                 taskList: { [`c${one.index}`]: async (payload) => one.add(payload.n) },
             })));

@@ -22,7 +22,7 @@ async function send(boss, plan, quotes) {
     await boss.insert(jobs);
 }
 
-// Two that create queues at once run into a deadlock over their foreign keys.
+// Two processes that create queues at the same time end in a deadlock over their foreign keys, so they try again.
 async function createQueue(boss, name) {
     for (;;) {
         try {
@@ -46,7 +46,7 @@ async function begin(boss, plan, seen) {
     for (const one of seen) {
         const options = { batchSize: plan.batch, pollingIntervalSeconds: plan.eager ? 0.5 : 2 };
         await boss.work(`c${one.index}`, options, async (jobs) => {
-            // A batch fails as a whole.
+            // pg-boss lets a batch fail as a whole, so one event that fails brings back all of them.
             if (plan.fail_first && jobs.filter((job) => one.refuse(job.data.n)).length) throw new Error("refused once");
             for (const job of jobs) one.add(job.data.n);
         });
@@ -60,7 +60,7 @@ main(async (config, seen) => {
     const boss = new PgBoss({ ...config.database, max: publishes ? plan.publishers : 10 });
     boss.on("error", (error) => console.error(error));
     await boss.start();
-    // Of whom nobody receives there is a queue, too.
+    // In a plan without consumers there is one queue all the same, so that publishers have where to send.
     await subscribe(boss, plan, publishes && plan.produce ? [0] : seen.map((one) => one.index));
     return {
         send: (quotes) => send(boss, plan, quotes),

@@ -118,9 +118,10 @@ as $$
             else 'null::bigint as start_time, null::bigint as end_time, null as start_at, null as end_at' end,
         (leaf_events.event_type).log,
         pgps_internal.statement_of('c.published_at, c.origin_id, c.client_id', (leaf_events.event_type).type_id::text),
-        case when i.is_interval then $query$
-        left join pgps_internal.composite_span b on b.event_id = l.event_id
-            and (b.event_id / 65536) % 4 = (l.event_id / 65536) % 4$query$ else '' end)
+        case when i.is_interval then format($query$
+        left join pgps_internal.composite_span b on b.event_id = l.event_id and %s = %s$query$,
+            pgps_internal.segment_of('b.event_id', 'composite_span'),
+            pgps_internal.segment_of('l.event_id', 'composite_span')) else '' end)
     from (select pgps_internal.is_interval((leaf_events.event_type).endpoint) as is_interval) i
 $$;
 comment on function pgps_internal.leaf_events(pgps_internal.event_type) is

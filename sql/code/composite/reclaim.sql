@@ -29,7 +29,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_slot integer;
-    v_current integer := (coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0) / 65536) % 4;
+    v_current integer := pgps_internal.log_segment(coalesce(pg_sequence_last_value('pgps_internal.event_id_seq'), 0));
     v_segment regclass;
 begin
     for v_slot in 0..3 loop

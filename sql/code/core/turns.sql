@@ -145,45 +145,28 @@ end
 $$;
 comment on function pgps_internal.hold_neighbours() is 'Takes the turn of recording another broker as a neighbour';
 
-create or replace function pgps_internal.share_sending() returns void
+create or replace function pgps_internal.hold_work(work text, alone boolean) returns void
 language plpgsql
 as $$
 begin
-    lock table only pgps_internal.turn_of_sending in row exclusive mode;
+    -- LOCK TABLE is written out for each, because it takes no parameters, and EXECUTE would parse it for each batch.
+    if hold_work.work = 'sending' and hold_work.alone then
+        lock table only pgps_internal.turn_of_sending in exclusive mode;
+    elsif hold_work.work = 'sending' then
+        lock table only pgps_internal.turn_of_sending in row exclusive mode;
+    elsif hold_work.work = 'receiving' and hold_work.alone then
+        lock table only pgps_internal.turn_of_receiving in exclusive mode;
+    elsif hold_work.work = 'receiving' then
+        lock table only pgps_internal.turn_of_receiving in row exclusive mode;
+    else
+        raise exception 'there is no turn of %', hold_work.work using errcode = '22023',
+            hint = 'The work of links is sending or receiving.';
+    end if;
 end
 $$;
-comment on function pgps_internal.share_sending() is
-'Takes a shared turn of sending: others may send at the same time, stop_sending waits';
-
-create or replace function pgps_internal.stop_sending() returns void
-language plpgsql
-as $$
-begin
-    lock table only pgps_internal.turn_of_sending in exclusive mode;
-end
-$$;
-comment on function pgps_internal.stop_sending() is
-'Waits for all that send to neighbours, and makes others wait until the transaction ends';
-
-create or replace function pgps_internal.share_receiving() returns void
-language plpgsql
-as $$
-begin
-    lock table only pgps_internal.turn_of_receiving in row exclusive mode;
-end
-$$;
-comment on function pgps_internal.share_receiving() is
-'Takes a shared turn of receiving: others may receive at the same time, stop_receiving waits';
-
-create or replace function pgps_internal.stop_receiving() returns void
-language plpgsql
-as $$
-begin
-    lock table only pgps_internal.turn_of_receiving in exclusive mode;
-end
-$$;
-comment on function pgps_internal.stop_receiving() is
-'Waits for all that receive, and makes others wait until the transaction ends';
+comment on function pgps_internal.hold_work(text, boolean) is
+'Takes a turn of the work of links, sending or receiving: beside others who do the same, or alone, which waits for them
+and makes them wait until the transaction ends. Errors: 22023 another work.';
 
 create or replace function pgps_internal.note_turns() returns trigger
 language plpgsql security definer

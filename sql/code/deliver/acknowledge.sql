@@ -34,12 +34,6 @@ as $$
 declare
     v_id bigint := (ack_position.subscription).subscription_id;
     v_position pgps_internal.position;
-    v_batch bigint;
-    v_event bigint;
-    v_acked bigint;
-    v_left bigint;
-    v_is_retry boolean;
-    v_retried bigint[];
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         perform pgps_internal.require_read_committed();
@@ -49,61 +43,84 @@ begin
     if v_position.consumer is distinct from ack_position.consumer then
         perform pgps_internal.require_consumer(ack_position.subscription, v_position, ack_position.consumer);
     end if;
-    if ack_position.up_to is null
-        and not exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
-        -- Common case: acknowledges everything received, and the subscription has no failures.
-        if v_position.outstanding > 0 then
-            insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
-                received_event, acked_total, outstanding, seen_batch, seen_event)
-            values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
-                v_position.received_event, v_position.acked_total + v_position.outstanding, 0,
-                v_position.seen_batch, v_position.seen_event);
-        end if;
-        return v_position.outstanding;
+    if ack_position.up_to is not null
+        or exists (select from pgps_internal.failure f where f.subscription_id = v_id) then
+        return pgps_internal.ack_some(ack_position.subscription, v_position, ack_position.up_to);
     end if;
+    -- Common case: acknowledges everything received, and the subscription has no failures.
+    if v_position.outstanding > 0 then
+        insert into pgps_internal.position (subscription_id, acked_batch, acked_event, received_batch,
+            received_event, acked_total, outstanding, seen_batch, seen_event)
+        values (v_id, v_position.received_batch, v_position.received_event, v_position.received_batch,
+            v_position.received_event, v_position.acked_total + v_position.outstanding, 0,
+            v_position.seen_batch, v_position.seen_event);
+    end if;
+    return v_position.outstanding;
+end
+$$;
+comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint, text) is
+'Moves the position over what was received, to the end or up to an event; returns how many events that acknowledges';
+
+create or replace function pgps_internal.ack_some(
+    subscription pgps_internal.subscription, at pgps_internal.position, up_to bigint
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := (ack_some.subscription).subscription_id;
+    v_batch bigint;
+    v_event bigint;
+    v_acked bigint;
+    v_left bigint;
+    v_is_retry boolean;
+    v_retried bigint[];
+begin
     -- Events put back are handed out again first, by id: a consumer that acknowledges one of them has not processed the
     -- events after the position yet.
     v_is_retry := exists (select from pgps_internal.failure f
-        where f.subscription_id = v_id and f.event_id = ack_position.up_to and f.state = 'leased');
+        where f.subscription_id = v_id and f.event_id = ack_some.up_to and f.state = 'leased');
     if not v_is_retry then
         -- Events put back are left out here: they are counted in v_retried, when they are settled.
         with received as materialized (
             select n.batch_id, n.event_id, exists (select from pgps_internal.failure f
                 where f.subscription_id = v_id and f.event_id = n.event_id) as is_put_back
-            from pgps_internal.received_events(v_id, v_position) n
+            from pgps_internal.received_events(v_id, ack_some.at) n
         ),
         newest as (
             select r.batch_id, r.event_id from received r
-            where ack_position.up_to is null or r.event_id = ack_position.up_to
+            where ack_some.up_to is null or r.event_id = ack_some.up_to
             order by r.batch_id desc, r.event_id desc limit 1
         )
         select n.batch_id, n.event_id, count(*) filter (where (r.batch_id, r.event_id) <= (n.batch_id, n.event_id)),
             count(*) filter (where (r.batch_id, r.event_id) > (n.batch_id, n.event_id))
         into v_batch, v_event, v_acked, v_left
         from newest n left join received r on not r.is_put_back group by n.batch_id, n.event_id;
-        if v_batch is null and ack_position.up_to is not null then
+        if v_batch is null and ack_some.up_to is not null then
             raise exception 'event % has not been received by subscription "%", or is acknowledged already',
-                ack_position.up_to, (ack_position.subscription).name
+                ack_some.up_to, (ack_some.subscription).name
             using errcode = '55000', hint = 'Acknowledge the event_id of an event that pgps.receive returned.';
         end if;
     end if;
     v_retried := array(select f.event_id from pgps_internal.failure f
-        where f.subscription_id = v_id and f.state = 'leased' and (not v_is_retry or f.event_id <= ack_position.up_to));
+        where f.subscription_id = v_id and f.state = 'leased' and (not v_is_retry or f.event_id <= ack_some.up_to));
     if v_batch is null and v_retried = '{}' then
         return 0;
     end if;
     v_acked := coalesce(v_acked, 0) + cardinality(v_retried);
-    perform pgps_internal.move(v_id, coalesce(v_batch, v_position.acked_batch),
-        coalesce(v_event, v_position.acked_event), v_position.received_batch,
-        v_position.received_event, v_position.acked_total + v_acked, coalesce(v_left, v_position.outstanding)::integer,
-        case when ack_position.up_to is not null then v_position.consumer end,
-        v_position.seen_batch, v_position.seen_event);
+    perform pgps_internal.move(v_id, coalesce(v_batch, (ack_some.at).acked_batch),
+        coalesce(v_event, (ack_some.at).acked_event), (ack_some.at).received_batch,
+        (ack_some.at).received_event, (ack_some.at).acked_total + v_acked,
+        coalesce(v_left, (ack_some.at).outstanding)::integer,
+        case when ack_some.up_to is not null then (ack_some.at).consumer end,
+        (ack_some.at).seen_batch, (ack_some.at).seen_event);
     perform pgps_internal.settle(v_id, v_retried);
     return v_acked;
 end
 $$;
-comment on function pgps_internal.ack_position(pgps_internal.subscription, bigint, text) is
-'Moves the position over what was received, to the end or up to an event; returns how many events that acknowledges';
+comment on function pgps_internal.ack_some(pgps_internal.subscription, pgps_internal.position, bigint) is
+'Moves the position up to an event, or past what was put back, and settles what was handed out again; see ack_position,
+which holds the turn of the subscription. Errors: 55000 the event has not been received.';
 
 create or replace function pgps_internal.settle(subscription_id bigint, event_ids bigint[]) returns void
 language plpgsql

@@ -166,6 +166,12 @@ declare
     v_id bigint := (hold_back.subscription).subscription_id;
     v_position pgps_internal.position;
 begin
+    if (hold_back.subscription).state = 'suspended' then
+        raise exception 'subscription "%" is suspended: %', (hold_back.subscription).name,
+            (hold_back.subscription).last_error
+        using errcode = '55000',
+            hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident((hold_back.subscription).name));
+    end if;
     if (hold_back.subscription).handler = 'any' then
         perform pgps_internal.forget_leased(c) from pgps_internal.consumer c
         where c.subscription_id = v_id and c.holder = pgps_internal.holder_for(hold_back.consumer)
@@ -189,7 +195,8 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_back(pgps_internal.subscription, text) is
-'A receive that returns nothing since the subscription is paused: the next ack of this consumer covers nothing';
+'A receive that returns nothing since the subscription is paused: the next ack of this consumer covers nothing. Errors:
+55000 it is suspended.';
 
 create or replace function pgps_internal.enter_receive() returns trigger
 language plpgsql security definer
@@ -222,11 +229,6 @@ begin
     elsif v_max <= 0 then
         raise exception 'invalid max_events %', v_max using errcode = '22023', hint = 'Give a positive number.';
     elsif v_subscription.state <> 'active' then
-        if v_subscription.state = 'suspended' then
-            raise exception 'subscription "%" is suspended: %', v_subscription.name, v_subscription.last_error
-            using errcode = '55000',
-                hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident(v_subscription.name));
-        end if;
         perform pgps_internal.hold_back(v_subscription, new.consumer);
         new.messages := '{}';
         return new;

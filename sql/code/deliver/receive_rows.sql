@@ -70,10 +70,12 @@ begin
         where r.upto - (r.hi - r.lo + 1) < next_runs.max_events
     )
     -- Runs are split at the segments of the log: each is looked up in one segment.
-    select array_agg((c.batch_id, greatest(c.lo, s.segment * 65536), least(c.hi, s.segment * 65536 + 65535),
+    select array_agg((c.batch_id, greatest(c.lo, s.start),
+        least(c.hi, s.start + pgps_internal.segment_size('control') - 1),
         null, null, null, null, null, null, null, null, null, null, null)::pgps_internal.run order by c.batch_id, c.lo,
-            s.segment) into v_runs
-    from cut c cross join lateral generate_series(c.lo / 65536, c.hi / 65536) s(segment);
+            s.start) into v_runs
+    from cut c cross join lateral generate_series(pgps_internal.log_segment_start(c.lo), c.hi,
+        pgps_internal.segment_size('control')) s(start);
     return v_runs;
 end
 $$;

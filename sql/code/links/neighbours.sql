@@ -162,6 +162,30 @@ comment on function pgps_internal.put_behind(pgps_internal.neighbour, pgps_inter
 'Notes that a neighbour, which had made the link itself, is at the end of a link of this broker, with its direction and
 role. Errors: 42710 it is at the end of another one.';
 
+create or replace function pgps_internal.enter_neighbour(
+    peer jsonb, role regrole, link pgps_internal.link, before pgps_internal.neighbour
+) returns pgps_internal.neighbour
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_neighbour pgps_internal.neighbour := pgps_internal.make_neighbour(enter_neighbour.peer, enter_neighbour.role,
+        (enter_neighbour.link).link_id, coalesce((enter_neighbour.link).direction, 'both'));
+begin
+    update pgps_internal.neighbour n set is_draining = true,
+        is_dropped_here = coalesce((enter_neighbour.before).is_dropped_here, false)
+            or coalesce((enter_neighbour.link).is_dropped, false)
+    where n.neighbour_id = v_neighbour.neighbour_id
+        and ((enter_neighbour.before).is_draining or (enter_neighbour.link).is_dropped);
+    update pgps_internal.link l set is_known = false
+        where l.link_id = (enter_neighbour.link).link_id and l.is_known;
+    return v_neighbour;
+end
+$$;
+comment on function pgps_internal.enter_neighbour(jsonb, regrole, pgps_internal.link, pgps_internal.neighbour) is
+'Enters a broker that is met for the first time in its epoch; before: what it was in an earlier one. It begins to drain
+when it did so before, or its link is dropped.';
+
 create or replace function pgps_internal.meet(caller name, args jsonb) returns pgps_internal.neighbour
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -209,13 +233,7 @@ begin
     if v_neighbour.neighbour_id is null and (v_peer ->> 'draining')::boolean then
         return null;
     elsif v_neighbour.neighbour_id is null then
-        v_neighbour := pgps_internal.make_neighbour(v_peer, v_role, v_link.link_id, coalesce(v_link.direction, 'both'));
-        update pgps_internal.neighbour n set is_draining = true,
-            is_dropped_here = coalesce(v_before.is_dropped_here, false) or coalesce(v_link.is_dropped, false)
-        where n.neighbour_id = v_neighbour.neighbour_id and (v_before.is_draining or v_link.is_dropped)
-        returning * into v_before;
-        update pgps_internal.link l set is_known = false where l.link_id = v_link.link_id and l.is_known;
-        return v_neighbour;
+        return pgps_internal.enter_neighbour(v_peer, v_role, v_link, v_before);
     elsif v_link.link_id is not null and v_neighbour.link_id is distinct from v_link.link_id then
         v_neighbour := pgps_internal.put_behind(v_neighbour, v_link);
     end if;
@@ -295,7 +313,7 @@ begin
     -- Never beside pgps.resume_links: what was noticed of the former epoch does not hold for the present one, and would
     -- block for good the links that were just resumed. Nor beside a session that sends: what it sends belongs to the
     -- former life, whose end is noted here.
-    perform pgps_internal.stop_sending();
+    perform pgps_internal.hold_work('sending', alone => true);
     perform pgps_internal.hold_routes();
     v_id := (select s.neighbour_id from pgps_internal.link_session s where s.holder = pgps_internal.holder() limit 1);
     v_is_me := exists (select from pgps_internal.broker b

@@ -41,7 +41,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.share_receiving();
+    perform pgps_internal.hold_work('receiving', alone => false);
     perform pgps_internal.hold_origins(array(select o.origin_id from pgps_internal.origin o
         where exists (select from jsonb_array_elements(lock_batch.batch -> 'items') i
                 cross join lateral (select case when i.value ->> 'kind' = 'audit' then i.value -> 'body'

@@ -337,7 +337,7 @@ begin
     if exists (select from added a where a.scope = 'global') and exists (select from pgps_internal.broker) then
         -- Waits until batches that are being received are committed: their events were published before the
         -- subscription, and later ones see it.
-        perform pgps_internal.stop_receiving();
+        perform pgps_internal.hold_work('receiving', alone => true);
         update pgps_internal.broker b set subscribed = b.subscribed + 1;
         perform pg_notify('pgps_link', '');
     end if;

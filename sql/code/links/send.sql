@@ -164,6 +164,46 @@ $$;
 comment on function pgps_internal.be_silent(pgps_internal.neighbour, bigint) is
 'Tells a neighbour up to where nothing matched, so that its horizon moves on while nothing comes (rule 3)';
 
+create or replace function pgps_internal.shipments_after(
+    neighbour_id integer, after bigint, max_events integer, out items pgps_internal.shipment[], out events bigint
+)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into items, events
+    from (select h as s from pgps_internal.shipment h where h.neighbour_id = shipments_after.neighbour_id
+        and h.lseq > shipments_after.after order by h.lseq limit 1000) x;
+    if events > shipments_after.max_events then
+        select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into items, events
+        from (select h as s, sum(h.events) over (order by h.lseq) - h.events as before from unnest(items) h) x
+        where x.before < shipments_after.max_events;
+    end if;
+end
+$$;
+comment on function pgps_internal.shipments_after(integer, bigint, integer) is
+'The next items for a neighbour, at most 1000, until they have so many events; and how many those are';
+
+create or replace function pgps_internal.tell_changes(neighbour pgps_internal.neighbour, packed bigint) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (tell_changes.neighbour).is_draining then
+        -- Before its filters are dropped: the neighbour may have attached to this path once more before it said
+        -- "drain".
+        perform pgps_internal.go_live(tell_changes.neighbour);
+    end if;
+    perform pgps_internal.drop_gone(tell_changes.neighbour, tell_changes.packed);
+    perform pgps_internal.refresh(tell_changes.neighbour);
+    perform pgps_internal.be_silent(tell_changes.neighbour, tell_changes.packed);
+    perform pgps_internal.tell_audit(tell_changes.neighbour, tell_changes.packed);
+end
+$$;
+comment on function pgps_internal.tell_changes(pgps_internal.neighbour, bigint) is
+'Puts into the items for a neighbour what has changed: filters that are gone, routes, silence, and what the audit says.
+packed: the last batch whose events are among the items. The caller holds the turn of routes.';
+
 create or replace function pgps_internal.do_link_next(caller name, args jsonb) returns jsonb
 language plpgsql
 set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
@@ -182,7 +222,7 @@ declare
 begin
     -- Before the neighbour is read: whoever ends an epoch waits for this session, which must not send in its name
     -- afterwards.
-    perform pgps_internal.share_sending();
+    perform pgps_internal.hold_work('sending', alone => false);
     if (args ->> 'refresh')::boolean then
         -- Taken before anything is read, above all how far is packed. So a route that goes meanwhile is withdrawn
         -- behind all that came by it, a filter that is heard meanwhile begins behind what is packed, and a neighbour
@@ -205,24 +245,10 @@ begin
     perform pgps_internal.acknowledge_sent(v_neighbour, v_at, coalesce((args ->> 'confirmed')::bigint, v_after),
         v_packed);
     if (args ->> 'refresh')::boolean then
-        if v_neighbour.is_draining then
-            -- Before its filters are dropped: the neighbour may have attached to this path once more before it said
-            -- "drain".
-            perform pgps_internal.go_live(v_neighbour);
-        end if;
-        perform pgps_internal.drop_gone(v_neighbour, v_packed);
-        perform pgps_internal.refresh(v_neighbour);
-        perform pgps_internal.be_silent(v_neighbour, v_packed);
-        perform pgps_internal.tell_audit(v_neighbour, v_packed);
+        perform pgps_internal.tell_changes(v_neighbour, v_packed);
     end if;
-    select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
-    from (select h as s from pgps_internal.shipment h where h.neighbour_id = v_neighbour.neighbour_id
-        and h.lseq > v_after order by h.lseq limit 1000) x;
-    if v_events > (args ->> 'max_events')::integer then
-        select array_agg(x.s order by (x.s).lseq), sum((x.s).events) into v_rows, v_events
-        from (select h as s, sum(h.events) over (order by h.lseq) - h.events as before from unnest(v_rows) h) x
-        where x.before < (args ->> 'max_events')::integer;
-    end if;
+    select s.items, s.events into v_rows, v_events
+    from pgps_internal.shipments_after(v_neighbour.neighbour_id, v_after, (args ->> 'max_events')::integer) s;
     select jsonb_agg(pgps_internal.item(h, v_neighbour) order by h.lseq) into v_items from unnest(v_rows) h;
     v_upto := v_rows[cardinality(v_rows)].lseq;
     if v_upto is null or v_events = 0 then

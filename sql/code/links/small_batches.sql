@@ -156,6 +156,53 @@ $$;
 comment on function pgps_internal.require_next(pgps_internal.neighbour, jsonb, bigint) is
 'Raises 55000 unless a batch begins where the last received ends';
 
+create or replace function pgps_internal.may_change_routes(
+    neighbour pgps_internal.neighbour, batch jsonb, staged boolean
+) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+begin
+    return (may_change_routes.staged or may_change_routes.batch -> 'types' -> 0 is null)
+                and not pgps_internal.is_flowing(may_change_routes.neighbour, may_change_routes.batch -> 'items')
+            or exists (select from pgps_internal.origin o
+                where o.parent = (may_change_routes.neighbour).neighbour_id
+                    and o.answered is distinct from o.attachment);
+end
+$$;
+comment on function pgps_internal.may_change_routes(pgps_internal.neighbour, jsonb, boolean) is
+'True when a batch may change routes. Data in sequence (is_flowing) changes none, except in the first batch of an
+attachment: it is the answer, which is noted.';
+
+create or replace function pgps_internal.note_admitted(
+    neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, ids int8multirange, staged boolean
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+as $$
+declare
+    v_fetched int8multirange := '{}';
+begin
+    if note_admitted.staged then
+        -- Events that are fetched again never go straight into the log.
+        select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
+        where a.neighbour_id = (note_admitted.neighbour).neighbour_id
+            and a.lseq > (note_admitted.batch ->> 'after')::bigint and a.upto < a.horizon;
+    end if;
+    if v_fetched && note_admitted.ids then
+        -- Recorded apart, because nobody here is told of these events.
+        perform pgps_internal.note_slices(note_admitted.neighbour, note_admitted.batch, note_admitted.slices,
+            note_admitted.ids * v_fetched, false);
+    end if;
+    if not note_admitted.ids <@ v_fetched then
+        perform pgps_internal.note_slices(note_admitted.neighbour, note_admitted.batch, note_admitted.slices,
+            note_admitted.ids - v_fetched, true);
+    end if;
+end
+$$;
+comment on function pgps_internal.note_admitted(pgps_internal.neighbour, jsonb, jsonb, int8multirange, boolean) is
+'Records the slices of a batch that was admitted: events that were fetched again apart from the others';
+
 create or replace function pgps_internal.admit_batch(
     neighbour pgps_internal.neighbour, batch jsonb, slices jsonb, staged boolean
 ) returns jsonb
@@ -165,17 +212,11 @@ as $$
 declare
     v_item jsonb;
     v_ids int8multirange := '{}';
-    v_fetched int8multirange := '{}';
     v_heard boolean := false;
     v_counts jsonb := '[]';
 begin
-    -- A batch that may change routes takes their turn before any other lock, or two receivers would wait for each
-    -- other. Data in sequence (is_flowing) changes none, except in the first batch of an attachment: it is the answer,
-    -- which is noted.
-    if (admit_batch.staged or admit_batch.batch -> 'types' -> 0 is null)
-                and not pgps_internal.is_flowing(admit_batch.neighbour, admit_batch.batch -> 'items')
-            or exists (select from pgps_internal.origin o
-                where o.parent = (admit_batch.neighbour).neighbour_id and o.answered is distinct from o.attachment) then
+    -- The turn of routes is taken before any other lock, or two receivers would wait for each other.
+    if pgps_internal.may_change_routes(admit_batch.neighbour, admit_batch.batch, admit_batch.staged) then
         perform pgps_internal.hold_routes();
     end if;
     for v_item in select i.value from jsonb_array_elements(admit_batch.batch -> 'items') with ordinality i(value, n)
@@ -197,21 +238,8 @@ begin
         using errcode = '40001', hint = 'Again with staged.';
     end if;
     if admit_batch.batch -> 'types' -> 0 is not null then
-        if admit_batch.staged then
-            -- Events that are fetched again never go straight into the log.
-            select coalesce(range_agg(r), '{}') into v_fetched from pgps_internal.arrival a, unnest(a.ids) r
-            where a.neighbour_id = (admit_batch.neighbour).neighbour_id
-                and a.lseq > (admit_batch.batch ->> 'after')::bigint and a.upto < a.horizon;
-        end if;
-        if v_fetched && v_ids then
-            -- Recorded apart, because nobody here is told of these events.
-            perform pgps_internal.note_slices(admit_batch.neighbour, admit_batch.batch, admit_batch.slices,
-                v_ids * v_fetched, false);
-        end if;
-        if not v_ids <@ v_fetched then
-            perform pgps_internal.note_slices(admit_batch.neighbour, admit_batch.batch, admit_batch.slices,
-                v_ids - v_fetched, true);
-        end if;
+        perform pgps_internal.note_admitted(admit_batch.neighbour, admit_batch.batch, admit_batch.slices, v_ids,
+            admit_batch.staged);
     end if;
     -- Last, because events that are compared have to be in the log.
     if v_counts <> '[]' then

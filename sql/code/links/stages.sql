@@ -29,6 +29,41 @@ $$;
 comment on function pgps_internal.publish_stages(pgps_internal.neighbour, jsonb, jsonb, int8multirange) is
 'Puts the staged events of the admitted items into the logs';
 
+create or replace function pgps_internal.reject_staged(
+    neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, batch jsonb, slices jsonb, event_id bigint,
+    state text, error text
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    execute format($query$
+        insert into pgps_internal.rejected (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch,
+            origin_event, payload, published_at, sqlstate, error)
+        select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> 'upto')::bigint, s.pgps_event,
+            to_jsonb(s) - '{pgps_id,pgps_item,pgps_event}'::text[], (r.value ->> 'published_at')::timestamptz, $3, $4
+        from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> 'items') i, jsonb_array_elements($6) r,
+            pgps_internal.origin o
+        where s.pgps_id = $7 and r.value -> 'lseq' = i.value -> 'lseq' and $7 <@ (r.value ->> 'ids')::int8multirange
+            and (r.value ->> 'type_id')::integer = $2 and o.broker_id = (i.value ->> 'broker')::uuid
+            and o.epoch = (i.value ->> 'epoch')::integer
+        $query$, (reject_staged.event_type).type_id)
+    using reject_staged.neighbour, (reject_staged.event_type).type_id, reject_staged.state, reject_staged.error,
+        reject_staged.batch, reject_staged.slices, reject_staged.event_id;
+    perform pgps_internal.excuse(o.origin_id, (i.value ->> 'upto')::bigint, (reject_staged.event_type).type_id)
+    from jsonb_array_elements(reject_staged.slices) r
+    join jsonb_array_elements(reject_staged.batch -> 'items') i on i.value -> 'lseq' = r.value -> 'lseq'
+    join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
+        and o.epoch = (i.value ->> 'epoch')::integer
+    where reject_staged.event_id <@ (r.value ->> 'ids')::int8multirange
+        and (r.value ->> 'type_id')::integer = (reject_staged.event_type).type_id;
+end
+$$;
+comment on function pgps_internal.reject_staged(pgps_internal.neighbour, pgps_internal.event_type, jsonb, jsonb,
+    bigint, text, text) is
+'Records a staged event that the constraints of its type refuse here, with SQLSTATE and message, and excuses it in the
+audit';
+
 create or replace function pgps_internal.publish_stage(
     neighbour pgps_internal.neighbour, event_type pgps_internal.event_type, wire jsonb, dropped int8multirange,
     batch jsonb, slices jsonb
@@ -69,29 +104,8 @@ begin
             execute v_insert || ' where s.pgps_id = $1' using v_id;
         exception when integrity_constraint_violation or data_exception then
             get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
-            execute format('insert into pgps_internal.rejected
-                    (neighbour_id, neighbour, publisher, type_id, origin_id, origin_batch, origin_event, payload, '
-                        'published_at, sqlstate, error)
-                select ($1).neighbour_id, ($1).name, ($1).role, $2, o.origin_id, (i.value ->> ''upto'')::bigint, '
-                    's.pgps_event,
-                    to_jsonb(s) - ''{pgps_id,pgps_item,pgps_event}''::text[], (r.value '
-                        '->> ''published_at'')::timestamptz, $3, $4
-                from pg_temp.pgps_stage_%s s, jsonb_array_elements($5 -> ''items'') i, jsonb_array_elements($6) r, '
-                    'pgps_internal.origin o
-                where s.pgps_id = $7 and r.value -> ''lseq'' = i.value -> ''lseq'' and $7 <@ (r.value '
-                    '->> ''ids'')::int8multirange
-                    and (r.value ->> ''type_id'')::integer = $2 and o.broker_id = (i.value ->> ''broker'')::uuid and '
-                        'o.epoch = (i.value ->> ''epoch'')::integer',
-                (publish_stage.event_type).type_id)
-            using publish_stage.neighbour, (publish_stage.event_type).type_id, v_state, v_error, publish_stage.batch,
-                publish_stage.slices, v_id;
-            perform pgps_internal.excuse(o.origin_id, (i.value ->> 'upto')::bigint, (publish_stage.event_type).type_id)
-            from jsonb_array_elements(publish_stage.slices) r
-            join jsonb_array_elements(publish_stage.batch -> 'items') i on i.value -> 'lseq' = r.value -> 'lseq'
-            join pgps_internal.origin o on o.broker_id = (i.value ->> 'broker')::uuid
-                and o.epoch = (i.value ->> 'epoch')::integer
-            where v_id <@ (r.value ->> 'ids')::int8multirange
-                and (r.value ->> 'type_id')::integer = (publish_stage.event_type).type_id;
+            perform pgps_internal.reject_staged(publish_stage.neighbour, publish_stage.event_type, publish_stage.batch,
+                publish_stage.slices, v_id, v_state, v_error);
         end;
     end loop;
 end

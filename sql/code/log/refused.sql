@@ -80,7 +80,7 @@ begin
             hint = 'Acknowledge it: select pgps.discard_exception(null)';
     end if;
     perform pgps_internal.require_read_committed();
-    perform pgps_internal.share_receiving();
+    perform pgps_internal.hold_work('receiving', alone => false);
     perform pgps_internal.hold_origins(array(select c.origin_id from unnest(v_chosen) c));
     foreach v_one in array v_chosen loop
         v_count := v_count + pgps_internal.publish_refused(v_one)::integer;

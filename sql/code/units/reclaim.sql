@@ -99,6 +99,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_newest bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_size bigint := pgps_internal.segment_size('unit');
     v_ledger text;
     v_slot integer;
     v_segment regclass;
@@ -110,7 +111,7 @@ begin
         for v_slot in 0..3 loop
             v_segment := format('pgps_internal.%s_%s', v_ledger, v_slot);
             -- The newest segment, and the one before it, which transactions that run may still write to.
-            continue when v_slot in ((v_newest / 65536) % 4, (v_newest / 65536 + 3) % 4)
+            continue when v_slot in (v_newest / v_size % 4, (v_newest / v_size + 3) % 4)
                 or pg_relation_size(v_segment) = 0;
             continue when v_ledger in ('unit_note', 'unit_state', 'conversation_state')
                 and pgps_internal.is_unit_segment_used(v_ledger, v_segment);

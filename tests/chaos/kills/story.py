@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ import psycopg
 
 from tests.chaos.kills.clients import Consumers
 from tests.fix_broker import call, rows, value
+from tests.fix_db import wait_until
 from tests.links.fleet import Fleet, Member
 from tests.links.storm.crew import Crew
 from tests.links.storm.furniture import furnish
@@ -122,23 +122,31 @@ class Story:
 
     def play(self) -> None:
         """Publish, and kill one after the other."""
-        publishers = Publishers([self.member], f"kills/{self.seed}", self.rate)
-        publishers.start()
+        self.publishers = Publishers([self.member], f"kills/{self.seed}", self.rate)
+        self.publishers.start()
         self.began = time.monotonic()
         try:
             while self.left > 0:
-                time.sleep(self.chance.uniform(0.1, 1.6))
+                self._let_publish(self.chance.uniform(0.1, 1.6))
                 what = self.chance.choices(list(TARGETS), list(TARGETS.values()))[0]
                 self._tell(f"kill {getattr(self, f'_kill_{what}')()}")
                 self.outcome.kills[what] = self.outcome.kills.get(what, 0) + 1
                 self.left -= 1
                 self.start()
         finally:
-            publishers.end()
+            self.publishers.end()
+
+    def _let_publish(self, seconds: float) -> None:
+        """Wait until as many events have been published as in so much time when nothing is killed."""
+        wanted = self.publishers.published + round(seconds * self.rate)
+        wait_until(lambda: self.publishers.published >= wanted, what="events that are published")
 
     def _kill_server(self) -> str:
         self.site.cluster.kill9()
-        time.sleep(self.chance.uniform(0, 0.3))
+        if self.chance.random() < 0.5:
+            # The publishers find that it is gone, and try again.
+            before = self.publishers.failed
+            wait_until(lambda: self.publishers.failed > before, what="a publisher that finds no server")
         self.site.cluster.start()
         self._reopen()
         return "server"
@@ -157,7 +165,7 @@ class Story:
 
     def _kill_worker(self) -> str:
         self.crew.kill("a")
-        time.sleep(self.chance.uniform(0, 0.5))
+        self._let_publish(self.chance.uniform(0, 0.5))
         return "worker"
 
     def _kill_consumer(self) -> str:
@@ -167,19 +175,9 @@ class Story:
 
     def _reopen(self, gone: Callable[[], object] | None = None) -> None:
         """Wait until the server is back; before, until the old session is gone."""
-        deadline = time.monotonic() + 60
         if gone is not None:
-            with contextlib.suppress(psycopg.OperationalError):
-                while time.monotonic() < deadline:
-                    gone()
-        while True:
-            try:
-                self.member.reopen()
-            except psycopg.OperationalError:
-                assert time.monotonic() < deadline, "the server does not come back"
-                time.sleep(0.05)
-            else:
-                return
+            wait_until(lambda: _fails(gone), what="the end of the old session")
+        wait_until(lambda: not _fails(self.member.reopen), what="the server, which is to come back")
 
     def _tell(self, what: str) -> None:
         self.outcome.told.append(f"{time.monotonic() - self.began:6.2f} {what}")
@@ -193,19 +191,19 @@ class Story:
                 (select coalesce(sum(l.lag_batches + l.joining), 0) from pgps.lanes l), (select count(*) from storm.got)
             """
         began = moved = time.monotonic()
-        before: tuple[object, ...] = ()
-        while True:
-            seen = rows(admin, query)[0]
-            now = time.monotonic()
-            if seen != before:
-                before, moved = seen, now
-            if not any(seen[:3]):
-                return
-            if now - moved > STILL or now - began > BOUND:
-                said = f"{seen[0]} events wait for dispatch, {seen[1]} deliveries, {seen[2]} batches for lanes"
-                self.outcome.problems.append(said)
-                return
-            time.sleep(0.2)
+        seen: tuple[int, ...] = ()
+
+        def rests() -> bool:
+            nonlocal seen, moved
+            now = rows(admin, query)[0]
+            if now != seen:
+                seen, moved = now, time.monotonic()
+            return not any(seen[:3]) or time.monotonic() > min(moved + STILL, began + BOUND)
+
+        wait_until(rests, timeout=BOUND + STILL)
+        if any(seen[:3]):
+            said = f"{seen[0]} events wait for dispatch, {seen[1]} deliveries, {seen[2]} batches for lanes"
+            self.outcome.problems.append(said)
 
     def compare(self) -> None:
         """Compare what everybody has processed with what was committed."""
@@ -225,6 +223,15 @@ class Story:
             self.outcome.problems.append(f"{failed} exceptions")
         self.outcome.events = len(self.truth.events)
         self.outcome.deliveries = sum(len(one.got) for one in self.subscriptions)
+
+
+def _fails(action: Callable[[], object]) -> bool:
+    """Do something; tell whether the server is not there for it."""
+    try:
+        action()
+    except psycopg.OperationalError:
+        return True
+    return False
 
 
 def tell(fleet: Fleet, seed: int, *, kills: int = 12, rate: float = 150.0) -> Outcome:

@@ -84,6 +84,11 @@ class Publishers(threading.Thread):
         self._locks = {member.name: threading.Lock() for member in members}
         self._ending = threading.Event()
 
+    @property
+    def failed(self) -> int:
+        """How often a transaction could not be made."""
+        return sum(self.errors.values())
+
     def run(self) -> None:
         due = time.monotonic()
         while self.members and not self._ending.wait(max(0.0, due - time.monotonic())):
