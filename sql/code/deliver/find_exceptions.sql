@@ -3,6 +3,51 @@
 -- Locks: none.
 -- Writes: nothing.
 
+create or replace function pgps_internal.exceptions_query() returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select $sql$
+        with failed as (
+            select * from (
+                select t.name as event_type, f.event_id, s.name::text as subscription, f.failed_at, f.attempts,
+                    f.sqlstate, f.error, f.state, null::jsonb as payload
+                from pgps_internal.failure f
+                join pgps_internal.subscription s using (subscription_id)
+                join pgps_internal.event_type t on t.type_id = f.type_id
+                where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled') %2$s %3$s %4$s
+            ) x where true %1$s order by x.failed_at desc, x.event_id desc, x.subscription desc limit $9
+        ),
+        gaps as (
+            select * from (
+                select t.name, g.first_event as event_id, s.name::text as subscription, g.noted_at as failed_at, 0,
+                    '54000'::text as sqlstate, format('%%s events, from %%s to %%s in delivery order, were passed '
+                        'over: more than max_backlog %%s waited', g.events, g.first_event, g.last_event,
+                        g.max_backlog) as error, 'gap'::text, null::jsonb
+                from pgps_internal.backlog_gap g
+                join pgps_internal.subscription s using (subscription_id)
+                join pgps_internal.event_type t on t.type_id = g.type_id
+                where true %2$s %5$s %4$s
+            ) x where true %1$s order by x.failed_at desc, x.event_id desc, x.subscription desc limit $9
+        ),
+        refused as (
+            select * from (
+                select t.name, r.origin_event as event_id, format('link %%s', r.neighbour) as subscription, r.failed_at,
+                    r.attempts, r.sqlstate, r.error, case when r.sqlstate = '58030' then 'gap' else 'refused' end,
+                    r.payload
+                from pgps_internal.rejected r left join pgps_internal.event_type t using (type_id)
+                where $8 and $4 is null %6$s
+            ) x where true %1$s order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9
+        )
+        select jsonb_agg(to_jsonb(x) order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc)
+        from (select * from (table failed union all table gaps union all table refused) x
+            order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9) x
+    $sql$
+$$;
+comment on function pgps_internal.exceptions_query() is
+'The statement of pgps.find_exceptions, for format: further conditions, then those of the subscription, of the event
+type and of the caller for failures; of the event type for gaps; and for what came over a link';
+
 create or replace function pgps_internal.do_find_exceptions(caller name, args jsonb) returns jsonb
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -41,42 +86,7 @@ begin
     if args ->> 'containing' is not null then
         v_where := v_where || ' and strpos(lower(x.error), lower($7)) > 0';
     end if;
-    execute format($sql$
-        with failed as (
-            select * from (
-                select t.name as event_type, f.event_id, s.name::text as subscription, f.failed_at, f.attempts,
-                    f.sqlstate, f.error, f.state, null::jsonb as payload
-                from pgps_internal.failure f
-                join pgps_internal.subscription s using (subscription_id)
-                join pgps_internal.event_type t on t.type_id = f.type_id
-                where (f.state = 'failed' or f.step <> 'nack' and f.state <> 'settled') %2$s %3$s %4$s
-            ) x where true %1$s order by x.failed_at desc, x.event_id desc, x.subscription desc limit $9
-        ),
-        gaps as (
-            select * from (
-                select t.name, g.first_event as event_id, s.name::text as subscription, g.noted_at as failed_at, 0,
-                    '54000'::text as sqlstate, format('%%s events, from %%s to %%s in delivery order, were passed '
-                        'over: more than max_backlog %%s waited', g.events, g.first_event, g.last_event,
-                        g.max_backlog) as error, 'gap'::text, null::jsonb
-                from pgps_internal.backlog_gap g
-                join pgps_internal.subscription s using (subscription_id)
-                join pgps_internal.event_type t on t.type_id = g.type_id
-                where true %2$s %5$s %4$s
-            ) x where true %1$s order by x.failed_at desc, x.event_id desc, x.subscription desc limit $9
-        ),
-        refused as (
-            select * from (
-                select t.name, r.origin_event as event_id, format('link %%s', r.neighbour) as subscription, r.failed_at,
-                    r.attempts, r.sqlstate, r.error, case when r.sqlstate = '58030' then 'gap' else 'refused' end,
-                    r.payload
-                from pgps_internal.rejected r left join pgps_internal.event_type t using (type_id)
-                where $8 and $4 is null %6$s
-            ) x where true %1$s order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9
-        )
-        select jsonb_agg(to_jsonb(x) order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc)
-        from (select * from (table failed union all table gaps union all table refused) x
-            order by x.failed_at desc, coalesce(x.event_id, 0) desc, x.subscription desc limit $9) x
-    $sql$, v_where,
+    execute format(pgps_internal.exceptions_query(), v_where,
         case when v_subscription_id is not null then 'and s.subscription_id = $4'
             when v_subscription is not null then 'and false' else '' end,
         case when v_type_id is not null then 'and f.type_id = $5' else '' end,
