@@ -9,22 +9,25 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_state pgps_internal.spool_state := replay_to.state;
     -- What is prepended later is no part of it.
-    v_first bigint := greatest((replay_to.state).checkpoint_pointer, (replay_to.state).lowest);
-    v_last bigint := coalesce((replay_to.state).replay_pointer, -9223372036854775808);
+    v_first bigint := greatest(v_state.checkpoint_pointer, v_state.lowest);
+    v_start bigint := coalesce(v_state.replay_pointer, -9223372036854775808);
+    -- Below the first when the replay pointer is before everything that is there: nothing is repeated then.
+    v_last bigint := case when v_state.replay_pointer is null then v_start
+        else greatest(v_state.checkpoint_pointer, v_state.replay_pointer) end;
     v_replay pgps_internal.spool_replay;
-    v_upto bigint := case when (replay_to.state).replay_pointer is null then (replay_to.state).last_seqn end;
+    v_upto bigint := case when v_state.replay_pointer is null then v_state.last_seqn end;
 begin
     -- A checkpoint that lies ahead of the replay pointer is replayed alone; it is not new afterwards.
     insert into pgps_internal.spool_replay (replay_id, spool_id, first_seqn, last_seqn, pattern, repeated)
-    values (nextval('pgps_internal.event_id_seq'), (replay_to.spool).spool_id, v_first,
-        case when v_last > -9223372036854775808 then greatest(v_last, v_first) else v_last end, replay_to.pattern,
-        case when v_first > v_last and v_last > -9223372036854775808
-            and pgps_internal.count_live(replay_to.spool, replay_to.state, replay_to.pattern, v_first, v_first) > 0
+    values (nextval('pgps_internal.event_id_seq'), (replay_to.spool).spool_id, v_first, v_last, replay_to.pattern,
+        case when v_last > v_start and v_first = v_last
+            and pgps_internal.count_live(replay_to.spool, v_state, replay_to.pattern, v_first, v_first) > 0
             then int8multirange(int8range(v_first, v_first, '[]')) else '{}' end)
     returning * into v_replay;
     perform pgps_internal.write_mark(row(null, m.member_id, v_replay.replay_id, 'r', v_first - 1, 'r', v_first - 1,
-        null, v_last, v_upto, v_replay.repeated + coalesce(k.acked, '{}'), coalesce(k.acked, '{}'),
+        null, v_start, v_upto, v_replay.repeated + coalesce(k.acked, '{}'), coalesce(k.acked, '{}'),
         coalesce(k.had, '{}'))::pgps_internal.spool_mark)
     from unnest(replay_to.members) m(member_id) left join lateral pgps_internal.mark_of(m.member_id) k on true;
 end
