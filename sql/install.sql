@@ -193,6 +193,8 @@
 \ir code/spools/groups.sql
 \ir code/spools/replay.sql
 \ir code/spools/hand_out.sql
+\ir code/spools/long_haul.sql
+\ir code/spools/networks.sql
 \ir code/spools/calls.sql
 \ir code/spools/reclaim.sql
 \ir code/spools/views.sql

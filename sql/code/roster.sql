@@ -102,6 +102,7 @@ as $roster$
     ('carry_over', 'reply', 'pgps_internal.carry_over_clients(ledger, segment, newest)'),
     ('carry_over', 'spool_state', 'pgps_internal.carry_over_spools(ledger, segment, newest)'),
     ('carry_over', 'spool_mark', 'pgps_internal.carry_over_spools(ledger, segment, newest)'),
+    ('carry_over', 'network_mark', 'pgps_internal.carry_over_networks(segment)'),
 
     -- Ledgers of a room's own: truncates the segments that nobody needs, and returns how many. Arguments: low (the
     -- batch up to which all have been processed), newest.

@@ -1,8 +1,46 @@
 -- breaking: no
 -- Spools: messages for a group that may be away (decision 43).
 
+-- Networks of other brokers, and their contact points: each gets every message that is spooled there. username and
+-- passfile are for contacts that have none of their own. holder: the session that manages the connection.
+create table pgps_internal.network (
+    network_id integer generated always as identity primary key,
+    name text not null unique,
+    username text,
+    passfile text,
+    created_at timestamptz not null default pgps._clock()
+);
+create table pgps_internal.network_contact (
+    contact_id bigint generated always as identity primary key,
+    network_id integer not null references pgps_internal.network on delete cascade,
+    place integer not null,
+    conninfo text not null,
+    state text not null default 'defined',
+    last_error text,
+    hint text,
+    changed_at timestamptz not null default pgps._clock(),
+    holder text,
+    pid integer,
+    unique (network_id, conninfo)
+);
+
+-- Networks that spool here, by the broker that sends and its number of the network: one that is dropped and made again
+-- counts anew. gaps: messages that this broker lost when it was restored.
+create table pgps_internal.network_origin (
+    origin_id bigint generated always as identity primary key,
+    broker_id uuid not null,
+    network_id integer not null,
+    network text not null,
+    epoch integer not null,
+    name text not null,
+    gaps bigint not null default 0,
+    unique (broker_id, network_id)
+);
+
 create table pgps_internal.spool (
     spool_id integer generated always as identity primary key,
+    -- Not null: what waits for the contact points of a network. Nobody uses such a spool by its name.
+    network_id integer unique references pgps_internal.network on delete cascade,
     name text not null unique,
     owner regrole not null,
     -- The event type of what it is asked for: the same for all spools, read with each call.
@@ -165,12 +203,24 @@ create table pgps_internal.spool_mark (
 ) partition by list (((mark_id / 16384) % 4));
 create index spool_mark_idx on pgps_internal.spool_mark (member_id, mark_id desc);
 
+-- How far a line is: the newest row counts. A line is a contact point, or as a negative number an origin; handed: up to
+-- which number of the spool of the network messages were read to be sent, upto: up to which they have arrived.
+create sequence pgps_internal.network_mark_id_seq as bigint;
+create table pgps_internal.network_mark (
+    mark_id bigint not null default nextval('pgps_internal.network_mark_id_seq'),
+    line bigint not null,
+    handed bigint not null,
+    upto bigint not null,
+    marked_at timestamptz not null default pgps._clock()
+) partition by list (((mark_id / 16384) % 4));
+create index network_mark_idx on pgps_internal.network_mark (line, mark_id desc);
+
 do $$
 declare
     v_ledger text;
     v_slot integer;
 begin
-    foreach v_ledger in array array['spool_state', 'spool_mark'] loop
+    foreach v_ledger in array array['spool_state', 'spool_mark', 'network_mark'] loop
         for v_slot in 0..3 loop
             execute format('create table pgps_internal.%I partition of pgps_internal.%I for values in (%s)',
                 v_ledger || '_' || v_slot, v_ledger, v_slot);

@@ -14,6 +14,7 @@ from pgps_worker.dispatcher import Dispatcher
 from pgps_worker.health import Health
 from pgps_worker.lanes import QuickLanes, SlowLanes
 from pgps_worker.links.service import Links
+from pgps_worker.networks import Networks
 from pgps_worker.once import drain
 from pgps_worker.reclaimer import Reclaimer
 from pgps_worker.reporter import Reporter
@@ -45,6 +46,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         Reclaimer(config, stop, vitals),
         Reporter(config, stop, vitals),
         Links(config, stop, vitals),
+        Networks(config, stop, vitals),
         Duties(config, stop, vitals),
         Requests(config, stop, vitals),
     ]

@@ -23,6 +23,7 @@ as $$
         ('coupling_mark', 'row_id', 65536),
         ('request', 'request_no', 4096), ('request_attempt', 'request_no', 4096), ('reply', 'request_no', 4096),
         ('reply_rows', 'request_no', 64), ('spool_state', 'batch_id', 4096), ('spool_mark', 'mark_id', 16384),
+        ('network_mark', 'mark_id', 16384),
         ('conversation', 'at_no', 65536), ('conversation_state', 'at_no', 65536), ('unit', 'at_no', 65536),
         ('unit_commit', 'at_no', 65536), ('unit_state', 'at_no', 65536), ('unit_message', 'at_no', 65536),
         ('unit_note', 'at_no', 65536), ('session_hand', 'at_no', 65536), ('queue_low', 'at_no', 65536)

@@ -80,8 +80,10 @@ begin
     v_asked := pgps_internal.asked(v_id);
     v_message := pgps_internal.stored(v_id);
     if v_message.id is not null then
-        return case when pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler)
-            then v_message.seqn else 0 end;
+        return case when not pgps_internal.may_follow(caller, v_message.spool_id, v_message.spooler) then 0
+            -- Over there it gets another.
+            when not exists (select from pgps_internal.spool s
+                where s.spool_id = v_message.spool_id and s.network_id is not null) then v_message.seqn end;
     end if;
     return case when not pgps_internal.may_follow(caller, v_asked.spool_id, v_asked.spooler) then 0 end;
 end
@@ -125,6 +127,9 @@ begin
     -- Whoever hands messages out to a member has the turn of that member's client.
     perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
         where m.spool_id = v_spool.spool_id order by m.client_id offset 0) m;
+    if v_spool.network_id is not null then
+        perform pgps_internal.hold_network(v_spool.network_id);
+    end if;
     -- A dispatch may have come in between.
     v_message := pgps_internal.stored(v_id);
     if v_message.id is not null and (pgps_internal.is_gone(v_message)

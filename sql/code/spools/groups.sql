@@ -145,11 +145,14 @@ begin
     -- What the replay pointer has passed was processed.
     return somebody_had.seqn <= (pgps_internal.standing_of_spool(somebody_had.spool_id)).replay_pointer
         or exists (select from pgps_internal.spool_member m cross join lateral pgps_internal.mark_of(m.member_id) k
-            where m.spool_id = somebody_had.spool_id and somebody_had.seqn <@ k.had);
+            where m.spool_id = somebody_had.spool_id and somebody_had.seqn <@ k.had)
+        or exists (select from pgps_internal.spool s join pgps_internal.network_contact c using (network_id)
+            cross join lateral pgps_internal.network_mark_of(c.contact_id) k
+            where s.spool_id = somebody_had.spool_id and somebody_had.seqn <= k.handed);
 end
 $$;
 comment on function pgps_internal.somebody_had(integer, bigint) is
-'True when a message was handed out to a member';
+'True when a message was handed out to a member, or to a contact point';
 
 create or replace function pgps_internal.all_acked(spool_id integer, seqn bigint) returns boolean
 language plpgsql stable

@@ -49,6 +49,10 @@ begin
     if v_mark >= pgps_internal.segment_size('spool_mark') then
         v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('spool_mark', v_mark, v_mark);
     end if;
+    v_mark := coalesce(pg_sequence_last_value('pgps_internal.network_mark_id_seq'), 0);
+    if v_mark >= pgps_internal.segment_size('network_mark') then
+        v_reclaimed := v_reclaimed + pgps_internal.reclaim_ledger('network_mark', v_mark, v_mark);
+    end if;
     perform pgps_internal.ask_retention(s) from pgps_internal.spool s where s.retention is not null;
     return v_reclaimed + pgps_internal.reclaim_store();
 end

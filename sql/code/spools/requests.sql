@@ -195,47 +195,54 @@ create or replace function pgps_internal.do_spool(caller name, args jsonb) retur
 language plpgsql
 as $$
 declare
-    v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'spool');
+    v_spool pgps_internal.spool;
     v_verb text := coalesce(args ->> 'verb', 's');
     v_items jsonb := args -> 'messages';
     v_bad jsonb;
     v_senders text[];
-    v_network text;
+    v_networks text[];
+    v_is_here boolean;
     v_pattern jsonb;
     v_ids bigint[];
 begin
     if v_verb not in ('s', 'c', 'p') or jsonb_typeof(v_items) is distinct from 'array' then
         raise exception 'the messages are %', coalesce('a JSON ' || jsonb_typeof(v_items), 'missing')
         using errcode = '22023', hint = 'Give a JSON array of objects.';
-    elsif v_verb <> 's' then
-        v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
-        v_pattern := pgps_internal.read_pattern(args -> 'discard');
     end if;
     -- One pass finds a message that is not in order; what is wrong with it is found out afterwards.
     select (array_agg(e) filter (where not pgps_internal.is_message(e)))[1],
         array_agg(distinct e ->> 'sender') filter (where e ->> 'sender' <> caller),
-        max(e ->> 'network') filter (where e ->> 'network' <> 'local')
-    into v_bad, v_senders, v_network from jsonb_array_elements(v_items) e;
+        array_agg(distinct e ->> 'network') filter (where e ->> 'network' <> 'local'),
+        coalesce(bool_or(coalesce(e ->> 'network', 'local') = 'local'), true)
+    into v_bad, v_senders, v_networks, v_is_here from jsonb_array_elements(v_items) e;
+    if v_is_here then
+        v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'spool');
+    end if;
+    if v_verb <> 's' then
+        v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
+        v_pattern := pgps_internal.read_pattern(args -> 'discard');
+    end if;
     if v_bad is not null then
         perform pgps_internal.check_message(v_bad);
     end if;
     if v_senders is not null then
         perform pgps_internal.check_senders(caller, v_senders);
     end if;
-    if v_network is not null then
-        raise exception 'network "%" does not exist', v_network using errcode = '42704',
-            hint = 'Spool without network, or with "local", to reach a group of this broker.';
-    end if;
     if v_verb = 's' and v_spool.on_limit = 'refuse'
         and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
         perform pgps_internal.check_room(v_spool, count(*), sum(pgps_internal.size_of(e -> 'message',
             nullif(e -> 'keys', 'null'), pgps_internal.array_of(e -> 'keywords', 'keywords'))))
-        from jsonb_array_elements(v_items) e;
+        from jsonb_array_elements(v_items) e where coalesce(e ->> 'network', 'local') = 'local';
+    end if;
+    if v_networks is not null then
+        v_items := pgps_internal.addressed(caller, args ->> 'name', v_items, v_networks);
+        select s.* into v_spool from pgps_internal.spool s
+        where s.spool_id = coalesce(v_spool.spool_id, (v_items -> 0 ->> 'outbox')::integer);
     end if;
     with made as (
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
             spooler, spooled_at, pattern)
-        select v_spool.spool_id, v_verb, (e ->> 'entry')::integer, e -> 'message',
+        select coalesce((e ->> 'outbox')::integer, v_spool.spool_id), v_verb, (e ->> 'entry')::integer, e -> 'message',
             nullif(nullif(e -> 'keys', 'null'), '{}'),
             case when jsonb_typeof(e -> 'keywords') = 'array'
                 then pgps_internal.array_of(e -> 'keywords', 'keywords') end,
@@ -252,6 +259,25 @@ end
 $$;
 comment on function pgps_internal.do_spool(name, jsonb) is
 'See pgps.spool, pgps.spool_many and pgps.spool_and_discard: verb s, c or p; returns the ids of the requests';
+
+create or replace function pgps_internal.addressed(caller name, name text, items jsonb, networks text[]) returns jsonb
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (with network as materialized (
+            select n, pgps_internal.outbox_of(caller, addressed.name, n) as outbox
+            from unnest(addressed.networks) n order by n)
+        select jsonb_agg(case when n.outbox is null then e else e || jsonb_build_object('outbox', n.outbox,
+                'message', jsonb_build_object('spool', pgps_internal.fold(addressed.name), 'message', e -> 'message'))
+            end order by place)
+        from jsonb_array_elements(addressed.items) with ordinality m(e, place)
+        left join network n on n.n = e ->> 'network');
+end
+$$;
+comment on function pgps_internal.addressed(name, text, jsonb, text[]) is
+'Messages, some of them for networks: these as they wait in the spools of the networks, whose ids are their outbox.
+Errors: 42704 network, 42501.';
 
 create or replace function pgps_internal.is_message(item jsonb) returns boolean
 language sql immutable

@@ -29,7 +29,8 @@ as $$
 declare
     v_spool pgps_internal.spool;
 begin
-    select s.* into v_spool from pgps_internal.spool s where s.name = pgps_internal.fold(find_spool.name);
+    select s.* into v_spool from pgps_internal.spool s
+    where s.name = pgps_internal.fold(find_spool.name) and s.network_id is null;
     if not found then
         raise exception 'spool "%" does not exist', find_spool.name using errcode = '42704',
             hint = format('See pgps.spools, or create it: select pgps.create_spool(%L)', find_spool.name);

@@ -13,7 +13,9 @@ left join lateral (
     select bool_or(g.privilege = 'spool') as may_spool, bool_or(g.privilege = 'replay') as may_replay
     from pgps_internal.spool_grant g
     where g.spool_id = s.spool_id and (g.role = 0 or exists (select from pg_roles r where r.oid = g.role)
-        and pg_has_role(current_user, g.role, 'usage'))) g on true;
+        and pg_has_role(current_user, g.role, 'usage'))) g on true
+-- What waits for a network is seen in pgps.networks.
+where s.network_id is null;
 comment on view pgps_internal.spool_right is 'What the reader may do with each spool';
 
 create or replace view pgps_internal.spool_standing as
@@ -103,4 +105,48 @@ comment on view pgps.group_members is
 'The members of the groups whose spools the reader may replay, also those that have left or crashed (present is then
 false), and how far they are';
 
+create or replace view pgps.network_contacts with (security_barrier) as
+select n.name as network, c.place, c.conninfo, case when c.state = 'up' and not coalesce(a.is_managed, false)
+        then 'waiting' else c.state end as state, c.last_error, c.hint, c.changed_at,
+    case when a.is_managed then c.pid end as manager, coalesce(k.upto, 0) as arrived_seqn,
+    (select count(*) from pgps_internal.spool_live m
+        where m.spool_id = s.spool_id and m.seqn > coalesce(k.upto, 0)) as waiting
+from pgps_internal.network n
+join pgps_internal.network_contact c using (network_id)
+join pgps_internal.spool s using (network_id)
+left join lateral (select k.upto from pgps_internal.network_mark k where k.line = c.contact_id
+    order by k.mark_id desc limit 1) k on true
+left join lateral (select true as is_managed from pg_stat_get_activity(c.pid) a
+    where format('%s@%s', a.pid, extract(epoch from a.backend_start)) = c.holder) a on true
+where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
+comment on view pgps.network_contacts is
+'The contact points of networks, for pgps_admin and pgps_worker. state: defined, up, waiting (last_error says why);
+manager: the process of this server that serves the connection; arrived_seqn: the number up to which everything has
+arrived there; waiting: how many messages have not';
+
+create or replace view pgps.networks with (security_barrier) as
+select n.name, array_agg(c.conninfo order by c.place) as contacts, n.username::name as username, n.passfile,
+    count(*) filter (where c.state = 'up') as up, case when bool_or(c.state = 'up') then 'up'
+        when bool_or(c.state = 'waiting') then 'waiting' else 'defined' end as state,
+    coalesce(max(c.waiting), 0) as waiting,
+    (array_agg(c.last_error order by c.place) filter (where c.last_error is not null))[1] as last_error,
+    (array_agg(c.hint order by c.place) filter (where c.hint is not null))[1] as hint, n.created_at
+from pgps_internal.network n join pgps.network_contacts c on c.network = n.name
+where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage')
+group by n.network_id;
+comment on view pgps.networks is
+'Networks of other brokers, for pgps_admin and pgps_worker. state: up when a contact point is connected; up: how many
+are; waiting: messages that have not arrived at all of them; the rest is that of the first contact point that is down';
+
+create or replace view pgps.network_origins with (security_barrier) as
+select o.name, o.network, o.broker_id, coalesce(k.upto, 0) as arrived_seqn, o.gaps, k.marked_at as last_arrival
+from pgps_internal.network_origin o
+left join lateral (select k.upto, k.marked_at from pgps_internal.network_mark k where k.line = -o.origin_id
+    order by k.mark_id desc limit 1) k on true
+where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
+comment on view pgps.network_origins is
+'Brokers of other networks that spool here, and the network as which they know this one. gaps: messages that had arrived
+here and are lost, since this broker was put back to an older state';
+
+grant select on pgps.networks, pgps.network_contacts, pgps.network_origins to public;
 grant select on pgps.spools, pgps.spooled_messages, pgps.spool_gaps, pgps.group_members to public;

@@ -1,0 +1,187 @@
+-- Networks: groups of brokers elsewhere, whose spools are reached through their contact points (decision 43). What is
+-- spooled for a network waits in a spool of its own, which has no name that anybody could give; each contact point gets
+-- all of it (long_haul.sql). This file has their definitions.
+-- Locks: catalogue rows.
+-- Writes: network, network_contact, spool, spool_store.
+
+create or replace function pgps_internal.find_network(name text) returns pgps_internal.network
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_network pgps_internal.network;
+begin
+    select n.* into v_network from pgps_internal.network n where n.name = pgps_internal.fold(find_network.name);
+    if not found then
+        raise exception 'network "%" does not exist', find_network.name using errcode = '42704',
+            hint = format('See pgps.networks, or create it: select pgps.create_network(%L, ''{host=… dbname=…}''); '
+                'without a network, or with "local", a message is for a group of this broker.', find_network.name);
+    end if;
+    return v_network;
+end
+$$;
+comment on function pgps_internal.find_network(text) is 'The network of that name; 42704 when there is none';
+
+create or replace function pgps_internal.set_contacts(network pgps_internal.network, contacts text[]) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := (set_contacts.network).name;
+begin
+    if coalesce(cardinality(set_contacts.contacts), 0) = 0 or array_position(set_contacts.contacts, null) is not null
+        or array_ndims(set_contacts.contacts) > 1 then
+        raise exception 'network "%" has no contact points', v_name using errcode = '22023',
+            hint = 'Give connection strings of libpq, none of them null: ''{host=sif dbname=pgps,host=sigyn dbname=pgps}''.';
+    elsif (select count(distinct c) from unnest(set_contacts.contacts) c) < cardinality(set_contacts.contacts) then
+        raise exception 'network "%" has a contact point twice', v_name using errcode = '22023',
+            hint = 'Give each connection string once.';
+    end if;
+    perform pgps_internal.check_conninfo(v_name, c), pgps_internal.warn_of_password(v_name, c)
+    from unnest(set_contacts.contacts) c;
+    delete from pgps_internal.network_contact k
+    where k.network_id = (set_contacts.network).network_id and k.conninfo <> all (set_contacts.contacts);
+    insert into pgps_internal.network_contact (network_id, place, conninfo)
+    select (set_contacts.network).network_id, c.place, c.conninfo
+    from unnest(set_contacts.contacts) with ordinality c(conninfo, place) order by c.place
+    on conflict on constraint network_contact_network_id_conninfo_key do update set place = excluded.place;
+end
+$$;
+comment on function pgps_internal.set_contacts(pgps_internal.network, text[]) is
+'Makes these the contact points of a network, in this order; those that stay go on where they are. Errors: 22023.';
+
+create or replace function pgps_internal.do_create_network(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_name text := pgps_internal.check_name(args ->> 'name', 'network');
+    v_network pgps_internal.network;
+begin
+    perform pgps_internal.require_admin(caller, 'create networks');
+    if v_name = 'local' then
+        raise exception 'network "local" is this broker' using errcode = '42602', hint = 'Choose another name.';
+    end if;
+    lock table pgps_internal.spool in share row exclusive mode;
+    if exists (select from pgps_internal.network n where n.name = v_name) then
+        raise exception 'network "%" exists already', v_name using errcode = '42710',
+            hint = format('Change it with pgps.alter_network(%L, …).', v_name);
+    end if;
+    perform pgps_internal.make_spool_type(), pgps_internal.me();
+    insert into pgps_internal.network (name, username, passfile)
+    values (v_name, args ->> 'username', args ->> 'passfile') returning * into v_network;
+    perform pgps_internal.set_contacts(v_network, pgps_internal.array_of(args -> 'contacts', 'contacts'));
+    -- A name with a control character is refused wherever one is given.
+    insert into pgps_internal.spool (network_id, name, owner, type_id, persistent, on_limit)
+    values (v_network.network_id, chr(10) || v_name, quote_ident(caller)::regrole, pgps_internal.spool_type(), true,
+        'refuse');
+    perform pg_notify('pgps_network', '');
+end
+$$;
+comment on function pgps_internal.do_create_network(name, jsonb) is 'See pgps.create_network';
+
+create or replace function pgps_internal.do_alter_network(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_network pgps_internal.network;
+begin
+    perform pgps_internal.require_admin(caller, 'alter networks');
+    v_network := pgps_internal.find_network(args ->> 'name');
+    if args ->> 'contacts' is not null then
+        perform pgps_internal.set_contacts(v_network, pgps_internal.array_of(args -> 'contacts', 'contacts'));
+    end if;
+    update pgps_internal.network n
+    set username = coalesce(args ->> 'username', n.username), passfile = coalesce(args ->> 'passfile', n.passfile)
+    where n.network_id = v_network.network_id;
+    perform pg_notify('pgps_network', '');
+end
+$$;
+comment on function pgps_internal.do_alter_network(name, jsonb) is 'See pgps.alter_network';
+
+create or replace function pgps_internal.do_drop_network(caller name, args jsonb) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_network pgps_internal.network;
+    v_waiting bigint;
+begin
+    perform pgps_internal.require_admin(caller, 'drop networks');
+    v_network := pgps_internal.find_network(args ->> 'name');
+    v_waiting := pgps_internal.waiting_for(v_network);
+    if v_waiting > 0 and not coalesce((args ->> 'cascade')::boolean, false) then
+        raise exception '% messages for network "%" have not arrived at all contact points', v_waiting, v_network.name
+        using errcode = '2BP01', hint = format('Wait for them, see pgps.networks, or discard them: select '
+            'pgps.drop_network(%L, cascade => true)', quote_ident(v_network.name));
+    end if;
+    update pgps_internal.spool_store t set dropped = t.dropped + (select greatest(s.messages + s.discarded, 1)
+        from pgps_internal.spool o cross join lateral pgps_internal.standing_of_spool(o.spool_id) s
+        where o.network_id = v_network.network_id);
+    delete from pgps_internal.network n where n.network_id = v_network.network_id;
+    perform pg_notify('pgps_network', '');
+end
+$$;
+comment on function pgps_internal.do_drop_network(name, jsonb) is 'See pgps.drop_network';
+
+create or replace function pgps_internal.waiting_for(network pgps_internal.network) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_spool pgps_internal.spool;
+    v_upto bigint;
+begin
+    select s.* into v_spool from pgps_internal.spool s where s.network_id = (waiting_for.network).network_id;
+    v_upto := pgps_internal.arrived_everywhere((waiting_for.network).network_id);
+    return pgps_internal.count_live(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}', v_upto + 1,
+            9223372036854775807)
+        + (select count(*) from pgps_internal.pgps_spool_log l
+            where l.event_id > coalesce((pgps_internal.last_batch()).max_hi, 0) and l.spool_id = v_spool.spool_id
+                and l.verb = 's');
+end
+$$;
+comment on function pgps_internal.waiting_for(pgps_internal.network) is
+'How many messages have not arrived at all contact points of a network, as far as the caller can see';
+
+create or replace function pgps.create_network(
+    name text, contacts text[], username name = null, passfile text = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('create_network', jsonb_build_object('name', create_network.name, 'contacts',
+        create_network.contacts, 'username', create_network.username, 'passfile', create_network.passfile));
+end;
+comment on function pgps.create_network(text, text[], name, text) is
+'Defines a network of other brokers, for pgps.spool(…, network => name). contacts: libpq strings of its contact points,
+each a broker of its own (a string may have several hosts, which libpq tries in turn). Each gets every message, in the
+order of commit, so that whichever fails, the others have what it had; a worker of this broker manages each connection,
+another one stands by. username, passfile: for strings without user and passfile. The role needs pgps_link there; a
+spool that does not exist there is made. Passwords: see pgps.create_link. Needs pgps_admin. Errors: 42710, 42602/42622
+bad name, 22023 no contact points, or not strings of libpq, 42501.';
+
+create or replace function pgps.alter_network(
+    name text, contacts text[] = null, username name = null, passfile text = null
+) returns void
+language sql
+begin atomic
+    select pgps._call('alter_network', jsonb_build_object('name', alter_network.name, 'contacts',
+        alter_network.contacts, 'username', alter_network.username, 'passfile', alter_network.passfile));
+end;
+comment on function pgps.alter_network(text, text[], name, text) is
+'Changes a network; null leaves a property as it is. contacts: those that stay go on where they are, a new one begins
+with what is still waiting here, and what waits only for one that is left out is discarded. Needs pgps_admin. Errors:
+42704, 22023, 42501.';
+
+create or replace function pgps.drop_network(name text, cascade boolean = false) returns void
+language sql
+begin atomic
+    select pgps._call('drop_network', jsonb_build_object('name', drop_network.name, 'cascade', drop_network.cascade));
+end;
+comment on function pgps.drop_network(text, boolean) is
+'Drops a network. cascade: also when messages have not arrived at all its contact points (otherwise 2BP01); they are
+discarded. Needs pgps_admin. Errors: 42704, 2BP01, 42501.';
+
+grant execute on function pgps.create_network(text, text[], name, text), pgps.alter_network(text, text[], name, text),
+    pgps.drop_network(text, boolean) to public;

@@ -1,0 +1,189 @@
+"""The long haul: carries what is spooled for other networks to their contact points, one task for each.
+
+Where a contact point stands both brokers know, so the death of either, or of the worker, costs nothing but the time
+until somebody connects again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgps_worker.connection import connect, in_one_line, notified
+from pgps_worker.links.together import leave_if_cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pgps_worker.config import WorkerConfig
+    from pgps_worker.connection import Connection
+    from pgps_worker.stop import Stop
+    from pgps_worker.vitals import Vitals
+
+__all__ = ["Contact", "Line", "Networks"]
+
+log = logging.getLogger(__name__)
+
+CHANNEL: LiteralString = "pgps_network"
+_POLL = 5.0
+_STATEMENT_TIMEOUT = 10.0
+# The other broker may need any time to commit a batch, so the only limit is the one that notices a dead connection.
+_NO_TIMEOUT = 0.0
+# Between looks at both ends of a connection over which nothing goes, and at a manager that may have died.
+_HEARTBEAT = 1.0
+# The first attempt to connect again is made at once.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+_HINTS = {
+    "3F000": "There is no pgps in that database: pgps install DSN",
+    "42883": "The pgps there has no networks: pgps upgrade DSN",
+    "42501": "Over there: grant pgps_link to the role of the contact point",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """A contact point of a network; its connection string has the user and the passfile of the network."""
+
+    number: int
+    network: str
+    conninfo: str
+    channel: str
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Contact:
+        """Read a row of pgps.serve_networks."""
+        given = conninfo_to_dict(row["conninfo"])
+        more = {"user": row["username"], "passfile": row["passfile"]}
+        lacking = {key: value for key, value in more.items() if value is not None and key not in given}
+        return cls(row["contact"], row["network"], make_conninfo(row["conninfo"], **lacking), row["channel"])
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """Serves the contact points of all networks; a second worker finds them managed, and stands by."""
+
+    config: WorkerConfig
+    stop: Stop
+    vitals: Vitals
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "networks"
+
+    async def run(self) -> None:
+        """Keep a task for each contact point until asked to stop."""
+        running: dict[Contact, asyncio.Task[None]] = {}
+        async with connect(self.config, self.name, statement_timeout=_STATEMENT_TIMEOUT) as connection:
+            await connection.execute("listen " + CHANNEL)
+            self.vitals.up(self.name)
+            try:
+                while not self.stop.requested:
+                    wanted = {Contact.of(row) for row in await _value(connection, "select pgps.serve_networks()")}
+                    await self._adjust(running, wanted)
+                    await notified(connection, _POLL, stop=self.stop)
+            finally:
+                await self._leave(list(running.values()))
+
+    async def _adjust(self, running: dict[Contact, asyncio.Task[None]], wanted: set[Contact]) -> None:
+        gone = [contact for contact, task in running.items() if contact not in wanted or task.done()]
+        await self._leave([running.pop(contact) for contact in gone])
+        for contact in wanted - running.keys():
+            line = Line(self.config, contact, self.stop)
+            running[contact] = asyncio.create_task(line.run(), name=f"network-{contact.network}-{contact.number}")
+
+    async def _leave(self, tasks: list[asyncio.Task[None]]) -> None:
+        if not self.stop.requested:
+            for task in tasks:
+                task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                try:
+                    await task
+                except Exception:
+                    log.exception("%s failed", task.get_name())
+
+
+@dataclass(slots=True)
+class Line:
+    """The connection to one contact point."""
+
+    config: WorkerConfig
+    contact: Contact
+    stop: Stop
+    was_up: bool = False
+
+    async def run(self) -> None:
+        """Serve it until asked to stop, or cancelled; whatever breaks, begin again."""
+        failures = 0
+        while not self.stop.requested:
+            self.was_up = False
+            try:
+                await self._serve()
+            except (psycopg.Error, OSError) as error:
+                # A statement that fails in the moment in which it is cancelled raises its own error.
+                leave_if_cancelled()
+                failures = 0 if self.was_up else failures + 1
+                pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE) * random.random() if failures else 0.0
+                log.warning("network %s: %s; again in %.1f s", self.contact.network, in_one_line(error), pause)
+                await self._note("waiting", error)
+                await self.stop.sleep(pause)
+
+    async def _serve(self) -> None:
+        name = f"network-{self.contact.network}"[:24]
+        remote = dataclasses.replace(self.config, dsn=self.contact.conninfo)
+        async with connect(self.config, name, statement_timeout=_NO_TIMEOUT) as here:
+            await here.execute(f'listen "{self.contact.channel}"'.encode())
+            while not await _value(here, "select pgps.network_open(%s)", [self.contact.number]):
+                await self.stop.sleep(_HEARTBEAT)
+                if self.stop.requested:
+                    return
+            async with connect(remote, name, statement_timeout=_NO_TIMEOUT) as there:
+                await self._carry(here, there)
+
+    async def _carry(self, here: Connection, there: Connection) -> None:
+        """Begin behind what the contact point has, and go on while both ends live."""
+        upto = await self._take(there, await self._next(here, None))
+        self.was_up = True
+        await self._note("up")
+        log.info("network %s: up", self.contact.network)
+        while not self.stop.requested:
+            batch = await self._next(here, upto)
+            if batch["messages"]:
+                upto = await self._take(there, batch)
+            elif not await notified(here, _HEARTBEAT, stop=self.stop):
+                await there.execute("select")
+
+    async def _next(self, here: Connection, upto: int | None) -> dict[str, Any]:
+        found: dict[str, Any] = await _value(here, "select pgps.network_next(%s, %s)", [self.contact.number, upto])
+        return found
+
+    async def _take(self, there: Connection, batch: dict[str, Any]) -> int:
+        return int(await _value(there, "select pgps.network_take(%s::jsonb)", [json.dumps(batch)]))
+
+    async def _note(self, state: str, error: BaseException | None = None) -> None:
+        """Record the state; when this broker is away itself there is nobody to tell."""
+        said = in_one_line(error) if error else None
+        hint = None
+        if isinstance(error, psycopg.Error):
+            hint = error.diag.message_hint or _HINTS.get(error.sqlstate or "", "Try it: psql with the contact's string.")
+        with contextlib.suppress(psycopg.Error, OSError):
+            async with connect(self.config, "networks", statement_timeout=5.0) as connection:
+                query: LiteralString = "select pgps.note_contact(%s, %s, %s, %s)"
+                await connection.execute(query, [self.contact.number, state, said, hint])
+
+
+async def _value(connection: Connection, query: LiteralString, params: Sequence[object] | None = None) -> Any:
+    row = await (await connection.execute(query, params)).fetchone()
+    assert row is not None
+    return row[0]
