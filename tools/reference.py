@@ -110,6 +110,7 @@ CHANNELS = {
     "pgps_composite": ("pgps_composite", "composite events have something to take; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
     "pgps_spool_": ("pgps_spool_<spool id>", "members of a group may have something (`pgps.spools.channel`)", ""),
+    "pgps_network": ("pgps_network", "networks, or their contact points, have changed; for workers", ""),
     "pgps_uow_": (
         "pgps_uow_<queue>",
         "a unit of work waits for a service (`pgps.services.channel`) or in a conversation (`pgps.conversations`)",

@@ -48,6 +48,7 @@ _HINTS = {
     "42883": "The pgps there has no networks: pgps upgrade DSN",
     "42501": "Over there: grant pgps_link to the role of the contact point",
 }
+_HINT = "Try it: psql with the connection string of the contact point."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ class Line:
                 # A statement that fails in the moment in which it is cancelled raises its own error.
                 leave_if_cancelled()
                 failures = 0 if self.was_up else failures + 1
-                pause = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE) * random.random() if failures else 0.0
+                longest = min(_FIRST_PAUSE * 2**failures, _LONGEST_PAUSE) if failures else 0.0
+                pause = longest * random.random()  # noqa: S311 - so that workers do not all connect at once
                 log.warning("network %s: %s; again in %.1f s", self.contact.network, in_one_line(error), pause)
                 await self._note("waiting", error)
                 await self.stop.sleep(pause)
@@ -176,7 +178,9 @@ class Line:
         said = in_one_line(error) if error else None
         hint = None
         if isinstance(error, psycopg.Error):
-            hint = error.diag.message_hint or _HINTS.get(error.sqlstate or "", "Try it: psql with the contact's string.")
+            hint = error.diag.message_hint or _HINTS.get(
+                error.sqlstate or "", "Try it: psql with the contact's string."
+            )
         with contextlib.suppress(psycopg.Error, OSError):
             async with connect(self.config, "networks", statement_timeout=5.0) as connection:
                 query: LiteralString = "select pgps.note_contact(%s, %s, %s, %s)"

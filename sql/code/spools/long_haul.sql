@@ -185,7 +185,8 @@ begin
     end if;
     perform pgps_internal.forget_arrived(caller, v_spool, v_state, v_upto is null);
     return jsonb_build_object('broker', v_me.broker_id, 'epoch', v_me.epoch, 'name', pgps_internal.broker_name(),
-        'network', v_network.name, 'network_id', v_network.network_id, 'after', v_after, 'upto', coalesce(v_upto, v_after), 'messages', v_messages);
+        'network', v_network.name, 'network_id', v_network.network_id, 'after', v_after,
+        'upto', coalesce(v_upto, v_after), 'messages', v_messages);
 end
 $$;
 comment on function pgps_internal.do_network_next(name, jsonb) is 'See pgps.network_next';

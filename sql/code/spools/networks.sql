@@ -32,7 +32,7 @@ begin
     if coalesce(cardinality(set_contacts.contacts), 0) = 0 or array_position(set_contacts.contacts, null) is not null
         or array_ndims(set_contacts.contacts) > 1 then
         raise exception 'network "%" has no contact points', v_name using errcode = '22023',
-            hint = 'Give connection strings of libpq, none of them null: ''{host=sif dbname=pgps,host=sigyn dbname=pgps}''.';
+            hint = 'Give connection strings of libpq, none of them null: ''{host=sif dbname=pgps}''.';
     elsif (select count(distinct c) from unnest(set_contacts.contacts) c) < cardinality(set_contacts.contacts) then
         raise exception 'network "%" has a contact point twice', v_name using errcode = '22023',
             hint = 'Give each connection string once.';

@@ -182,6 +182,19 @@ $$;
 comment on function pgps_internal.check_room(pgps_internal.spool, bigint, bigint) is
 'Raises 54000 when so many messages and bytes more would exceed the limits of a spool';
 
+create or replace function pgps_internal.check_room_for(spool pgps_internal.spool, items jsonb) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pgps_internal.check_room(spool, count(*), sum(pgps_internal.size_of(e -> 'message',
+        nullif(e -> 'keys', 'null'), pgps_internal.array_of(e -> 'keywords', 'keywords'))))
+    from jsonb_array_elements(check_room_for.items) e where coalesce(e ->> 'network', 'local') = 'local';
+end
+$$;
+comment on function pgps_internal.check_room_for(pgps_internal.spool, jsonb) is
+'As check_room, for messages as they were given';
+
 create or replace function pgps_internal.size_of(message jsonb, keys jsonb, keywords text[]) returns integer
 language sql immutable
 set search_path = pg_catalog, pg_temp
@@ -222,22 +235,15 @@ begin
         v_spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
         v_pattern := pgps_internal.read_pattern(args -> 'discard');
     end if;
-    if v_bad is not null then
-        perform pgps_internal.check_message(v_bad);
-    end if;
-    if v_senders is not null then
-        perform pgps_internal.check_senders(caller, v_senders);
-    end if;
+    perform pgps_internal.check_message(v_bad) where v_bad is not null;
+    perform pgps_internal.check_senders(caller, v_senders) where v_senders is not null;
     if v_verb = 's' and v_spool.on_limit = 'refuse'
         and coalesce(v_spool.max_messages, v_spool.max_bytes) is not null then
-        perform pgps_internal.check_room(v_spool, count(*), sum(pgps_internal.size_of(e -> 'message',
-            nullif(e -> 'keys', 'null'), pgps_internal.array_of(e -> 'keywords', 'keywords'))))
-        from jsonb_array_elements(v_items) e where coalesce(e ->> 'network', 'local') = 'local';
+        perform pgps_internal.check_room_for(v_spool, v_items);
     end if;
     if v_networks is not null then
         v_items := pgps_internal.addressed(caller, args ->> 'name', v_items, v_networks);
-        select s.* into v_spool from pgps_internal.spool s
-        where s.spool_id = coalesce(v_spool.spool_id, (v_items -> 0 ->> 'outbox')::integer);
+        v_spool.type_id := pgps_internal.spool_type();
     end if;
     with made as (
         insert into pgps_internal.pgps_spool_log (spool_id, verb, entry, message, keys, keywords, expires, sender,
