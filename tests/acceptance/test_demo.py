@@ -20,6 +20,8 @@ import pytest
 from pgps.embedded import EmbeddedCluster, list_clusters
 from pgps_demo.data import Data
 from pgps_demo.expect import Expected, Wanted, expect
+from pgps_demo.group.directory import expect as expect_directory
+from pgps_demo.group.directory import updates
 from pgps_demo.network import figure5, healthcare
 from pgps_demo.network.withheld import Finding
 from pgps_demo.prove import judge
@@ -57,6 +59,7 @@ def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> No
     assert len(result["audit"]["in"]) == 8
     _check_healthcare(result["healthcare"])
     _check_figure_5(result["figure_5"])
+    _check_group(result["group"])
     assert _left(embedded_home) == []
 
 
@@ -80,6 +83,17 @@ def _check_figure_5(result: dict[str, Any]) -> None:
     assert result["covered"]["db_3"] == ["volume > 60000000"]
     assert all(each["events"] == each["expected"] for each in result["links"])
     assert result["cut"]["connections"] == 4
+
+
+def _check_group(result: dict[str, Any]) -> None:
+    quotes = Data.load().part(0.02).quotes
+    assert result["updates"] == len(list(updates(quotes)))
+    assert [(each["member"], each["wrong"]) for each in result["members"]] == [
+        (name, 0) for name in ("paris", "oslo", "rome", "follower")
+    ]
+    assert {each["entries"] for each in result["members"]} == {len(expect_directory(quotes))}
+    assert result["checkpoints"] > 0
+    assert [each["replayed"] > 0 for each in result["members"]] == [True, True, True, False]
 
 
 def test_it_fails_when_a_subscriber_has_an_event_too_many(

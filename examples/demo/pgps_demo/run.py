@@ -26,6 +26,7 @@ from pgps_demo.broker import Broker
 from pgps_demo.data import Data
 from pgps_demo.display import Bars, Steps
 from pgps_demo.expect import Expected, expect
+from pgps_demo.group import run as group_run
 from pgps_demo.network import figure5_run, healthcare_run
 from pgps_demo.play import play, settle
 from pgps_demo.prove import Verdict, judge_all
@@ -36,8 +37,8 @@ __all__ = ["run"]
 
 _WIDTH = 100
 _NETWORK_SPEED = 3
-_NETWORKS = ("healthcare", "figure_5")
-_PROVED = ("subscriptions", "links", "states", "withheld")
+_NETWORKS = ("healthcare", "figure_5", "group")
+_PROVED = ("subscriptions", "links", "states", "withheld", "members")
 
 
 def run(
@@ -61,6 +62,7 @@ def run(
                 speed *= _NETWORK_SPEED
                 result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
                 result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)
+                result["group"] = group_run.run(data, Steps(talk), data_out, speed=speed)
                 result["ok"] = result["ok"] and all(result[name]["ok"] for name in _NETWORKS)
             if spark:
                 result["spark"] = spark_run.run(data, Steps(talk), data_out, output=Path("pgps-demo-report").absolute())
@@ -179,7 +181,7 @@ def _say_end(out: Console, result: dict[str, Any]) -> None:
             out.print(Text(f"✗ {name.replace('_', ' ')}: not what was worked out beforehand", "bold red"))
     if not result.get("spark", {"ok": True})["ok"]:
         out.print(Text("✗ spark: not what was worked out from the raw data", "bold red"))
-    count = sum(each["received"] for part in parts for each in part["subscriptions"])
+    count = sum(each["received"] for part in parts for each in part.get("subscriptions", []))
     if result["ok"]:
         told = f"✓ {count:,} deliveries: nothing missing, nothing twice, all in order but what was retried"
         out.print(Text(told, "bold green"), Text(f"({result['seconds']} s)", "dim"))

@@ -1,0 +1,1 @@
+"""A process group that recovers: three members keep a replicated directory, and another network follows."""
