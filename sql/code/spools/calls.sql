@@ -8,15 +8,17 @@ create or replace function pgps.spool(
 ) returns bigint
 language plpgsql
 as $$
+#variable_conflict use_column
+declare
+    v_id pg_catalog.int8;
 begin
-    if spool.message is null then
+    if $3 is null then
         raise exception 'the message is null' using errcode = '22023',
             hint = 'Give any JSON; ''null''::jsonb is one.';
     end if;
-    return (pgps._call_spool('spool', pg_catalog.jsonb_build_object('name', spool.name, 'messages',
-        pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('entry', spool.entry, 'message', spool.message,
-            'keys', spool.keys, 'keywords', spool.keywords, 'expires', spool.expires, 'network', spool.network,
-            'ordering', spool.ordering, 'sender', spool.sender)))) ->> 0)::bigint;
+    insert into pgps._spooled (name, entry, message, keys, keywords, expires, network, ordering, sender)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning id into v_id;
+    return v_id;
 end
 $$;
 comment on function pgps.spool(text, integer, jsonb, jsonb, text[], timestamptz, text, text, name) is

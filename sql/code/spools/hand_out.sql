@@ -17,23 +17,43 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_replay pgps_internal.spool_replay;
-    v_found pgps_internal.spooled[];
+    v_found pgps_internal.spooled[] := '{}';
+    v_more pgps_internal.spooled[];
+    v_after bigint := replayed_after.after_seqn;
+    v_upto bigint;
+    v_window bigint;
 begin
     select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = replayed_after.replay_id;
     if v_replay.last_seqn <= replayed_after.after_seqn then
         return '{}';
     end if;
-    execute 'select array_agg(o.delivery order by o.seqn) from (
-        select (''r'', m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender, m.spooler, m.spooled_at, true,
-            m.id)::pgps_internal.spooled as delivery, m.seqn ' || pgps_internal.live_text(v_replay.pattern,
-        ' and (m.expires is null or m.expires > pgps_internal.clock())
-        and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
-        order by m.seqn limit $7) o')
-    using (replayed_after.spool).spool_id, replayed_after.after_seqn + 1,
-        least(v_replay.last_seqn, replayed_after.upto), pgps_internal.first_slot(replayed_after.spool),
-        pgps_internal.last_slot(replayed_after.spool), (replayed_after.state).emptied, replayed_after.max_messages
-    into v_found;
-    return coalesce(v_found, '{}');
+    loop
+        v_upto := least(v_replay.last_seqn, replayed_after.upto);
+        if v_replay.pattern ? 'by' and replayed_after.max_messages is not null then
+            -- Of what has the key no more is looked up than a call may return.
+            execute pgps_internal.seqns_text(v_replay.pattern) || ' order by k.seqn offset $6 - 1 limit 1'
+            using (replayed_after.spool).spool_id, v_after + 1, v_upto,
+                pgps_internal.first_slot(replayed_after.spool), pgps_internal.last_slot(replayed_after.spool),
+                replayed_after.max_messages
+            into v_window;
+            v_upto := coalesce(v_window, v_upto);
+        end if;
+        execute 'select array_agg(o.delivery order by o.seqn) from (
+            select (''r'', m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender, m.spooler, m.spooled_at, true,
+                m.id)::pgps_internal.spooled as delivery, m.seqn ' || pgps_internal.live_text(v_replay.pattern,
+            ' and (m.expires is null or m.expires > pgps_internal.clock())
+            and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
+            order by m.seqn limit $7') || ') o'
+        using (replayed_after.spool).spool_id, v_after + 1, v_upto,
+            pgps_internal.first_slot(replayed_after.spool), pgps_internal.last_slot(replayed_after.spool),
+            (replayed_after.state).emptied, replayed_after.max_messages - cardinality(v_found)
+        into v_more;
+        v_found := v_found || coalesce(v_more, '{}');
+        v_after := v_upto;
+        exit when v_upto >= least(v_replay.last_seqn, replayed_after.upto)
+            or cardinality(v_found) >= replayed_after.max_messages;
+    end loop;
+    return v_found;
 end
 $$;
 comment on function pgps_internal.replayed_after(

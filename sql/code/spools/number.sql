@@ -162,7 +162,8 @@ begin
         v_state.bytes := v_state.bytes - v_bytes;
         v_state.discarded := v_state.discarded + v_count;
     elsif v_state.replay_pointer is not null then
-        v_state := pgps_internal.note_gone(spool, v_state, pgps_internal.live_text(discard_spooled.pattern, v_before),
+        v_state := pgps_internal.note_gone(spool, v_state, pgps_internal.live_text(
+            pgps_internal.planned(spool, discard_spooled.pattern), v_before),
             v_state.replay_pointer, discard_spooled.request, discard_spooled.ids);
     end if;
     return pgps_internal.note_gone(spool, v_state, pgps_internal.live_text('{}',

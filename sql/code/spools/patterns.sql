@@ -137,10 +137,9 @@ declare
     v_period jsonb := pattern_text.pattern -> 'period';
 begin
     for v_key in select k.key, k.value from jsonb_each(coalesce(pattern_text.pattern -> 'keys', '{}')) k loop
-        v_text := v_text || format(' and m.seqn in (select k.seqn from pgps_internal.spool_key k'
-            ' where k.spool_id = $1 and k.slot between $4 and $5 and k.name = %L%s%s)', v_key.key,
-            case when v_key.value ->> 0 is not null then format(' and k.value >= %L', v_key.value ->> 0) else '' end,
-            case when v_key.value ->> 1 is not null then format(' and k.value <= %L', v_key.value ->> 1) else '' end);
+        continue when v_key.key = pattern_text.pattern ->> 'by';
+        v_text := v_text || format(' and m.keys ? %L', v_key.key)
+            || pgps_internal.bounds_text(format('(m.keys ->> %L)::numeric', v_key.key), v_key.value);
     end loop;
     if pattern_text.pattern ? 'seqn' then
         v_text := v_text || format(' and m.seqn <@ %L::int8range', pattern_text.pattern ->> 'seqn');
@@ -174,11 +173,62 @@ comment on function pgps_internal.pattern_text(jsonb) is
 'A pattern that was read as text: conditions on m, a message of spool $1 in the slots from $4 to $5, each beginning with
 " and"';
 
+create or replace function pgps_internal.planned(spool pgps_internal.spool, pattern jsonb) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_key record;
+    v_few bigint := greatest(1000, (pgps_internal.standing_of_spool((planned.spool).spool_id)).messages / 20);
+begin
+    for v_key in select k.key, k.value from jsonb_each(coalesce(planned.pattern -> 'keys', '{}')) k loop
+        if not exists (select from pgps_internal.spool_key k
+            where k.spool_id = (planned.spool).spool_id and k.name = v_key.key
+                and k.slot between pgps_internal.first_slot(planned.spool) and pgps_internal.last_slot(planned.spool)
+                and k.value >= coalesce((v_key.value ->> 0)::numeric, '-infinity')
+                and k.value <= coalesce((v_key.value ->> 1)::numeric, 'infinity')
+            offset v_few) then
+            return planned.pattern || jsonb_build_object('by', v_key.key);
+        end if;
+    end loop;
+    return planned.pattern;
+end
+$$;
+comment on function pgps_internal.planned(pgps_internal.spool, jsonb) is
+'A pattern with a mark, by: the key by which its messages are to be looked up. Without one all messages are read in
+order, and compared: when many match, that is less work';
+
+create or replace function pgps_internal.bounds_text(value text, bounds jsonb) returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+    select case when bounds ->> 0 is not null then format(' and %s >= %L', bounds_text.value, bounds ->> 0) else '' end
+        || case when bounds ->> 1 is not null then format(' and %s <= %L', bounds_text.value, bounds ->> 1) else '' end
+$$;
+comment on function pgps_internal.bounds_text(text, jsonb) is
+'The text of conditions, each beginning with " and", for a numeric expression and its bounds';
+
+create or replace function pgps_internal.seqns_text(pattern jsonb) returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select format('select k.seqn from pgps_internal.spool_key k where k.spool_id = $1 and k.slot between $4 and $5
+        and k.seqn between $2 and $3 and k.name = %L%s', seqns_text.pattern ->> 'by',
+        pgps_internal.bounds_text('k.value', seqns_text.pattern -> 'keys' -> (seqns_text.pattern ->> 'by')))
+$$;
+comment on function pgps_internal.seqns_text(jsonb) is
+'The text of a query for the numbers of messages that have the key by which a pattern looks them up; parameters as those
+of live_text';
+
 create or replace function pgps_internal.live_text(pattern jsonb, more text = '') returns text
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select 'from pgps_internal.spool_message m where m.spool_id = $1 and m.slot between $4 and $5'
+    -- The numbers as an array: messages are then looked up one after the other, whatever the statistics say.
+    select case when live_text.pattern ? 'by' then format('from unnest(array(%s)) o(seqn)
+            join pgps_internal.spool_message m on m.seqn = o.seqn', pgps_internal.seqns_text(live_text.pattern))
+        else 'from pgps_internal.spool_message m' end
+        || ' where m.spool_id = $1 and m.slot between $4 and $5'
         ' and m.seqn between $2 and $3 and not m.seqn <@ $6'
         ' and not exists (select from pgps_internal.spool_gone g'
         ' where g.spool_id = m.spool_id and g.seqn = m.seqn and g.slot between $4 and $5)'

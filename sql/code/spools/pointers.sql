@@ -67,7 +67,8 @@ declare
     v_count bigint;
 begin
     perform pgps_internal.enter_store();
-    execute 'select count(*) ' || pgps_internal.live_text(count_live.pattern)
+    execute 'select count(*) ' || pgps_internal.live_text(pgps_internal.planned(count_live.spool,
+        count_live.pattern))
     using (count_live.spool).spool_id, coalesce(count_live.from_seqn, -9223372036854775808), count_live.upto,
         pgps_internal.first_slot(count_live.spool), pgps_internal.last_slot(count_live.spool),
         (count_live.state).emptied

@@ -21,7 +21,8 @@ declare
 begin
     -- A checkpoint that lies ahead of the replay pointer is replayed alone; it is not new afterwards.
     insert into pgps_internal.spool_replay (replay_id, spool_id, first_seqn, last_seqn, pattern, repeated)
-    values (nextval('pgps_internal.event_id_seq'), (replay_to.spool).spool_id, v_first, v_last, replay_to.pattern,
+    values (nextval('pgps_internal.event_id_seq'), (replay_to.spool).spool_id, v_first, v_last,
+        pgps_internal.planned(replay_to.spool, replay_to.pattern),
         case when v_last > v_start and v_first = v_last
             and pgps_internal.count_live(replay_to.spool, v_state, replay_to.pattern, v_first, v_first) > 0
             then int8multirange(int8range(v_first, v_first, '[]')) else '{}' end)
@@ -72,7 +73,8 @@ declare
     v_count bigint;
 begin
     perform pgps_internal.enter_store();
-    execute 'select count(*) ' || pgps_internal.live_text(count_replayed.pattern,
+    execute 'select count(*) ' || pgps_internal.live_text(
+        pgps_internal.planned(count_replayed.spool, count_replayed.pattern),
         ' and (m.expires is null or m.expires > pgps_internal.clock())
         and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)')
     using (count_replayed.spool).spool_id, coalesce((count_replayed.state).checkpoint_pointer, -9223372036854775808),

@@ -285,6 +285,17 @@ comment on function pgps_internal.addressed(name, text, jsonb, text[]) is
 'Messages, some of them for networks: these as they wait in the spools of the networks, whose ids are their outbox.
 Errors: 42704 network, 42501.';
 
+create or replace function pgps_internal.are_keys(keys jsonb) returns boolean
+language sql immutable
+as $$
+    -- Without SET and without sub-selects, as is_message.
+    select case coalesce(jsonb_typeof(are_keys.keys), 'null') when 'null' then true
+        when 'object' then not are_keys.keys @? '$.* ? (@.type() != "number")'
+            and jsonb_array_length(jsonb_path_query_array(are_keys.keys, '$.*')) <= 9
+        else false end
+$$;
+comment on function pgps_internal.are_keys(jsonb) is 'True for at most nine numeric keys, or none';
+
 create or replace function pgps_internal.is_message(item jsonb) returns boolean
 language sql immutable
 as $$
@@ -292,10 +303,7 @@ as $$
     select coalesce(jsonb_typeof(item) = 'object' and item ? 'message'
         and item - '{entry,message,keys,keywords,expires,network,ordering,sender}'::text[] = '{}'
         and jsonb_typeof(item -> 'entry') = 'number' and (item ->> 'entry') ~ '^\d{1,9}$'
-        and case coalesce(jsonb_typeof(item -> 'keys'), 'null') when 'null' then true
-            when 'object' then not (item -> 'keys') @? '$.* ? (@.type() != "number")'
-                and jsonb_array_length(jsonb_path_query_array(item -> 'keys', '$.*')) <= 9
-            else false end
+        and pgps_internal.are_keys(item -> 'keys')
         and case coalesce(jsonb_typeof(item -> 'keywords'), 'null') when 'null' then true
             when 'array' then not (item -> 'keywords') @? '$[*] ? (@.type() != "string")'
             else false end

@@ -34,7 +34,7 @@ PICTURE = """\
   rome ──┘                       └─ bath ── follower, from then on"""
 _MEMBERS = ("paris", "oslo", "rome")
 _PIECE = 200
-_KILL, _BACK = 0.4, 0.6
+_KILL, _BACK = 0.3, 0.6
 _LOOK_EVERY = 0.25
 _ACKED: LiteralString = """
     select coalesce(max(acked_seqn), 0) as acked from pgps.group_members where group_name = %s and member = %s
@@ -148,7 +148,7 @@ class _Run:
             str(file),
         ]
         if member == "paris":
-            command += ["checkpoints", str(max(len(self.updates) // 8, 1)), str(len(_MEMBERS))]
+            command += ["checkpoints", str(max(len(self.updates) // 16, 1)), str(len(_MEMBERS))]
         with (self.place / f"{member}-{self.lived}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self.lives[member] = _Life(site, f"{member}_{self.lived}", file, process)
