@@ -39,6 +39,8 @@ from bench import (
     spark_latency,
     spark_memory,
     spark_stream,
+    spools,
+    spools_nats,
     steady,
     subscriptions,
 )
@@ -75,6 +77,8 @@ LINES: dict[str, ModuleType] = {
     "client_direct": client_direct,
     "composite": composite,
     "composite_detector": composite_detector,
+    "spools": spools,
+    "spools_nats": spools_nats,
 }
 
 
