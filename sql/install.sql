@@ -195,6 +195,7 @@
 \ir code/spools/hand_out.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
+\ir code/spools/one.sql
 \ir code/spools/calls.sql
 \ir code/spools/reclaim.sql
 \ir code/spools/views.sql

@@ -1,6 +1,6 @@
 -- The public functions about spools' messages, pointers, groups and replay.
 -- Locks: see the functions that they call.
--- Writes: pgps._spool_calls.
+-- Writes: pgps._spool_calls, pgps._spooled.
 
 create or replace function pgps.spool(
     name text, entry integer, message jsonb, keys jsonb = null, keywords text[] = null, expires timestamptz = null,

@@ -22,6 +22,7 @@ declare
     v_after bigint := replayed_after.after_seqn;
     v_upto bigint;
     v_window bigint;
+    v_live text;
 begin
     select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = replayed_after.replay_id;
     if v_replay.last_seqn <= replayed_after.after_seqn then
@@ -38,12 +39,14 @@ begin
             into v_window;
             v_upto := coalesce(v_window, v_upto);
         end if;
+        -- Sorted apart (offset 0), since the order must not decide how messages are looked up.
+        v_live := pgps_internal.live_text(v_replay.pattern, ' and (m.expires is null
+            or m.expires > pgps_internal.clock())
+            and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)');
         execute 'select array_agg(o.delivery order by o.seqn) from (
             select (''r'', m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender, m.spooler, m.spooled_at, true,
-                m.id)::pgps_internal.spooled as delivery, m.seqn ' || pgps_internal.live_text(v_replay.pattern,
-            ' and (m.expires is null or m.expires > pgps_internal.clock())
-            and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
-            order by m.seqn limit $7') || ') o'
+                m.id)::pgps_internal.spooled as delivery, m.seqn ' || case when v_replay.pattern ? 'by'
+            then 'from (select m.* ' || v_live || ' offset 0) m' else v_live end || ' order by m.seqn limit $7) o'
         using (replayed_after.spool).spool_id, v_after + 1, v_upto,
             pgps_internal.first_slot(replayed_after.spool), pgps_internal.last_slot(replayed_after.spool),
             (replayed_after.state).emptied, replayed_after.max_messages - cardinality(v_found)
@@ -84,7 +87,7 @@ begin
             and (not m.is_checkpoint or m.seqn <= (new_after.mark).checkpoints_upto)
             and (m.expires is null or m.expires > pgps_internal.clock())
             and not exists (select from pgps_internal.spool_gone g
-                where g.spool_id = m.spool_id and g.seqn = m.seqn and g.slot between v_first and v_last)
+                where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)
             and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
         order by m.seqn limit new_after.max_messages
     ) o;

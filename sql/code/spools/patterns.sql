@@ -230,8 +230,9 @@ as $$
         else 'from pgps_internal.spool_message m' end
         || ' where m.spool_id = $1 and m.slot between $4 and $5'
         ' and m.seqn between $2 and $3 and not m.seqn <@ $6'
+        -- What is gone is noted beside the message. Each is looked up (offset 0): joined, all notes would be compared.
         ' and not exists (select from pgps_internal.spool_gone g'
-        ' where g.spool_id = m.spool_id and g.seqn = m.seqn and g.slot between $4 and $5)'
+        ' where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)'
         || pgps_internal.pattern_text(live_text.pattern) || live_text.more
 $$;
 comment on function pgps_internal.live_text(jsonb, text) is
