@@ -132,6 +132,7 @@
 \ir code/links/neighbours.sql
 \ir code/links/link_filters.sql
 \ir code/links/routes.sql
+\ir code/links/asked.sql
 \ir code/links/told.sql
 \ir code/links/horizon.sql
 \ir code/links/told_types.sql

@@ -6,6 +6,11 @@
 create table pgps_internal.turn_of_sending ();
 comment on table pgps_internal.turn_of_sending is 'Locked together by those who send to other brokers, alone by who ends an epoch';
 
+-- Sessions that receive lock the subscriptions that are to skip something item by item, in the order of what comes.
+create table pgps_internal.turn_of_skips ();
+comment on table pgps_internal.turn_of_skips is
+'Locked by who makes subscriptions skip events that came from another broker';
+
 -- A broker that is resumed after a restore forgets its neighbours; they remember it until they meet again.
 alter table pgps_internal.link
     add column is_known boolean not null default false,
@@ -19,6 +24,9 @@ comment on column pgps_internal.link.is_dropped is
 alter table pgps_internal.origin add column is_renewed boolean not null default false;
 update pgps_internal.origin o set is_renewed = true
 where exists (select from pgps_internal.origin x where x.broker_id = o.broker_id and x.epoch <> o.epoch);
+
+-- Since when the parent for an origin has been asked for it: an attachment that is not answered is shown.
+alter table pgps_internal.origin add column asked_at timestamptz;
 
 -- For which attachment of an origin a total was stated last: what another parent stated is of an older batch.
 alter table pgps_internal.audit_point add column attachment integer;

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgps_worker.health import _metrics
 from pgps_worker.links.pump import Size
-from tests.fix_broker import Rows, call, column, make_type, publish, refused, rows, value
-from tests.fix_db import wait_until
+from tests.fix_broker import Rows, call, column, make_type, meanwhile, publish, refused, rows, value
+from tests.fix_db import Connect, wait_until
+from tests.links.horizon_stage import Scene
 from tests.links.rig import Broker, received
 from tests.links.serving import served
 
@@ -199,3 +202,56 @@ def test_batches_grow_while_they_are_quick_and_shrink_when_they_are_slow() -> No
     for _ in range(20):
         size.note(size.events, 2.0)
     assert size.events == size.least
+
+
+def test_a_neighbour_that_does_not_answer_what_it_has_of_an_origin_is_shown(brokers: Brokers) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        s.ready()
+
+        def shown() -> list[tuple[str, str]]:
+            """The link to c, two minutes later."""
+            rows(here.admin, "update pgps_internal.origin set asked_at = asked_at - interval '2 minutes'")
+            return rows(here.admin, "select state, last_error from pgps.links where neighbour = 'c'")
+
+        assert shown() == [("up", "")]
+        two = s.turn_to_c()
+        assert rows(here.admin, "select state from pgps.links where neighbour = 'c'") == [("up",)]
+        assert shown() == [("incomplete", 'it has not answered for a minute what it has of broker "x"')]
+        s.c.say(s.c.data(s.x, two, 4, 4))
+        assert shown() == [("up", "")]
+
+
+def test_two_sessions_that_make_subscriptions_skip_events_of_several_types_take_turns(
+    brokers: Brokers, connect: Connect
+) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        s = Scene(here, stack)
+        make_type(here.admin, "tock")
+        for kind in ("tick", "tock"):
+            call(here.admin, "subscribe", f"{kind}s", kind, scope="global")
+        s.b.say(s.b.ad(s.x, types=("tick", "tock")))
+        one, two = connect(autocommit=False, dsn=here.dsn), connect(autocommit=False, dsn=here.dsn)
+
+        def skip(session: Connection, kind: str) -> None:
+            """Let them skip events 7 and 8, as a session does that receives an item before their filter is in force."""
+            rows(
+                session,
+                "select pgps_internal.skip_early(o.origin_id, 3, '{[7,9)}', array[t.type_id])"
+                " from pgps_internal.origin o, pgps_internal.event_type t where o.name = 'x' and t.name = %s",
+                [kind],
+            )
+
+        def both(session: Connection, *kinds: str) -> None:
+            for kind in kinds:
+                skip(session, kind)
+            session.commit()
+
+        skip(one, "tick")
+        with meanwhile(here.admin, two, lambda: both(two, "tock", "tick")):
+            # This one would wait for the other, which waits for it.
+            both(one, "tock")
+        skipped = "select count(*) from pgps_internal.member where skip = '{[7,9)}'"
+        assert value(here.admin, skipped) == 2

@@ -4,7 +4,7 @@
 -- whoever may find nothing to do checks first, takes the turn when there is something, and checks again.
 -- Locks, in the order in which one transaction takes them: turn_of_neighbours, turn_of_sending, turn_of_receiving, and
 -- rows: clients, subscriptions in the order of their ids, origins likewise; turn_of_routes, which a receiver needs for
--- what a neighbour says; and roles.
+-- what a neighbour says; turn_of_skips; and roles.
 -- Writes: subscription_turn, turn.
 
 create or replace function pgps_internal.hold(kind "char", id bigint) returns void
@@ -135,6 +135,16 @@ begin
 end
 $$;
 comment on function pgps_internal.hold_routes() is 'Takes the turn of changing routes';
+
+create or replace function pgps_internal.hold_skips() returns void
+language plpgsql
+as $$
+begin
+    lock table only pgps_internal.turn_of_skips in exclusive mode;
+end
+$$;
+comment on function pgps_internal.hold_skips() is
+'Takes the turn of making subscriptions skip events: who has it locks rows of member and joining in any order';
 
 create or replace function pgps_internal.hold_neighbours() returns void
 language plpgsql

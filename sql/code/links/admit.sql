@@ -93,6 +93,9 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    -- A batch has items of several types and origins, in any order, and so had these locks: two sessions that receive
+    -- from different neighbours waited for each other.
+    perform pgps_internal.hold_skips();
     -- First those that a lane has yet to make members: if it does so meanwhile, they are found among the members below.
     perform pgps_internal.skip_joining(skip_early.ids, skip_early.types, skip_early.origin_id, skip_early.upto);
     -- Rows are locked in one order, here and in pgps_internal.admit_rewound, because sessions that receive from
@@ -159,6 +162,7 @@ begin
                 v_type.log, v_staged)
             using (v_slice ->> 'ids')::int8multirange, v_had.ids into v_known;
             continue when v_known is null;
+            perform pgps_internal.hold_skips();
             perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
             where m.type_id = v_type.type_id and s.kind <> 'link'
             order by m.subscription_id, m.class_id for no key update of m;

@@ -334,6 +334,7 @@ begin
             perform pgps_internal.excuse((admit_rewound.origin).origin_id, v_upto, v_type.type_id);
         end if;
         -- Fetched for children only: local subscriptions have had what was for them, and skip these.
+        perform pgps_internal.hold_skips();
         perform pgps_internal.skip_joining(v_ids - v_known, array[v_type.type_id]);
         perform from pgps_internal.member m join pgps_internal.subscription s using (subscription_id)
         where m.type_id = v_type.type_id and s.kind <> 'link' order by m.subscription_id,

@@ -297,17 +297,19 @@ select coalesce(l.name, n.name) as name, coalesce(l.direction, n.direction) as d
         when not l.enabled then 'paused'
         when n.is_draining or l.is_dropped then 'draining'
         when n.is_blocked or n.refusal is not null then 'blocked'
-        when u.is_up and d.is_lacking then 'incomplete'
+        when u.is_up and (d.is_lacking or w.origins is not null) then 'incomplete'
         when u.is_up then 'up'
         when l.link_id is null then 'waiting'
         when l.state = 'up' then 'connecting'
         else l.state end as state,
-    concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences) as last_error,
+    concat_ws('; ', n.last_error, coalesce(l.last_error, n.refusal), d.differences, w.origins) as last_error,
     case
         when n.is_draining and not u.is_up or l.is_dropped and n.neighbour_id is null
             then format('It goes when %s has been reached. Without that: select pgps.drop_link(%L, cascade '
             '=> true)',
             coalesce(format('broker "%s"', n.name), 'the other broker'), coalesce(l.name, n.name))
+        when u.is_up and w.origins is not null
+            then format('If it stays so: select pgps.resync_link(%L)', coalesce(l.name, n.name))
         when n.is_blocked then format('When that is mended: select pgps.resync_link(%L)', coalesce(l.name, n.name))
         else coalesce(l.hint, n.refusal_hint) end as hint, n.name as neighbour, n.broker_id, n.epoch,
             pg_get_userbyid(coalesce(l.role, n.role))::text as role, l.link_id is not null as defined_here,
@@ -334,6 +336,17 @@ cross join lateral (select string_agg(format('event type "%s": %s', f.name, f.di
             or (select s.value::boolean from pgps_internal.setting s where s.name = 'link_create_types')) as is_lacking
     from pgps_internal.foreign_type f left join pgps_internal.event_type t on t.name = f.name
     where f.neighbour_id = n.neighbour_id and f.difference is not null) d
+-- Origins of which it is the parent, and has not said for a minute what there is. Only where a filter is in force that
+-- the parent has not confirmed: without one, a parent that has nothing of an origin says nothing.
+cross join lateral (select string_agg(format('it has not answered for a minute what it has of broker "%s"', o.name),
+    '; ' order by o.name) as origins
+    from pgps_internal.origin o
+    where o.parent = n.neighbour_id and o.answered is distinct from o.attachment
+        and o.asked_at < pgps._clock() - interval '1 minute'
+        and exists (select from pgps_internal.told t where t.neighbour_id = o.parent and t.kind = 'attach'
+            and t.key = o.origin_id::text and (t.value ->> 'attachment')::integer = o.attachment)
+        and exists (select from pgps_internal.activation a where a.origin_id = o.origin_id)
+        and not exists (select from pgps_internal.activation a where a.origin_id = o.origin_id and a.is_confirmed)) w
 left join pgps_internal.standing p on p.subscription_id = n.subscription_id
 left join lateral (select sum(x.depth)::bigint as depth, min(x.oldest) as oldest from pgps_internal.backlog x
     where x.subscription_id = n.subscription_id) b on true
@@ -350,10 +363,10 @@ cross join lateral (select coalesce(sum(c.events), 0)::bigint as events_received
 where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
 comment on view pgps.links is
 'Links to other brokers, those defined here and those of neighbours that connect, for pgps_admin and pgps_worker. state:
-defined, connecting, up, incomplete (connected, but events of some type do not cross: last_error says which and why),
-waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an administrator must
-act), paused, draining. refused, gaps: how many of its events, and holes in the history of an origin, are in
-pgps.exceptions';
+defined, connecting, up, incomplete (connected, but events of some type, or of some broker, do not cross: last_error
+says which and why), waiting (not connected; last_error says why), elsewhere (served from the other side), blocked (an
+administrator must act), paused, draining. refused, gaps: how many of its events, and holes in the history of an origin,
+are in pgps.exceptions';
 grant select on pgps.links to public;
 
 revoke all on function pgps.serve_links(), pgps.note_link(text, text, text, text) from public;
