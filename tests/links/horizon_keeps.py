@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fix_broker import call, make_type
+from tests.fix_broker import call, make_type, rows
 from tests.links.horizon_stage import Scene, wants_all
 from tests.links.peer import Origin, kinds
 
@@ -80,3 +80,27 @@ def _keeps_tocks(s: Scene, key: str) -> None:
         peer.hear()
     assert s.number(s.b) == last, "the parent is asked once more at most"
     assert [(i["previous"], i["upto"], i["events"]) for i in d.all_heard if i["kind"] == "data"] == [(4, 5, 1)]
+
+
+def stale_offer(s: Scene) -> None:
+    """What was in force is kept when the parent is gone for good, and who is left has not offered the type yet."""
+    make_type(s.here.admin, "tock")
+    s.b.say(s.b.ad(s.x, types=("tick", "tock")))
+    s.c.say(s.c.ad(s.x))
+    for name in ("tick", "tock"):
+        call(s.here.admin, "subscribe", name, name, scope="global")
+    s.b.hear()
+    keys = {i["body"]["type"]: i["body"]["key"] for i in s.b.all_heard if i["kind"] == "sub"}
+    one = s.number(s.b)
+    s.b.say(s.b.data(s.x, one, 0, 4), *(s.b.active(s.x, key, one, 4) for key in keys.values()))
+    s.b.hear()
+    s.b.close()
+    call(s.here.admin, "drop_link", "b", True)
+    for _ in range(2):
+        s.c.hear()
+    asked = s.c.attachment(s.x)
+    assert (asked["horizon"], sorted(asked["keep"])) == (4, sorted(keys.values()))
+    s.c.say(s.c.data(s.x, asked["attachment"], 4, 5, (50, 5)), s.c.ad(s.x, types=("tick", "tock")))
+    s.c.hear()
+    since = "select distinct since from pgps_internal.activation a join pgps_internal.origin o using (origin_id)"
+    assert rows(s.here.admin, f"{since} where o.name = 'x'") == [(4,)]

@@ -14,7 +14,13 @@ import psycopg
 import pytest
 
 from tests.fix_broker import call, make_type, rows, value
-from tests.links.horizon_keeps import covered_keep, unpublished_and_covered, unpublished_keep, withdrawn_keep
+from tests.links.horizon_keeps import (
+    covered_keep,
+    stale_offer,
+    unpublished_and_covered,
+    unpublished_keep,
+    withdrawn_keep,
+)
 from tests.links.horizon_scenes import (
     broken_for_child,
     child_ahead,
@@ -84,6 +90,7 @@ _MISSING_AT_THE_END = Taken(
     "if false then",
 )
 
+_IN_FORCE_ANYHOW = Taken("interests", "on x.key = a.key and", "on false and")
 _KEPT_ANYHOW = Taken("interests", "w.key = any (a.keep)\n", "false\n")
 
 # For each scene the ways to take its rule out.
@@ -177,8 +184,9 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         covered_keep,
         [[Taken("still_kept", "where c.by_key = w.key and c.key = any (still_kept.keep)", "where false")]],
     ),
+    (stale_offer, [[_IN_FORCE_ANYHOW]]),
     (unpublished_keep, [[_KEPT_ANYHOW]]),
-    (unpublished_and_covered, [[_KEPT_ANYHOW]]),
+    (unpublished_and_covered, [[_KEPT_ANYHOW, _IN_FORCE_ANYHOW]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]

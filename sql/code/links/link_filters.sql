@@ -179,3 +179,17 @@ $$;
 comment on function pgps_internal.push_filters() is
 'For new global subscriptions: finds the part of the filter that other brokers can ask. What reads tables is asked here
 only: a weaker filter elsewhere is correct.';
+
+create or replace function pgps_internal.may_carry(neighbour_id integer, type_id integer) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (select from pgps_internal.neighbour n, pgps_internal.event_type t
+        where n.neighbour_id = may_carry.neighbour_id and t.type_id = may_carry.type_id
+            and has_table_privilege(n.role::oid, t.endpoint, 'insert')
+            and not exists (select from pgps_internal.foreign_type x
+                where x.neighbour_id = n.neighbour_id and x.name = t.name and x.difference is not null))
+$$;
+comment on function pgps_internal.may_carry(integer, integer) is
+'True when an event type is the same at a neighbour, as far as that has told it, and the neighbour''s role may publish
+it here';

@@ -51,20 +51,6 @@ comment on view pgps_internal.carried is
 'Event types of origins, by the neighbours that offer them: those that are the same here and there, and that the
 neighbour''s role may publish here';
 
-create or replace function pgps_internal.may_carry(neighbour_id integer, type_id integer) returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select exists (select from pgps_internal.neighbour n, pgps_internal.event_type t
-        where n.neighbour_id = may_carry.neighbour_id and t.type_id = may_carry.type_id
-            and has_table_privilege(n.role::oid, t.endpoint, 'insert')
-            and not exists (select from pgps_internal.foreign_type x
-                where x.neighbour_id = n.neighbour_id and x.name = t.name and x.difference is not null))
-$$;
-comment on function pgps_internal.may_carry(integer, integer) is
-'True when an event type is the same at a neighbour, as far as that has told it, and the neighbour''s role may publish
-it here';
-
 create or replace function pgps_internal.choose_parents() returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -141,6 +127,22 @@ begin
     join pgps_internal.carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
     where o.parent <> w.neighbour_id and w.gone_batch is null
+    union
+    -- What is in force goes on being asked for where the parent does not offer the type. An origin that has lost its
+    -- parent for good takes what there is, and that path may just not have been told yet that the type is published. If
+    -- the filter were dropped, events would be missing between those that came before and those that come after.
+    select x.neighbour_id, a.origin_id, x.key, x.type_id
+    from pgps_internal.activation a
+    join pgps_internal.origin o on o.origin_id = a.origin_id and o.parent is not null
+    join (
+        select null::integer as neighbour_id, null::integer as origin_id, p.key, p.type_id from pgps_internal.pushed p
+        union all
+        select w.neighbour_id, t.origin_id, w.key, l.type_id
+        from pgps_internal.wanted w join pgps_internal.link_filter l using (key)
+            join pgps_internal.attached t using (neighbour_id)
+        where w.gone_batch is null
+    ) x on x.key = a.key and coalesce(x.origin_id, a.origin_id) = a.origin_id
+    where o.parent is distinct from x.neighbour_id and pgps_internal.may_carry(o.parent, x.type_id)
     union
     -- What a child has had without a break, and keeps, is asked for also where the origin does not publish the type,
     -- as far as this broker knows: the child was linked to the origin itself, which says of all types that they are in
