@@ -142,24 +142,28 @@ comment on function pgps_internal.pieces_of_rule(pgps_internal.subscription, pgp
 'The generated code of a rule that runs in the publisher''s transaction: its callback, its filter, and the predicates of
 the leaves of its composite event';
 
-create or replace function pgps_internal.pieces_of_rules() returns table (type_id integer, piece pgps_internal.piece)
+drop function if exists pgps_internal.pieces_of_rules();
+create or replace function pgps_internal.pieces_of_rules(of_type integer = null)
+returns table (type_id integer, piece pgps_internal.piece)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-    select distinct on ((p).name) r.type_id, p
-    from pgps_internal.coupled_rule r join pgps_internal.subscription s using (subscription_id)
-    join pgps_internal.event_type t using (type_id), pgps_internal.pieces_of_rule(s, t) p
+    -- OFFSET 0: the join comes first, or code would be written for subscriptions that are no rules.
+    select distinct on ((p).name) w.type_id, p
+    from (select r.type_id, s, t
+        from pgps_internal.coupled_rule r join pgps_internal.subscription s using (subscription_id)
+        join pgps_internal.event_type t using (type_id)
+        where r.type_id = coalesce(pieces_of_rules.of_type, r.type_id) offset 0) w(type_id, s, t),
+        pgps_internal.pieces_of_rule(w.s, w.t) p
     order by (p).name
 $$;
-comment on function pgps_internal.pieces_of_rules() is 'The generated code of all rules in publishers'' transactions';
+comment on function pgps_internal.pieces_of_rules(integer) is
+'The generated code of all rules in publishers'' transactions, or of those on one type';
 
 create or replace function pgps_internal.build_rules(type_id integer) returns void
 language sql
 set search_path = pg_catalog, pg_temp
-as $$
-    select pgps_internal.build(p.piece, p.type_id) from pgps_internal.pieces_of_rules() p
-    where p.type_id = build_rules.type_id
-$$;
+as $$ select pgps_internal.build(p.piece, p.type_id) from pgps_internal.pieces_of_rules(build_rules.type_id) p $$;
 comment on function pgps_internal.build_rules(integer) is
 'Generates the code of the rules on a type again, after the type, a composite event or a rule has changed';
 

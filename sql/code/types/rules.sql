@@ -67,7 +67,7 @@ begin
     if exists (select from pgps_internal.rule r where r.name = v_name) then
         raise exception 'rule "%" exists already', v_name using errcode = '42710',
             hint = format('select pgps.drop_rule(%L)', v_name);
-    elsif args ->> 'moment' not in ('begin', 'end') or args ->> 'moment' is null then
+    elsif coalesce(args ->> 'moment', 'end') not in ('begin', 'end') then
         raise exception 'invalid moment "%"', args ->> 'moment' using errcode = '22023', hint = 'Use begin or end.';
     elsif args ->> 'run_as' not in ('invoker', 'owner') or args ->> 'run_as' is null then
         raise exception 'invalid run_as "%"', args ->> 'run_as' using errcode = '22023', hint = 'Use invoker or owner.';
@@ -86,7 +86,7 @@ begin
     insert into pgps_internal.rule (name, owner, table_name, operations, type_id, attributes, condition, run_as,
         moment)
     values (v_name, quote_ident(caller)::regrole, v_table, v_operations, v_type.type_id, v_attributes,
-        args ->> 'condition', args ->> 'run_as', args ->> 'moment');
+        args ->> 'condition', args ->> 'run_as', coalesce(args ->> 'moment', 'end'));
     return jsonb_build_object('name', v_name, 'endpoint', v_type.endpoint::text, 'columns',
         array_to_string(v_columns, ', '),
         'table', v_table::text, 'operations', to_jsonb(v_operations), 'has_key', exists (
