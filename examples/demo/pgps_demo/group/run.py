@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from psycopg.types.json import Jsonb
 from rich.console import Console
 from rich.text import Text
 
+import pgps_demo
 from pgps_demo.data import Data
 from pgps_demo.display import Steps
 from pgps_demo.group.directory import REPORT, expect, updates
@@ -64,6 +66,12 @@ def run(data: Data, steps: Steps, out: Console, *, speed: float) -> dict[str, An
             with servers[0].cluster.connect() as connection:
                 connection.execute("create database bath template home")
         return _Run(sites, steps, out, data, speed, Path(place)).all()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a member: the demonstration is no installed package, so it is told where it is."""
+    places = [str(Path(pgps_demo.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 @dataclass
@@ -150,7 +158,7 @@ class _Run:
         if member == "paris":
             command += ["checkpoints", str(max(len(self.updates) // 16, 1)), str(len(_MEMBERS))]
         with (self.place / f"{member}-{self.lived}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=_environment(), start_new_session=True)
         self.lives[member] = _Life(site, f"{member}_{self.lived}", file, process)
 
     def _are_present(self) -> Any:
