@@ -13,7 +13,7 @@ FIXED := --randomly-seed=1 --hypothesis-seed=1
 GENERATORS := $(wildcard tools/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all soak storm kills lint format generate bench field clean
+.PHONY: help setup demo check test test-all package soak storm kills lint format generate bench field clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name does; do \
@@ -33,6 +33,11 @@ test: setup ## run the tests, except the slow ones, in a fixed order
 
 test-all: setup ## run all tests, the slow ones too, in an order of its own each time
 	@$(BIN)/pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
+
+package: setup ## build wheel and sdist into dist, and check them
+	rm -rf dist
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/twine check --strict dist/*
 
 soak: setup ## tell random stories of linked brokers with fresh seeds, for SECONDS or until stopped
 	@$(BIN)/python -m tests.links.soak --seconds $(SECONDS) $(ARGS)

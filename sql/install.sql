@@ -232,6 +232,7 @@
 -- views: What people look at: catalogue, health, explanations, traces.
 \ir code/views/catalogue.sql
 \ir code/views/health.sql
+\ir code/views/metrics.sql
 \ir code/views/explain.sql
 \ir code/views/trace.sql
 

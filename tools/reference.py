@@ -67,6 +67,7 @@ GROUPS = {
         "deliver/find_exceptions",
         "deliver/find_subscriptions",
         "views/health",
+        "views/metrics",
     ],
     "Active rules": ["types/rules"],
     "Policies": ["types/rights"],

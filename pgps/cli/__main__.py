@@ -26,6 +26,7 @@ from pgps.cli import (
     install,
     links,
     listen,
+    metrics,
     policies,
     publish,
     queues,
@@ -92,7 +93,7 @@ def _register() -> None:
     app.add_typer(units.services, name="service")
     app.add_typer(units.units, name="uow")
     app.add_typer(settings.app, name="config")
-    for module in (publish, listen, sql, doctor, audit, top, topology, console):
+    for module in (publish, listen, sql, doctor, audit, top, topology, console, metrics):
         module.register(app)
     demo = _demo()
     if demo is not None:

@@ -37,7 +37,7 @@ def console(
         bool, typer.Option("--without-password", help="Let in whom the server asks for no password.")
     ] = False,
 ) -> None:
-    """Serve a console for browsers until stopped; it needs pip install 'pgps[console]'.
+    """Serve a console for browsers until stopped; it needs the package's extra "console".
 
     Visitors log in as roles of the database, and see and change what these may.
     """

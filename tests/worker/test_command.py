@@ -157,6 +157,13 @@ def test_health_and_metrics_are_served(own_database: str, ticks: Ticks, workers:
     for done in ("dispatched", "handled"):
         # Counted a moment after the commit that this test has seen.
         wait_until(lambda d=done: f"\npgps_worker_events_{d}_total 2\n" in metrics(port), what=done)  # type: ignore[misc]
+    for figure in (
+        'pgps_published_events_total{event_type="tick"} 2',
+        'pgps_waiting_events{event_type="tick"} 0',
+        'pgps_subscriptions{state="active"} 1',
+        "# TYPE pgps_oldest_transaction_seconds gauge",
+    ):
+        wait_until(lambda f=figure: f"\n{f}\n" in metrics(port), what=figure)  # type: ignore[misc]
     assert page(port, "/other")[0] == 404
 
 

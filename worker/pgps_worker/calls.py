@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from pgps import _catalogue
+from pgps._metrics import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,6 +260,12 @@ async def trouble_counts(connection: Connection) -> list[TroubleCount]:
     """Return what is to be told of subscriptions that are suspended, dead, or have failed events or gaps."""
     rows: Sequence[Any] = await (await connection.execute(_catalogue.TROUBLE_COUNTS)).fetchall()
     return [TroubleCount(*row) for row in rows]
+
+
+async def figures(connection: Connection) -> list[Figure]:
+    """Return the broker's own figures."""
+    rows: Sequence[Any] = await (await connection.execute(_catalogue.METRICS)).fetchall()
+    return [Figure(*row) for row in rows]
 
 
 async def slow_lanes(connection: Connection) -> list[SlowLane]:

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from pgps._metrics import exposition, label
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -90,7 +92,7 @@ def _metrics(vitals: Vitals) -> str:
             lines.append(f"# TYPE {metric} counter\n{metric} {value}\n")
     more = _trouble_metrics(vitals.troubles) + _lane_metrics(vitals.slow_lanes)
     more += _type_metrics(vitals.broken_types) + _audit_metrics(vitals.findings)
-    return "".join(lines) + more + _link_metrics(vitals.links)
+    return "".join(lines) + more + _link_metrics(vitals.links) + exposition(vitals.figures)
 
 
 _TROUBLE_METRICS: list[tuple[str, Callable[[TroubleCount], float | None]]] = [
@@ -110,7 +112,7 @@ def _trouble_metrics(troubles: dict[str, TroubleCount]) -> str:
         for name, one in sorted(troubles.items()):
             number = value(one)
             if number is not None:
-                lines.append(f'pgps_subscription_{metric}{{subscription="{_label(name)}"}} {number}\n')
+                lines.append(f'pgps_subscription_{metric}{{subscription="{label(name)}"}} {number}\n')
     return "".join(lines)
 
 
@@ -126,7 +128,7 @@ def _lane_metrics(lanes: list[SlowLane]) -> str:
     lines = []
     for metric, value in _LANE_METRICS if lanes else []:
         lines.append(f"# TYPE pgps_lane_{metric} gauge\n")
-        lines += [f'pgps_lane_{metric}{{role="{_label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
+        lines += [f'pgps_lane_{metric}{{role="{label(lane.role)}"}} {value(lane):g}\n' for lane in lanes]
     return "".join(lines)
 
 
@@ -135,7 +137,7 @@ def _type_metrics(types: list[BrokenType]) -> str:
     lines = [f"# TYPE pgps_event_types_set_aside gauge\npgps_event_types_set_aside {len(types)}\n"]
     if types:
         lines.append("# TYPE pgps_event_type_waiting_events gauge\n")
-    lines += [f'pgps_event_type_waiting_events{{event_type="{_label(t.event_type)}"}} {t.events}\n' for t in types]
+    lines += [f'pgps_event_type_waiting_events{{event_type="{label(t.event_type)}"}} {t.events}\n' for t in types]
     return "".join(lines)
 
 
@@ -146,13 +148,9 @@ def _audit_metrics(findings: list[AuditFinding]) -> str:
         lines.append("# TYPE pgps_audit_missing_events gauge\n")
     for one in findings:
         labels = {"kind": one.kind, "what": one.what, "neighbour": one.neighbour, "origin": one.origin}
-        said = ",".join(f'{name}="{_label(text)}"' for name, text in {**labels, "event_type": one.event_type}.items())
+        said = ",".join(f'{name}="{label(text)}"' for name, text in {**labels, "event_type": one.event_type}.items())
         lines.append(f"pgps_audit_missing_events{{{said}}} {one.there - one.here}\n")
     return "".join(lines)
-
-
-def _label(name: str) -> str:
-    return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 _LINK_METRICS: list[tuple[str, str, Callable[[LinkVitals], Iterator[tuple[str, float]]]]] = [
@@ -181,5 +179,5 @@ def _link_metrics(links: dict[str, LinkVitals]) -> str:
     for metric, kind, values in _LINK_METRICS if links else []:
         lines.append(f"# TYPE pgps_link_{metric} {kind}\n")
         for name, link in sorted(links.items()):
-            lines += [f'pgps_link_{metric}{{link="{_label(name)}"{more}}} {value:g}\n' for more, value in values(link)]
+            lines += [f'pgps_link_{metric}{{link="{label(name)}"{more}}} {value:g}\n' for more, value in values(link)]
     return "".join(lines)

@@ -64,6 +64,7 @@ class Reporter:
         self.vitals.slow_lanes = await calls.slow_lanes(connection)
         self.vitals.broken_types = await calls.broken_types(connection)
         self.vitals.findings = await calls.audit_findings(connection)
+        self.vitals.figures = await calls.figures(connection)
         if self.vitals.leading:
             self._tell_of_suspended(counts)
             self._tell_of_dead(counts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pgps._metrics import Figure
     from pgps_worker.calls import AuditFinding, BrokenType, SlowLane, TroubleCount
 
 __all__ = ["LinkVitals", "Vitals", "WayVitals"]
@@ -63,6 +64,7 @@ class Vitals:
     findings: list[AuditFinding] = field(default_factory=list)
     slow_lanes: list[SlowLane] = field(default_factory=list)
     broken_types: list[BrokenType] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
     _beats: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def link(self, name: str) -> LinkVitals:

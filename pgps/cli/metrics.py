@@ -1,0 +1,63 @@
+"""`pgps metrics`: figures of the broker for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from pgps import _catalogue
+from pgps._metrics import Figure, exposition
+from pgps.cli._command import Session, command
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "metrics")(metrics)
+
+
+def metrics(
+    session: Session,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 15.0,
+    once: Annotated[bool, typer.Option("--once", help="One look, then leave.")] = False,
+) -> None:
+    """Write the broker's figures as Prometheus reads them; with --json an array for each look.
+
+    A worker serves them, and its own, at /metrics. Needs pgps_worker or pgps_admin.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            found = _look(session)
+            if session.out.json:
+                rows = [{"metric": f.metric, "kind": f.kind, "labels": f.labels, "value": f.value} for f in found]
+                session.out.line(json.dumps(rows))
+            else:
+                session.out.line(exposition(found).rstrip("\n"))
+            session.out.flush()
+            if once:
+                return
+            time.sleep(interval)
+
+
+def _look(session: Session) -> list[Figure]:
+    found = [
+        Figure(row["metric"], row["kind"], json.loads(row["labels"]), row["value"])
+        for row in session.rows(_catalogue.METRICS)
+    ]
+    # The same names as at a worker's /metrics.
+    for row in session.rows(_catalogue.TROUBLE_COUNTS):
+        labels = {"subscription": row["subscription"]}
+        for name, value in (
+            ("suspended", row["state"] == "suspended"),
+            ("dead", row["state"] == "dead"),
+            ("failed_events", row["failed"]),
+            ("retrying_events", row["retrying"]),
+            ("passed_over_events", row["passed_over"]),
+        ):
+            found.append(Figure(f"pgps_subscription_{name}", "gauge", labels, float(value)))
+    return found

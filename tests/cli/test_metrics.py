@@ -1,0 +1,74 @@
+"""`pgps metrics`, and the alerts that are about what it and a worker tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+
+from pgps import _catalogue
+from pgps._metrics import Figure, exposition
+from tests.fix_broker import make_type, publish, refused, rows
+from tests.fix_db import Connect
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PROMETHEUS = _ROOT / "docker" / "prometheus"
+_PGPS = [sys.executable, "-m", "pgps.cli"]
+
+
+def _promtool(*arguments: str, text: str | None = None) -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=_PROMETHEUS, input=text, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_figures_of_a_broker_are_what_prometheus_reads(
+    own_database: str, connect: Connect, role: Callable[..., str]
+) -> None:
+    admin = connect(dsn=own_database)
+    odd = 'odd "one"\\'
+    make_type(admin, odd)
+    publish(admin, odd, 1, 2)
+    found = [Figure(*row) for row in rows(admin, _catalogue.METRICS)]
+    text = exposition(found)
+    _promtool("check", "metrics", text=_with_help(text))
+    assert 'pgps_waiting_events{event_type="odd \\"one\\"\\\\"} 2\n' in text
+    rows(admin, "select pgps.dispatch()")
+    after = exposition(Figure(*row) for row in rows(admin, _catalogue.METRICS))
+    assert 'pgps_waiting_events{event_type="odd \\"one\\"\\\\"} 0\n' in after
+    assert 'pgps_published_events_total{event_type="odd \\"one\\"\\\\"} 2\n' in after
+    done = subprocess.run(
+        [*_PGPS, "metrics", "--once", "--dsn", own_database], capture_output=True, text=True, check=True
+    )
+    assert "pgps_oldest_transaction_seconds" in done.stdout
+    listed = subprocess.run(
+        [*_PGPS, "metrics", "--once", "--json", "--dsn", own_database], capture_output=True, text=True, check=True
+    )
+    assert {"pgps_batches_total", "pgps_log_bytes"} <= {row["metric"] for row in json.loads(listed.stdout)}
+    with refused("42501"):
+        rows(connect(role("alice"), dsn=own_database), _catalogue.METRICS)
+
+
+def _with_help(text: str) -> str:
+    # promtool asks for a line of help for each metric.
+    return re.sub(r"# TYPE (\S+) ", r"# HELP \1 one of ours\n# TYPE \1 ", text)
+
+
+def test_alerts_are_valid_fire_when_they_should_and_are_about_metrics_that_exist() -> None:
+    _promtool("check", "rules", "alerts.yml")
+    _promtool("test", "rules", "alerts_test.yml")
+    told = (_ROOT / "sql" / "code" / "views" / "metrics.sql").read_text()
+    health = (_ROOT / "worker" / "pgps_worker" / "health.py").read_text()
+    rules = yaml.safe_load((_PROMETHEUS / "alerts.yml").read_text())["groups"][0]["rules"]
+    for rule in rules:
+        assert {"summary", "remedy"} <= set(rule["annotations"])
+        for metric in re.findall(r"pgps_\w+", rule["expr"]):
+            prefix, _, name = metric.removeprefix("pgps_").partition("_")
+            parts = f'("{name}"' in health and f"pgps_{prefix}_" in health
+            assert metric in told or metric in health or parts, metric
