@@ -11,7 +11,7 @@ from pgps_console.pages.base import Look, NotThere, Page
 
 __all__ = ["PAGES"]
 
-_STEP, _MARGIN = 190, 60
+_STEP, _MARGIN = 260, 60
 
 
 async def _topology(look: Look) -> dict[str, Any]:
