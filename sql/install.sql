@@ -79,6 +79,7 @@
 \ir code/deliver/troubles.sql
 \ir code/deliver/find_exceptions.sql
 \ir code/deliver/find_subscriptions.sql
+\ir code/deliver/consumers.sql
 \ir code/deliver/leases.sql
 \ir code/deliver/unfold.sql
 \ir code/deliver/deliver.sql

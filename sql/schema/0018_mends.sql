@@ -63,7 +63,9 @@ drop function if exists pgps_internal.match(bigint, pgps_internal.event_type, in
 -- Consumers -----------------------------------------------------------------------------------------------------------
 
 -- What the newest receive of each consumer of a shared subscription returned: the events that the transaction leased_by
--- leased between the first and the last (null: none). Acknowledging covers these and no others.
+-- leased between the first and the last (null: none). Acknowledging covers these and no others. received_as: the name and
+-- token that it was called with; pid: the server process; overtaken: processes that had received before, and not
+-- acknowledged when another one received.
 create table pgps_internal.consumer (
     subscription_id bigint not null,
     holder text not null,
@@ -73,22 +75,26 @@ create table pgps_internal.consumer (
     last_batch bigint not null,
     last_event bigint not null,
     used_at timestamptz not null,
+    received_as text,
+    pid integer,
+    overtaken integer[] not null default '{}',
     primary key (subscription_id, holder)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 200);
 
 -- What consumers hold now: they may acknowledge all of it.
 update pgps_internal.share set leased_by = pg_current_xact_id() where holder is not null;
 insert into pgps_internal.consumer
-    (subscription_id, holder, leased_by, first_batch, first_event, last_batch, last_event, used_at)
+    (subscription_id, holder, leased_by, first_batch, first_event, last_batch, last_event, used_at, received_as)
 select s.subscription_id, s.holder, pg_current_xact_id(), min(s.batch_id), 0, max(s.batch_id), 9223372036854775807,
-    pgps_internal.clock()
+    pgps_internal.clock(), substring(s.holder from '^consumer/(.*)$')
 from pgps_internal.share s where s.holder is not null group by s.subscription_id, s.holder;
 
 -- The last event that was ever handed out, where that is after the last one received: an event says whether it comes
 -- for the first time. Null: nothing after received was.
 alter table pgps_internal.position add column seen_batch bigint, add column seen_event bigint;
 drop function if exists
-    pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text);
+    pgps_internal.move(bigint, bigint, bigint, bigint, bigint, bigint, integer, text),
+    pgps_internal.lease(pgps_internal.subscription, integer, boolean, text);
 
 -- Filters over tables and functions -----------------------------------------------------------------------------------
 

@@ -173,9 +173,7 @@ begin
             hint = format('Mend the cause, then: select pgps.resume(%L)', quote_ident((hold_back.subscription).name));
     end if;
     if (hold_back.subscription).handler = 'any' then
-        perform pgps_internal.forget_leased(c) from pgps_internal.consumer c
-        where c.subscription_id = v_id and c.holder = pgps_internal.holder_for(hold_back.consumer)
-            and c.leased_by is not null;
+        perform pgps_internal.forget_leased(v_id, pgps_internal.holder_for(hold_back.consumer));
         return;
     end if;
     v_position := pgps_internal.position_of(v_id);
@@ -240,9 +238,10 @@ begin
         perform pgps_internal.check_consumer(new.consumer);
     end if;
     loop
-        v_handed_out := case v_subscription.handler when 'any'
-            then pgps_internal.lease(v_subscription, v_max, v_acks, new.consumer)
-            else pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer) end;
+        v_handed_out := case when v_subscription.handler <> 'any'
+                then pgps_internal.hand_out(v_subscription, v_max, v_acks, new.consumer)
+            when v_acks then pgps_internal.take_shared(v_subscription, v_max, new.consumer)
+            else pgps_internal.lease(v_subscription, v_max, new.consumer) end;
         new.messages := case when cardinality(v_handed_out) > 0
             then pgps_internal.unfold(v_handed_out, v_subscription) else '{}' end;
         if v_subscription.kind <> 'external' then

@@ -86,6 +86,59 @@ def test_what_a_consumer_holds_comes_again_whoever_asks_under_its_name(
     assert (call(admin, "ack", shared, consumer="a"), call(admin, "ack", shared, consumer="b")) == (3, 1)
 
 
+def test_of_two_that_live_under_one_name_none_acknowledges_what_only_the_other_has_seen(
+    admin: psycopg.Connection, connect: Connect, shared: str
+) -> None:
+    first, second = connect(), connect()
+    seen = _receive(first, shared, 2, "a")
+    others = _receive(second, shared, 4, "a")
+    second.close()
+    for what in (None, seen[0], others[3]):
+        with refused("55000", "another session", "a#1"):
+            call(first, "ack", shared, what, consumer="a")
+    with refused("55000", "another session"):
+        call(first, "nack", shared, seen[0], consumer="a")
+    assert value(admin, f"select count(*) from pgps_queue.{shared}_out") == 6
+    assert _receive(first, shared, 9, "a")[:4] == others
+    assert call(first, "ack", shared, consumer="a") == 6
+
+
+def test_who_was_overtaken_stays_so_until_it_receives_again(
+    admin: psycopg.Connection, connect: Connect, shared: str
+) -> None:
+    first, second = connect(), connect()
+    _receive(first, shared, 1, "a")
+    _receive(second, shared, 2, "a")
+    assert call(second, "ack", shared, consumer="a") == 2
+    _receive(second, shared, 2, "a")
+    with refused("55000", "another session"):
+        call(first, "ack", shared, consumer="a")
+    # A session that has not received, as behind a pooler, acknowledges for the newest.
+    assert call(connect(), "ack", shared, consumer="a") == 2
+    _receive(first, shared, 1, "a")
+    assert call(first, "ack", shared, consumer="a") == 1
+
+
+def test_programs_of_one_name_tell_themselves_apart_by_tokens_whatever_their_sessions(
+    admin: psycopg.Connection, shared: str, single: str
+) -> None:
+    seen = _receive(admin, shared, 2, "a#1")
+    others = _receive(admin, shared, 4, "a#2")
+    assert others[:2] == seen
+    with refused("55000", '"a#1"', '"a#2"', "Receive again"):
+        call(admin, "ack", shared, consumer="a#1")
+    with refused("55000", "a#2"):
+        call(admin, "nack", shared, seen[0], consumer="a")
+    with refused("55000", "a#2"):
+        call(admin, "ack", shared, seen[0], consumer="a")
+    assert call(admin, "ack", shared, consumer="a#2") == 4
+    assert call(admin, "ack", shared, consumer="a#1") == 0
+    _receive(admin, single, 2, "a#1")
+    _receive(admin, single, 4, "a#2")
+    with refused("55000", '"a#1"', '"a#2"'):
+        call(admin, "ack", single, consumer="a#1")
+
+
 def test_a_repeat_is_no_further_attempt(admin: psycopg.Connection, shared: str) -> None:
     for _ in range(4):
         held = _receive(admin, shared, 2, "a")

@@ -15,7 +15,12 @@ from tests.fix_broker import call, column, make_type, publish, refused, rows
 from tests.fix_clock import Clock
 from tests.fix_db import Connect
 
-NAMES = st.sampled_from(["a", "b", "c"])
+# Who receives: a name; a name with a token, of which two live at once; or a name in a session of its own.
+NAMES = {
+    "one": ["a", "b", "c"],
+    "tokens": ["a#1", "a#2", "b#1", "b"],
+    "sessions": ["a@0", "a@1", "b@0", "b@1"],
+}
 SESSION = st.integers(0, 1)
 MOST = st.sampled_from([1, 2, 3, 5, 9])
 PLACE = st.integers(0, 4)
@@ -30,11 +35,16 @@ class Living:
 
 
 class Consumers(RuleBasedStateMachine):
-    """One subscription; any session serves any consumer, as behind a transaction pooler."""
+    """One subscription; any session serves any consumer, as behind a transaction pooler, unless it has one of its own.
+
+    Several programs may live under one name; `newest` is the one whose receive returned something last, and that has
+    not acknowledged as a whole since. The others have been overtaken.
+    """
 
     sessions: list[psycopg.Connection]
     clock: Clock
     handler: str
+    living_as: str
     _number = itertools.count(1)
 
     def __init__(self) -> None:
@@ -46,15 +56,41 @@ class Consumers(RuleBasedStateMachine):
         self.holder: dict[int, str] = {}  # whose lease an event has, or had when nobody has taken it since
         self.expired: set[int] = set()
         self.living: dict[str, Living] = {}
+        self.newest: dict[str, str | None] = {}
+        self.overtaken: set[str] = set()
         self.last: str | None = None  # of a subscription with one consumer: who received last
         self.paused = False
 
-    def _next(self, name: str, most: int) -> list[int]:
+    def _call(self, who: str, session: int) -> tuple[psycopg.Connection, str]:
+        """Return the session that serves a consumer, and the name that it gives."""
+        name, _, own = who.partition("@")
+        return self.sessions[int(own or session)], name
+
+    def _overtake(self, who: str, newest: str | None) -> None:
+        """Note who has received or taken something, or nothing although it held something."""
+        name = _name(who)
+        before = self.newest.get(name)
+        if before is not None or newest is not None:
+            self.overtaken.discard(who)
+        if before is not None and before != who:
+            self.overtaken.add(before)
+        self.newest[name] = newest
+
+    def _refused(self, who: str) -> bool:
+        """Tell whether an acknowledgement is refused, since what was received last went to somebody else."""
+        if self.handler == "all":
+            return False
+        if self.living_as == "sessions":
+            return who in self.overtaken
+        return self.newest.get(_name(who)) not in {None, who}
+
+    def _next(self, who: str, most: int) -> list[int]:
         """Return what a receive must give."""
         if self.paused:
             return []
         if self.handler == "all":
             return self.waiting[:most]
+        name = _name(who)
         mine = [one for one in self.waiting if self.holder.get(one, name) == name or one in self.expired]
         return mine[:most]
 
@@ -66,12 +102,14 @@ class Consumers(RuleBasedStateMachine):
             self.expired.discard(one)
         who.given = [one for one in who.given if one not in gone]
 
-    def _mine(self, name: str) -> list[int]:
+    def _mine(self, who: str) -> list[int]:
         """Return what an ack of a consumer covers: what it was given last, as far as nobody else has it now."""
-        given = self.living[name].given
+        given = self.living[who].given
         if self.handler == "all":
-            return given if self.last == name else []
-        return [one for one in given if self.holder.get(one) == name]
+            return given if self.last == who else []
+        if self.newest.get(_name(who)) != who:
+            return []
+        return [one for one in given if self.holder.get(one) == _name(who)]
 
     @rule(count=st.integers(1, 6))
     def publish(self, count: int) -> None:
@@ -80,72 +118,92 @@ class Consumers(RuleBasedStateMachine):
         query = "select event_id from pgps_queue.tick_in order by event_id desc limit %s"
         self.waiting += sorted(column(self.admin, query, [count]))
 
-    @rule(name=NAMES, most=MOST, session=SESSION)
-    def receive(self, name: str, most: int, session: int) -> None:
-        expected = self._next(name, most)
+    @rule(data=st.data(), most=MOST, session=SESSION)
+    def receive(self, data: st.DataObject, most: int, session: int) -> None:
+        self._receive(data.draw(st.sampled_from(NAMES[self.living_as])), most, session)
+
+    def _receive(self, who: str, most: int, session: int) -> None:
+        expected = self._next(who, most)
+        connection, consumer = self._call(who, session)
         query = "select event_id from pgps.receive(%s, %s, %s)"
-        assert column(self.sessions[session], query, [self.name, most, name]) == expected
-        who = self.living.setdefault(name, Living())
-        who.given = expected
-        who.seen |= set(expected)
+        assert column(connection, query, [self.name, most, consumer]) == expected
+        living = self.living.setdefault(who, Living())
+        living.given = expected
+        living.seen |= set(expected)
+        self._overtake(who, who if expected else None)
         if not expected:
             return
-        self.last = name
+        self.last = who
         for one in expected:
-            self.holder[one] = name
+            self.holder[one] = _name(who)
             self.expired.discard(one)
 
-    @rule(name=NAMES, most=MOST, session=SESSION)
-    def take(self, name: str, most: int, session: int) -> None:
-        expected = self._next(name, most)
+    @rule(data=st.data(), most=MOST, session=SESSION)
+    def take(self, data: st.DataObject, most: int, session: int) -> None:
+        who = data.draw(st.sampled_from(NAMES[self.living_as]))
+        expected = self._next(who, most)
+        connection, consumer = self._call(who, session)
         query = "select event_id from pgps.take(%s, %s, %s)"
-        assert column(self.sessions[session], query, [self.name, most, name]) == expected
-        who = self.living.setdefault(name, Living())
-        who.given = []
-        who.seen |= set(expected)
+        assert column(connection, query, [self.name, most, consumer]) == expected
+        living = self.living.setdefault(who, Living())
+        living.given = []
+        living.seen |= set(expected)
+        self._overtake(who, None)
         if expected and self.handler == "all":
             self.last = None
-        self._settled(who, expected)
+        self._settled(living, expected)
 
     @precondition(lambda self: self.living)
     @rule(data=st.data(), session=SESSION, place=st.one_of(st.none(), PLACE))
     def ack(self, data: st.DataObject, session: int, place: int | None) -> None:
-        name = data.draw(st.sampled_from(sorted(self.living)))
-        who, mine = self.living[name], self._mine(name)
-        if self.handler == "all" and self.last != name:
+        who = data.draw(st.sampled_from(sorted(self.living)))
+        living, mine = self.living[who], self._mine(who)
+        connection, consumer = self._call(who, session)
+        # In a session of its own a program acknowledges only what it has received.
+        if (self.handler == "all" and self.last != who) or (self.living_as == "sessions" and not living.given):
             return
-        if place is None:
-            assert call(self.sessions[session], "ack", self.name, consumer=name) == len(mine)
-            self._settled(who, mine)
-            who.given = []
+        if self._refused(who):
+            with refused("55000", "received by", "Receive again"):
+                call(connection, "ack", self.name, *living.given[:place][-1:], consumer=consumer)
+        elif place is None:
+            assert call(connection, "ack", self.name, consumer=consumer) == len(mine)
+            self._settled(living, mine)
+            living.given = []
+            self.newest[_name(who)] = None
         elif place < len(mine):
-            assert call(self.sessions[session], "ack", self.name, mine[place], consumer=name) == place + 1
-            self._settled(who, mine[: place + 1])
+            assert call(connection, "ack", self.name, mine[place], consumer=consumer) == place + 1
+            self._settled(living, mine[: place + 1])
         else:
             for one in [one for one in self.waiting if one not in mine][:1]:
                 with refused("55000", str(one)):
-                    call(self.sessions[session], "ack", self.name, one, consumer=name)
+                    call(connection, "ack", self.name, one, consumer=consumer)
 
     @precondition(lambda self: self.handler == "any" and self.living)
     @rule(data=st.data(), session=SESSION, place=PLACE)
     def nack(self, data: st.DataObject, session: int, place: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.living)))
-        who, mine = self.living[name], self._mine(name)
-        if place < len(mine):
-            call(self.sessions[session], "nack", self.name, mine[place], "no", "0", consumer=name)
+        who = data.draw(st.sampled_from(sorted(self.living)))
+        given, mine = self.living[who].given, self._mine(who)
+        connection, consumer = self._call(who, session)
+        if given and self._refused(who):
+            with refused("55000", "received by"):
+                call(connection, "nack", self.name, given[0], "no", "0", consumer=consumer)
+        elif place < len(mine):
+            call(connection, "nack", self.name, mine[place], "no", "0", consumer=consumer)
             self.holder.pop(mine[place])
             self.expired.discard(mine[place])
-            who.given.remove(mine[place])
+            self.living[who].given.remove(mine[place])
 
-    @rule(name=NAMES, most=MOST, session=SESSION, acks=st.booleans())
-    def die_in_a_transaction(self, name: str, most: int, session: int, acks: bool) -> None:
-        with self.sessions[session].transaction(force_rollback=True):
+    @rule(data=st.data(), most=MOST, session=SESSION, acks=st.booleans())
+    def die_in_a_transaction(self, data: st.DataObject, most: int, session: int, acks: bool) -> None:
+        who = data.draw(st.sampled_from(NAMES[self.living_as]))
+        connection, consumer = self._call(who, session)
+        with connection.transaction(force_rollback=True):
             query = "select event_id from pgps.receive(%s, %s, %s)"
-            found = column(self.sessions[session], query, [self.name, most, name])
-            assert found == self._next(name, most)
+            found = column(connection, query, [self.name, most, consumer])
+            assert found == self._next(who, most)
             if acks and found:
-                assert call(self.sessions[session], "ack", self.name, consumer=name) == len(found)
-        self.living.pop(name, None)
+                assert call(connection, "ack", self.name, consumer=consumer) == len(found)
+        self.living.pop(who, None)
 
     @precondition(lambda self: self.living)
     @rule(data=st.data())
@@ -173,18 +231,25 @@ class Consumers(RuleBasedStateMachine):
             self.pause_or_resume()
         self.let_leases_end()
         while self.waiting:
-            self.receive("last", 4, 0)
+            self._receive("last", 4, 0)
             assert call(self.admin, "ack", self.name, consumer="last") == len(self.living["last"].given)
             self._settled(self.living["last"], self.living["last"].given)
         self.nothing_is_gone_that_was_not_acknowledged()
         call(self.admin, "unsubscribe", self.name)
 
 
-@pytest.mark.parametrize("handler", ["all", "any"])
-def test_who_acknowledges_has_seen_it(own_database: str, connect: Connect, handler: str) -> None:
+def _name(who: str) -> str:
+    return who.partition("#")[0].partition("@")[0]
+
+
+@pytest.mark.parametrize(
+    ("handler", "living_as"), [("all", "one"), ("any", "one"), ("any", "tokens"), ("any", "sessions")]
+)
+def test_who_acknowledges_has_seen_it(own_database: str, connect: Connect, handler: str, living_as: str) -> None:
     sessions = [connect(dsn=own_database) for _ in range(2)]
     make_type(sessions[0], "tick")
     clock = Clock(sessions[0])
     clock.set(clock.now())  # it stands: no lease ends by itself
-    machine = type("Machine", (Consumers,), {"sessions": sessions, "clock": clock, "handler": handler})
-    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=30))
+    told = {"sessions": sessions, "clock": clock, "handler": handler, "living_as": living_as}
+    machine = type("Machine", (Consumers,), told)
+    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=30))
