@@ -2,9 +2,9 @@
 -- A row of share is an event that waits; holder, leased_until and leased_by say who has it, for how long, and which
 -- transaction handed it out. A row of consumer says what its newest receive returned and is not acknowledged as a
 -- whole: where the first and the last of those events are, in which transaction (leased_by; null: nothing), and to
--- whom, which is the name with its token and a server process. Acknowledging covers exactly these, and only for who received
--- them: neither a consumer that was restarted nor one of two that live under one name must settle what only the other
--- has seen (decision 39). Leases belong to the name without its token.
+-- whom, which is the name with its token and a server process. Acknowledging covers exactly these, and only for who
+-- received them: neither a consumer that was restarted nor one of two that live under one name must settle what only
+-- the other has seen (decision 39). Leases belong to the name without its token.
 -- Locks: rows of events, those that another session has locked being passed over; then the row of the consumer, until
 -- the transaction ends, so that a session waits for another one that has received under the same name.
 -- Writes: consumer, failure, position, share.

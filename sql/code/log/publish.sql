@@ -46,13 +46,18 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
+    if not exists (select from pg_rewrite w where w.ev_class = tg_relid and w.ev_type = '3') then
+        raise exception 'event type "%" cannot be published: the rule of its endpoint is gone', tg_table_name
+        using errcode = '55000', hint = format('select pgps.resume_event_type(%L)', quote_ident(tg_table_name));
+    end if;
     raise exception 'cannot COPY into event type "%"', tg_table_name using errcode = '0A000',
         hint = 'COPY into a temporary table, then INSERT INTO pgps_event.' || quote_ident(tg_table_name)
             || ' SELECT from it.';
 end
 $$;
 comment on function pgps_internal.refuse_copy() is
-'Raises 0A000: an INSERT is rewritten into the log, so what still reaches the endpoint is a COPY';
+'Raises 0A000: an INSERT is rewritten into the log, so what still reaches the endpoint is a COPY; 55000 when
+the rule that does this is gone';
 
 create or replace function pgps_internal.refuse_change() returns trigger
 language plpgsql

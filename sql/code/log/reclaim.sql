@@ -124,8 +124,8 @@ declare
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
 begin
     for v_slot in 0..3 loop
-        v_segment := format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot);
-        continue when v_slot = v_current or pg_relation_size(v_segment) = 0;
+        v_segment := to_regclass(format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot));
+        continue when v_segment is null or v_slot = v_current or pg_relation_size(v_segment) = 0;
         v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
         continue when not pgps_internal.may_truncate();
@@ -192,7 +192,7 @@ declare
     v_any boolean;
 begin
     for v_type in select t.* from pgps_internal.event_type t loop
-        v_segment := format('pgps_link.%I', v_type.name || '_log_' || logs_use.slot);
+        v_segment := to_regclass(format('pgps_link.%I', v_type.name || '_log_' || logs_use.slot));
         if pg_relation_size(v_segment) > 0 then
             execute format('select exists (select from %s)', v_segment) into v_any;
             if v_any then
@@ -224,7 +224,8 @@ begin
     -- The few statements that began in another segment: some of their events may be there still.
     for v_statement in execute format('select c.lo, c.hi, t.log
         from %s c join pgps_internal.event_type t using (type_id)
-        where pgps_internal.log_segment_start(c.lo) < pgps_internal.log_segment_start(c.hi)', control_is_past.segment)
+        where pgps_internal.log_segment_start(c.lo) < pgps_internal.log_segment_start(c.hi)
+            and exists (select from pg_class k where k.oid = t.log)', control_is_past.segment)
     loop
         execute format('select exists (select from %s l where l.event_id >= $1 and l.event_id <= $2)', v_statement.log)
         using v_statement.lo, v_statement.hi into v_needed;
@@ -277,6 +278,7 @@ declare
     v_low bigint;
     v_newest bigint := (pgps_internal.last_batch()).batch_id;
     v_ledger text;
+    v_context text;
 begin
     perform pgps_internal.require_read_committed();
     -- One session at a time. The lock is on a table of pgps, since an advisory lock could be held by anybody (decision
@@ -292,7 +294,18 @@ begin
         perform pgps_internal.apply_backlog_limits();
     end if;
     for v_type in select t.* from pgps_internal.event_type t order by t.type_id loop
-        v_reclaimed := v_reclaimed + pgps_internal.reclaim_log(v_type);
+        begin
+            v_reclaimed := v_reclaimed + pgps_internal.reclaim_log(v_type);
+        exception when others then
+            -- A type whose relations were changed behind the back of pgps must not keep those of the others.
+            get stacked diagnostics v_context = pg_exception_context;
+            if not pgps_internal.may_be_fault_of_type(sqlstate, v_context) then
+                raise;
+            end if;
+            raise warning 'the log of event type "%" could not be reclaimed: %', v_type.name, sqlerrm
+            using errcode = sqlstate, hint = format('Mend the cause, then: select pgps.resume_event_type(%L); or: '
+                'select pgps.drop_event_type(%1$L, cascade => true)', quote_ident(v_type.name));
+        end;
         if v_reclaimed >= reclaim.max_segments then
             return v_reclaimed;
         end if;

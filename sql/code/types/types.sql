@@ -223,16 +223,23 @@ set search_path = pg_catalog, pg_temp set client_min_messages = warning
 as $$
 declare
     v_type pgps_internal.event_type := drop_type.event_type;
+    v_left text;
 begin
     perform pgps_internal.drop_from_rooms(v_type);
     perform pgps_internal.drop_code(v_type.type_id);
     perform pgps_internal.drop_signature(g.signature_id) from pgps_internal.signature g
         where g.type_id = v_type.type_id;
     delete from pgps_internal.member m where m.type_id = v_type.type_id;
-    execute format('drop table %s, %s, pgps_internal.%I, pgps_internal.%I cascade', v_type.endpoint, v_type.log,
-        v_type.name || '_kept', v_type.name || '_audit');
-    execute format('drop table if exists pgps_internal.%I, pgps_internal.%I', v_type.name || '_stage', v_type.name
-        || '_entry');
+    -- Of a type that somebody has taken apart the rest is dropped.
+    select string_agg(c.oid::regclass::text, ', ') into v_left from pg_class c
+    where c.oid in (v_type.endpoint, v_type.log,
+        to_regclass(format('pgps_internal.%I', v_type.name || '_kept')),
+        to_regclass(format('pgps_internal.%I', v_type.name || '_audit')),
+        to_regclass(format('pgps_internal.%I', v_type.name || '_stage')),
+        to_regclass(format('pgps_internal.%I', v_type.name || '_entry')));
+    if v_left is not null then
+        execute format('drop table %s cascade', v_left);
+    end if;
     delete from pgps_internal.event_type t where t.type_id = v_type.type_id;
 end
 $$;

@@ -1,7 +1,4 @@
-"""One broker under load, and kill -9 of whatever belongs to it: server, sessions, worker, consumers; complete sets.
-
-Between the kills there are transactions that are dispatched in parts, and an event type that fails and is set aside.
-"""
+"""One broker under load, and kill -9 of whatever belongs to it: server, sessions, worker, consumers; complete sets."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from tests.links.fleet import Fleet, Member
 from tests.links.storm.crew import Crew
 from tests.links.storm.furniture import furnish
 from tests.links.storm.script import FILTERS
-from tests.links.storm.traffic import BASE_TYPES, Publishers, open_session, read_journal
+from tests.links.storm.traffic import BASE_TYPES, Publishers, read_journal
 from tests.links.storm.truth import Finding, Subscription, Truth
 
 STILL = 20.0
@@ -31,23 +28,11 @@ BOUND = 180.0
 
 CALLED = {"called": ("tick", "any"), "called_lane": ("tick", "odd3")}
 READ = {"read": ("tick", "ge3"), "pattern": ("t*", "any"), "lane": ("t*", "odd2")}
-SHARED = {"shared": ("tick", "in2"), "named": ("tick", "any")}
+SHARED = {"shared": ("tick", "in2")}
 """Subscriptions by name: types and filter. Those over a stored table are matched in lanes of their own."""
 
-CONSUMERS: dict[str, tuple[str, str | None]] = {
-    **{name: (name, None) for name in READ},
-    "shared_1": ("shared", None),
-    "shared_2": ("shared", None),
-    # Two that live under one name, which the broker tells apart by their sessions; and two that have tokens.
-    "named_1": ("named", "n"),
-    "named_2": ("named", "n"),
-    "token_1": ("named", "t#*"),
-    "token_2": ("named", "t#*"),
-}
-"""Consumers by name: which subscription they read, and the name that they give."""
-
-PART = 16
-"""Events in a part of a large transaction."""
+CONSUMERS = {**{name: name for name in READ}, "shared_1": "shared", "shared_2": "shared"}
+"""Consumers by name: which subscription they read."""
 
 TARGETS = {"server": 3, "session": 2, "worker": 3, "consumer": 3}
 
@@ -104,13 +89,11 @@ class Story:
         self.subscriptions: list[Subscription] = []
         self.consumers = Consumers(self.member.dsn, seed)
         self.began = time.monotonic()
-        self.set_aside: set[str] = set()
 
     def build(self) -> None:
         """Subscribe everybody, and start worker and consumers."""
         admin = self.member.admin
         call(admin, "configure", "lease", "3 seconds")
-        call(admin, "configure", "max_part_events", str(PART))
         call(admin, "subscribe", "a_own", "t*")
         for name, (pattern, wanted) in {**CALLED, **READ, **SHARED}.items():
             call(
@@ -134,8 +117,8 @@ class Story:
     def start(self) -> None:
         """Start what does not run."""
         self.crew.start("a", self.member.dsn)
-        for name, (subscription, consumer) in CONSUMERS.items():
-            self.consumers.start(name, subscription, consumer)
+        for name, subscription in CONSUMERS.items():
+            self.consumers.start(name, subscription)
 
     def play(self) -> None:
         """Publish, and kill one after the other."""
@@ -145,8 +128,6 @@ class Story:
         try:
             while self.left > 0:
                 self._let_publish(self.chance.uniform(0.1, 1.6))
-                with contextlib.suppress(psycopg.Error):
-                    self.chance.choice([self._publish_many, self._break_type, self._mend_type])()
                 what = self.chance.choices(list(TARGETS), list(TARGETS.values()))[0]
                 self._tell(f"kill {getattr(self, f'_kill_{what}')()}")
                 self.outcome.kills[what] = self.outcome.kills.get(what, 0) + 1
@@ -159,28 +140,6 @@ class Story:
         """Wait until as many events have been published as in so much time when nothing is killed."""
         wanted = self.publishers.published + round(seconds * self.rate)
         wait_until(lambda: self.publishers.published >= wanted, what="events that are published")
-
-    def _publish_many(self) -> None:
-        """Publish a transaction that is dispatched in parts."""
-        session = open_session(self.member)
-        with session.connection, session.connection.transaction():
-            for kind in BASE_TYPES:
-                session.publish([(kind, [self.chance.randrange(10) for _ in range(self.chance.choice([30, 90]))])])
-        self._tell("a large transaction")
-
-    def _break_type(self) -> None:
-        """Drop a function that the dispatcher needs for an event type."""
-        kind = self.chance.choice(BASE_TYPES)
-        type_id = value(self.member.admin, "select type_id from pgps_internal.event_type where name = %s", [kind])
-        rows(self.member.admin, f"drop function if exists pgps_internal.part_ids_{type_id}")
-        self._tell(f"{kind} fails")
-
-    def _mend_type(self) -> None:
-        """Resume the event types that are set aside."""
-        for (kind,) in rows(self.member.admin, "select name from pgps.event_types where state = 'set aside'"):
-            call(self.member.admin, "resume_event_type", kind)
-            self.set_aside.add(kind)
-            self._tell(f"{kind} is resumed")
 
     def _kill_server(self) -> str:
         self.site.cluster.kill9()
@@ -232,7 +191,6 @@ class Story:
                 (select coalesce(sum(l.lag_batches + l.joining), 0) from pgps.lanes l), (select count(*) from storm.got)
             """
         began = moved = time.monotonic()
-<<<<<<< HEAD
         seen: tuple[int, ...] = ()
 
         def rests() -> bool:
@@ -246,22 +204,6 @@ class Story:
         if any(seen[:3]):
             said = f"{seen[0]} events wait for dispatch, {seen[1]} deliveries, {seen[2]} batches for lanes"
             self.outcome.problems.append(said)
-=======
-        before: tuple[object, ...] = ()
-        while True:
-            self._mend_type()
-            seen = rows(admin, query)[0]
-            now = time.monotonic()
-            if seen != before:
-                before, moved = seen, now
-            if not any(seen[:3]):
-                return
-            if now - moved > STILL or now - began > BOUND:
-                said = f"{seen[0]} events wait for dispatch, {seen[1]} deliveries, {seen[2]} batches for lanes"
-                self.outcome.problems.append(said)
-                return
-            time.sleep(0.2)
->>>>>>> cf3e99a (fix: of two programs that live under one consumer name neither acknowledges what only the other has seen)
 
     def compare(self) -> None:
         """Compare what everybody has processed with what was committed."""
@@ -274,22 +216,13 @@ class Story:
             query = "select n from storm.got where subscription = %s order by place"
             one.got = [n for (n,) in rows(admin, query, [one.name])]
             found = self.truth.check(one)
-            self.outcome.findings += [f for f in found if not (f.kind == "disorder" and self._may_be(f, one))]
+            # Consumers that share a subscription process side by side.
+            self.outcome.findings += [f for f in found if not (one.name in SHARED and f.kind == "disorder")]
         failed = value(admin, "select count(*) from pgps.exceptions")
         if failed:
             self.outcome.problems.append(f"{failed} exceptions")
         self.outcome.events = len(self.truth.events)
         self.outcome.deliveries = sum(len(one.got) for one in self.subscriptions)
-
-    def _may_be(self, disorder: Finding, one: Subscription) -> bool:
-        """Tell whether it is no fault: consumers process side by side, and what was set aside comes behind the rest."""
-        if one.name in SHARED:
-            return True
-        if not (self.set_aside and one.pattern.endswith("*") and disorder.said):
-            return False
-        kinds = {n: event.type for n, event in self.truth.events.items()}
-        apart = [[n for n in one.got if kinds.get(n) == kind] for kind in BASE_TYPES]
-        return not any(self.truth.disorder_of_producers(one, ns) for ns in apart)
 
 
 def _fails(action: Callable[[], object]) -> bool:

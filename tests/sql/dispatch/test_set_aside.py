@@ -135,6 +135,36 @@ def reclaim(pair: Pair) -> None:
         pass
 
 
+def test_a_type_that_is_taken_apart_holds_up_nobody_and_can_be_dropped(pair: Pair) -> None:
+    for event_type in (pair.bad, pair.good):
+        pair.publish(event_type, 1)
+    pair.dispatch()
+    pair.break_it()
+    # What was matched before is received, also by those who get it with other types.
+    query = "select (payload ->> 'n')::integer from pgps.receive('both')"
+    assert column(pair.admin, query) == [1, 1]
+    with refused("55000", pair.bad, "pgps.resume_event_type"):
+        pair.publish(pair.bad, 2)
+    rows(pair.admin, "alter table pgps_internal.pair_bad_log drop column xid cascade")
+    rows(pair.admin, "select setval('pgps_internal.event_id_seq', nextval('pgps_internal.event_id_seq') + 65536)")
+    pair.publish(pair.good, 2)
+    pair.dispatch()
+    for name in (pair.good, "some"):
+        take(pair.admin, name)
+    call(pair.admin, "unsubscribe", "both")
+    reclaim(pair)
+    assert value(pair.admin, f"select count(*) from pgps_internal.{pair.good}_log") == 1
+    rows(pair.admin, "drop table pgps_internal.pair_bad_log cascade")
+    rows(pair.admin, "select setval('pgps_internal.event_id_seq', nextval('pgps_internal.event_id_seq') + 65536)")
+    pair.publish(pair.good, 3)
+    pair.dispatch()
+    assert take(pair.admin, pair.good) == [3]
+    reclaim(pair)
+    assert value(pair.admin, f"select count(*) from pgps_internal.{pair.good}_log") == 1
+    call(pair.admin, "drop_event_type", pair.bad, True)
+    assert pair.state() == ["active"]
+
+
 def test_a_step_that_fails_for_no_lack_of_a_column_sets_the_type_aside_too(pair: Pair) -> None:
     type_id = value(pair.admin, "select type_id from pgps_internal.event_type where name = %s", [pair.bad])
     rows(pair.admin, f"drop function pgps_internal.part_ids_{type_id}")
