@@ -15,7 +15,7 @@ from pgps.client._async.core import AsyncCore
 from pgps.client._async.session import AnyConnection, fetch
 from pgps.client._wire import is_alive, mapped
 from pgps.client.units import Message, SendOptions, UnitOfWork
-from pgps.errors import ClientClosed, PgpsError, WrongState
+from pgps.errors import ClientClosed, ConnectionLost, PgpsError, WrongState
 
 __all__ = ["AsyncConversation", "AsyncParty"]
 
@@ -42,6 +42,8 @@ class AsyncParty:
         self._listening: set[str] = set()
         self._was_lost = False
         self._closed = False
+        # While a block of transaction() runs: its connection, which no other one may take the place of.
+        self._joined: AnyConnection | None = None
 
     async def __aenter__(self) -> AsyncParty:
         await self.connection()
@@ -65,6 +67,8 @@ class AsyncParty:
         self._core.require_open()
         if self._closed:
             raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
+        if self._joined is not None:
+            return _require_alive(self._joined)
         if self._connection is not None and not is_alive(self._connection):
             await runtime.close_connection(self._connection)
             self._connection = None
@@ -106,10 +110,21 @@ class AsyncParty:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AnyConnection]:
-        """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs."""
-        connection = await self.connection()
-        async with connection.transaction():
-            yield connection
+        """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs.
+
+        When the connection is lost in the block, calls in it and the end of the
+        block raise ConnectionLost, and the broker takes back all of it.
+        """
+        connection, outer = await self.connection(), self._joined
+        self._joined = connection
+        try:
+            with mapped():
+                async with connection.transaction():
+                    yield connection
+                    # psycopg leaves the block of a lost connection as if it had been committed.
+                    _require_alive(connection)
+        finally:
+            self._joined = outer
 
     # -----------------------------------------------------------------------------------------------------------------
     # Serving
@@ -236,6 +251,14 @@ class AsyncParty:
     async def end_conversation(self, conversation: str) -> None:
         """End a conversation: nothing more is sent in it, what was committed can still be received."""
         await self._rows(units.END, [conversation])
+
+
+def _require_alive(connection: AnyConnection) -> AnyConnection:
+    if not is_alive(connection):
+        raise ConnectionLost(
+            "the connection was lost in a transaction, which is taken back", hint="Begin the block again."
+        )
+    return connection
 
 
 class AsyncConversation:

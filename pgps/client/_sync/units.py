@@ -16,7 +16,7 @@ from pgps.client._sync.core import Core
 from pgps.client._sync.session import AnyConnection, fetch
 from pgps.client._wire import is_alive, mapped
 from pgps.client.units import Message, SendOptions, UnitOfWork
-from pgps.errors import ClientClosed, PgpsError, WrongState
+from pgps.errors import ClientClosed, ConnectionLost, PgpsError, WrongState
 
 __all__ = ["Conversation", "Party"]
 
@@ -43,6 +43,8 @@ class Party:
         self._listening: set[str] = set()
         self._was_lost = False
         self._closed = False
+        # While a block of transaction() runs: its connection, which no other one may take the place of.
+        self._joined: AnyConnection | None = None
 
     def __enter__(self) -> Party:
         self.connection()
@@ -66,6 +68,8 @@ class Party:
         self._core.require_open()
         if self._closed:
             raise ClientClosed("the party has logged off", hint="Use it inside its `with` block.")
+        if self._joined is not None:
+            return _require_alive(self._joined)
         if self._connection is not None and not is_alive(self._connection):
             runtime.close_connection(self._connection)
             self._connection = None
@@ -107,10 +111,20 @@ class Party:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[AnyConnection]:
-        """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs."""
-        connection = self.connection()
-        with connection.transaction():
-            yield connection
+        """Make the block one transaction: what is received, the block's own writes, answers and SYNCPOINTs.
+
+        When the connection is lost in the block, calls in it and the end of the
+        block raise ConnectionLost, and the broker takes back all of it.
+        """
+        connection, outer = self.connection(), self._joined
+        self._joined = connection
+        try:
+            with mapped(), connection.transaction():
+                yield connection
+                # psycopg leaves the block of a lost connection as if it had been committed.
+                _require_alive(connection)
+        finally:
+            self._joined = outer
 
     # -----------------------------------------------------------------------------------------------------------------
     # Serving
@@ -237,6 +251,14 @@ class Party:
     def end_conversation(self, conversation: str) -> None:
         """End a conversation: nothing more is sent in it, what was committed can still be received."""
         self._rows(units.END, [conversation])
+
+
+def _require_alive(connection: AnyConnection) -> AnyConnection:
+    if not is_alive(connection):
+        raise ConnectionLost(
+            "the connection was lost in a transaction, which is taken back", hint="Begin the block again."
+        )
+    return connection
 
 
 class Conversation:

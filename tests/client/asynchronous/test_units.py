@@ -119,6 +119,31 @@ async def test_a_lost_connection_is_a_session_that_ended(own_database: str, brok
         assert sent.status == "ACCEPTED"
 
 
+async def test_a_transaction_whose_connection_is_lost_does_not_go_on_in_another_one(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    rows(broker, "create table public.half (what text)")
+    async with AsyncClient(own_database) as client, client.logon("bank") as bank:
+        await bank.register(SERVICE)
+        await bank.send("pay", service=SERVICE, option="commit")
+        with pytest.raises(ConnectionLost):
+            async with bank.transaction() as connection:
+                await connection.execute("insert into public.half values ('first')")
+                rows(broker, "select pg_terminate_backend(%s, 60000)", [connection.info.backend_pid])
+                # The first call may be the one that finds it lost, the second one may not log on again.
+                for _ in range(2):
+                    with contextlib.suppress(ConnectionLost):
+                        await bank.receive("new")
+                        raise AssertionError("received in another transaction")
+        # Nothing is left of it, and the next block is whole again.
+        async with bank.transaction() as connection:
+            message = await bank.receive("new")
+            assert message is not None
+            await connection.execute("insert into public.half values ('second')")
+            await bank.syncpoint("commit")
+    assert value(broker, "select string_agg(what, ',') from public.half") == "second"
+
+
 async def test_a_token_in_use_and_a_conversation_that_has_not_begun(
     own_database: str, broker: psycopg.Connection
 ) -> None:

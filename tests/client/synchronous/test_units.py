@@ -120,6 +120,31 @@ def test_a_lost_connection_is_a_session_that_ended(own_database: str, broker: ps
         assert sent.status == "ACCEPTED"
 
 
+def test_a_transaction_whose_connection_is_lost_does_not_go_on_in_another_one(
+    own_database: str, broker: psycopg.Connection
+) -> None:
+    rows(broker, "create table public.half (what text)")
+    with Client(own_database) as client, client.logon("bank") as bank:
+        bank.register(SERVICE)
+        bank.send("pay", service=SERVICE, option="commit")
+        with pytest.raises(ConnectionLost):
+            with bank.transaction() as connection:
+                connection.execute("insert into public.half values ('first')")
+                rows(broker, "select pg_terminate_backend(%s, 60000)", [connection.info.backend_pid])
+                # The first call may be the one that finds it lost, the second one may not log on again.
+                for _ in range(2):
+                    with contextlib.suppress(ConnectionLost):
+                        bank.receive("new")
+                        raise AssertionError("received in another transaction")
+        # Nothing is left of it, and the next block is whole again.
+        with bank.transaction() as connection:
+            message = bank.receive("new")
+            assert message is not None
+            connection.execute("insert into public.half values ('second')")
+            bank.syncpoint("commit")
+    assert value(broker, "select string_agg(what, ',') from public.half") == "second"
+
+
 def test_a_token_in_use_and_a_conversation_that_has_not_begun(own_database: str, broker: psycopg.Connection) -> None:
     with Client(own_database) as client, client.logon("bank") as bank:
         assert bank.query("U1") is None
