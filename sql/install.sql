@@ -207,10 +207,13 @@
 \ir code/units/sessions.sql
 \ir code/units/services.sql
 \ir code/units/standing.sql
+\ir code/units/limits.sql
 \ir code/units/send.sql
 \ir code/units/queue.sql
 \ir code/units/receive.sql
 \ir code/units/syncpoint.sql
+\ir code/units/relay.sql
+\ir code/units/relay_in.sql
 \ir code/units/calls.sql
 \ir code/units/reclaim.sql
 \ir code/units/views.sql

@@ -15,6 +15,7 @@ class Party:
 
     def __init__(self, connection: psycopg.Connection, token: str | None = None, *, logon: bool = True) -> None:
         self.connection = connection
+        self.token = token
         if logon:
             self.call("logon", token)
 

@@ -109,6 +109,7 @@ CHANNELS = {
     "pgps_lanes": ("pgps_lanes", "filters that are matched in lanes have something to do; for workers", ""),
     "pgps_request": ("pgps_request", "a client has sent or cancelled a request; for workers", ""),
     "pgps_composite": ("pgps_composite", "composite events have something to take; for workers", ""),
+    "pgps_relay": ("pgps_relay", "something about units of work came from another broker; for workers", ""),
     "pgps_confirm": ("pgps_confirm", "an event awaits its confirmation; for workers", ""),
     "pgps_spool_": ("pgps_spool_<spool id>", "members of a group may have something (`pgps.spools.channel`)", ""),
     "pgps_network": ("pgps_network", "networks, or their contact points, have changed; for workers", ""),

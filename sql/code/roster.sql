@@ -18,6 +18,7 @@ as $roster$
     ('after_match', 'lane', 'pg_notify(''pgps_lanes'', '''')'),
     ('after_match', 'spool', 'pgps_internal.number_spooled(batch_id, ids)'),
     ('after_match', 'composite', 'pg_notify(''pgps_composite'', '''')'),
+    ('after_match', 'relay', 'pg_notify(''pgps_relay'', '''')'),
 
     -- Whether something still needs a feature of an event type (needs_feature.type_id). name: the feature.
     ('needs_feature', 'share', 'exists (select from pgps_internal.member m
@@ -29,6 +30,8 @@ as $roster$
     ('needs_feature', 'lane', 'exists (select from pgps_internal.signature g
         where g.type_id = needs_feature.type_id and g.in_lane)'),
     ('needs_feature', 'spool', 'needs_feature.type_id = pgps_internal.spool_type()'),
+    ('needs_feature', 'relay', 'exists (select from pgps_internal.event_type t
+        where t.type_id = needs_feature.type_id and t.name = ''pgps_uow'')'),
     ('needs_feature', 'composite', 'exists (select from pgps_internal.composite_leaf l
         where l.type_id = needs_feature.type_id)'),
 

@@ -16,6 +16,8 @@ create table pgps_internal.service (
     max_message_bytes integer check (max_message_bytes >= 1),
     deferred boolean,
     created_at timestamptz not null,
+    -- Where it is served, the name of another broker; null: here.
+    broker text,
     unique (class, server, service)
 );
 
@@ -85,8 +87,13 @@ create table pgps_internal.conversation (
     client_id bigint not null,
     is_uow boolean not null,
     life_id bigint not null,
-    began_at timestamptz not null
+    began_at timestamptz not null,
+    -- At which broker the other party is, null: here; and the number that the conversation has there, when it is the
+    -- client.
+    broker text,
+    their_no bigint
 ) partition by list (((at_no / 65536) % 4));
+create index conversation_their_idx on pgps_internal.conversation (their_no, broker) where their_no is not null;
 create index conversation_no_idx on pgps_internal.conversation (conversation_no);
 create index conversation_client_idx on pgps_internal.conversation (client_id, conversation_no);
 
@@ -121,8 +128,12 @@ create table pgps_internal.unit (
     status_for interval,
     began_at timestamptz not null,
     ends_at timestamptz not null,
-    user_status text
+    user_status text,
+    -- Sent to another broker, which tells what becomes of it; or come from one, where it has that number.
+    is_relayed boolean not null,
+    their_no bigint
 ) partition by list (((at_no / 65536) % 4));
+create index unit_ends_idx on pgps_internal.unit (ends_at) where their_no is not null;
 create index unit_no_idx on pgps_internal.unit (unit_no);
 create index unit_sender_idx on pgps_internal.unit (sender_id, unit_no desc);
 create index unit_service_idx on pgps_internal.unit (service_id, unit_no desc);
@@ -199,12 +210,35 @@ create table pgps_internal.queue_low (
 ) partition by list (((at_no / 65536) % 4));
 create index queue_low_idx on pgps_internal.queue_low (queue_id, low_no desc);
 
--- How many units of work were active when they were counted last, and the newest number then.
+-- Units that timed out while they were sent, of which their senders have been told.
+create unlogged table pgps_internal.unit_told (
+    unit_no bigint primary key
+);
+
+-- How many units of work were active when they were counted last, of a service or (0) of all: begun, the number of
+-- units then, and what lets that count stand for a refusal until something ends (see pgps_internal.check_active).
 create unlogged table pgps_internal.unit_count (
     at_no bigint not null,
-    active bigint not null
+    service_id integer not null,
+    begun bigint not null,
+    active bigint not null,
+    ended bigint not null,
+    life_id bigint not null,
+    next_end timestamptz,
+    is_settled boolean not null
 );
-create index unit_count_idx on pgps_internal.unit_count (at_no);
+create index unit_count_idx on pgps_internal.unit_count (service_id, at_no desc);
+create sequence pgps_internal.units_begun_0 as bigint minvalue 0 start 0;
+create sequence pgps_internal.units_ended_0 as bigint minvalue 0 start 0;
+
+-- Units that came from other brokers: sessions that have held some, and up to when timeouts were told of.
+create unlogged table pgps_internal.relay_session (
+    session_id bigint primary key
+);
+create table pgps_internal.relay_told (
+    life_id bigint not null,
+    until timestamptz not null
+);
 
 do $$
 declare

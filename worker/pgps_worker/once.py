@@ -17,6 +17,7 @@ from pgps_worker.large import dispatch_large
 from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.subscribers import LOOK_LIMIT
 from pgps_worker.supervisor import Supervisor
+from pgps_worker.units import relay
 from pgps_worker.wire import Wire
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def _pass(connection: Connection, agenda: Agenda, vitals: Vitals, limit: f
             dispatched += events
     vitals.events_dispatched += dispatched
     await run_all_lanes(connection)
-    detected = await detect(connection)
+    detected = await detect(connection) + (await relay(connection) or 0)
     agenda.offer(await pending_subscribers(connection, LOOK_LIMIT))
     await agenda.settled()
     confirmed = (await calls.raise_confirming(connection)).done

@@ -22,6 +22,7 @@ from pgps_worker.runner import Runner, open_agenda
 from pgps_worker.stop import Stop
 from pgps_worker.subscribers import Watcher
 from pgps_worker.supervisor import Service, Supervisor
+from pgps_worker.units import Units
 from pgps_worker.vitals import Vitals
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def services_of(config: WorkerConfig, stop: Stop, vitals: Vitals) -> list[Servic
         QuickLanes(config, stop, vitals),
         SlowLanes(config, stop, vitals),
         Composites(config, stop, vitals),
+        Units(config, stop, vitals),
         Watcher(config, stop, vitals, agenda),
         *(Runner(config, agenda, vitals, number) for number in range(1, config.concurrency + 1)),
         Reclaimer(config, stop, vitals),

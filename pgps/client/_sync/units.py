@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Any, Unpack
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, Unpack
 
 from psycopg import sql
 
@@ -19,6 +19,8 @@ from pgps.client.units import Message, SendOptions, UnitOfWork
 from pgps.errors import ClientClosed, ConnectionLost, PgpsError, WrongState
 
 __all__ = ["Conversation", "Party"]
+
+Handler: TypeAlias = Callable[[list[Message], AnyConnection], bytes | str | None]
 
 _IN_USE = "55006"
 # The server needs a moment to notice that a connection which was lost is gone, and with it the session.
@@ -151,6 +153,45 @@ class Party:
         """
         while (message := self.receive(which, service=service, timeout=timeout)) is not None:
             yield Conversation(self, message.conversation, first=message)
+
+    def answer(self, service: str, handler: Handler, *, timeout: float | None = None) -> int:
+        """Serve a service: call `handler(messages, connection)` for each unit of work, and send what it returns.
+
+        What the handler writes on the connection, the answer (None: there is none) and
+        both commits are one transaction. An error of the handler backs the unit out
+        and is raised. Returns how many units it has answered when none
+        has come for `timeout` seconds; None: it goes on for ever.
+        """
+        if service not in self._services:
+            self.register(service)
+        count = 0
+        for conversation in self.conversations(service=service, timeout=timeout):
+            with conversation, self.transaction() as connection:
+                said = handler(conversation.all(), connection)
+                if said is not None:
+                    conversation.send(said)
+                conversation.commit()
+            count += 1
+        return count
+
+    def request(
+        self, service: str, *messages: bytes | str, timeout: float | None = None, **options: Unpack[SendOptions]
+    ) -> list[Message] | None:
+        """Send a unit of work to a service, here or at another broker, and return its answer, a unit of work as well.
+
+        None when it has not come within `timeout` seconds; then `last()` tells the
+        conversation in which it can be received later.
+        """
+        conversation = self.begin(service)
+        for message in messages:
+            conversation.send(message, **options)
+        conversation.commit()
+        answer = conversation.all(timeout=timeout)
+        if not answer:
+            return None
+        conversation.commit()
+        conversation.end()
+        return answer
 
     # -----------------------------------------------------------------------------------------------------------------
     # Sending and receiving
@@ -311,6 +352,15 @@ class Conversation:
         if message is not None:
             self._received = message.uow_id
         return message
+
+    def all(self, *, timeout: float | None = 0) -> list[Message]:
+        """Return all messages of the unit of work that comes next, or is being received; none: it did not come."""
+        found: list[Message] = []
+        while message := self.receive(timeout=0 if found else timeout):
+            found.append(message)
+            if message.is_last:
+                break
+        return found
 
     def __iter__(self) -> Iterator[Message]:
         while (message := self.receive()) is not None:

@@ -24,13 +24,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_life pgps_internal.life;
+    v_newest bigint;
     v_store text;
 begin
-    v_life.life_id := pgps_internal.noted_life();
-    select max(l.life_id) filter (where l.store = 'cold'), max(l.life_id) filter (where l.is_held)
-    into v_life.emptied_id, v_life.held_id from pgps_internal.broker_life l;
+    select x.emptied_id, x.held_id, x.newest,
+        (select l.life_id from pgps_internal.broker_life l join pgps_internal.broker_life_mark m using (life_id)
+            where l.life_id = x.newest and l.postmaster = pg_postmaster_start_time())
+    into v_life.emptied_id, v_life.held_id, v_newest, v_life.life_id
+    from (select max(l.life_id) filter (where l.store = 'cold') as emptied_id,
+        max(l.life_id) filter (where l.is_held) as held_id, max(l.life_id) as newest
+        from pgps_internal.broker_life l) x;
     if v_life.life_id is null then
-        v_life.life_id := coalesce((select max(l.life_id) from pgps_internal.broker_life l), 0) + 1;
+        v_life.life_id := coalesce(v_newest, 0) + 1;
         v_store := pgps_internal.setting('uow_persistent_store');
         v_life.emptied_id := case v_store when 'cold' then v_life.life_id else v_life.emptied_id end;
         v_life.held_id := case v_store when 'warm' then v_life.life_id else v_life.held_id end;

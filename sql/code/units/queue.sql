@@ -49,40 +49,33 @@ $$;
 comment on function pgps_internal.entries_below(pgps_internal.queue_low) is
 'The entries below the low mark of a queue that may still wait';
 
-create or replace function pgps_internal.look_at_entry(entry pgps_internal.unit_commit) returns text
+create or replace function pgps_internal.look_at_entry(
+    entry pgps_internal.unit_commit, is_over boolean, out stands text, out standing pgps_internal.unit_standing
+) returns record
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_standing pgps_internal.unit_standing;
 begin
-    -- Most entries that are passed are over, which the newest state alone tells.
-    if (select s.status from pgps_internal.unit_state s where s.unit_no = look_at_entry.entry.unit_no
-        order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') then
-        return 'over';
-    elsif look_at_entry.entry.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
+    if look_at_entry.is_over or look_at_entry.entry.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
         where s.conversation_no = look_at_entry.entry.conversation_no and s.server_id is not null) then
         -- The queue of a service, and it is bound: its server has an entry of it in a queue of its own.
-        return 'over';
+        stands := 'over';
+        return;
     end if;
-    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = look_at_entry.entry.unit_no;
-    if v_standing.unit_no is null or not v_standing.is_active then
-        return 'over';
-    elsif v_standing.status = 'DELIVERED' then
-        return 'held';
-    elsif v_standing.is_held_back then
-        return 'blocked';
-    end if;
-    return case when v_standing.is_uow then 'sync' else 'msg' end;
+    standing := pgps_internal.how_stands(look_at_entry.entry.unit_no);
+    stands := case when standing.unit_no is null or not standing.is_active then 'over'
+        when standing.status = 'DELIVERED' then 'held' when standing.is_held_back then 'blocked'
+        when standing.is_uow then 'sync' else 'msg' end;
 end
 $$;
-comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit) is
+comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit, boolean) is
 'How an entry of a queue stands: over (or bound to a server), held by somebody, blocked until hot is set, or it waits:
 sync for a unit of work, msg for a message that belongs to none';
 
 create or replace function pgps_internal.peek_queue(
-    speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[]
-) returns pgps_internal.unit_commit
+    speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[],
+    out entry pgps_internal.unit_commit, out standing pgps_internal.unit_standing
+) returns record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -96,45 +89,46 @@ declare
     v_reached bigint := v_low.low_no;
     v_is_clear boolean := true;
     v_read integer := 0;
-    v_found pgps_internal.unit_commit;
-    v_stands text;
+    v_look record;
+    v_row record;
 begin
-    for v_entry in
-        select e.* from pgps_internal.entries_below(v_low) e
-        union all
-        select c.* from (select c.* from pgps_internal.unit_commit c
-            where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no
-            order by c.entry_no) c
+    for v_row in
+        -- Most entries that are passed are over, which the newest state alone tells.
+        select e as entry, (select s.status from pgps_internal.unit_state s where s.unit_no = e.unit_no
+            order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') as is_over
+        from (
+            select e.* from pgps_internal.entries_below(v_low) e
+            union all
+            select c.* from (select c.* from pgps_internal.unit_commit c
+                where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no
+                order by c.entry_no) c) e
     loop
-        v_stands := pgps_internal.look_at_entry(v_entry);
+        v_entry := v_row.entry;
+        v_look := pgps_internal.look_at_entry(v_entry, v_row.is_over);
         if v_entry.entry_no <= v_low.low_no then
-            v_left := v_left || case when v_stands <> 'over' then v_entry.entry_no end;
-        elsif v_is_clear and v_stands in ('over', 'held') and v_entry.entry_no <= (peek_queue.speaker).seen_no then
+            v_left := v_left || case when v_look.stands <> 'over' then v_entry.entry_no end;
+        elsif v_is_clear and v_look.stands in ('over', 'held') and v_entry.entry_no <= (peek_queue.speaker).seen_no then
             v_read := v_read + 1;
             v_reached := v_entry.entry_no;
-            v_left := v_left || case when v_stands = 'held' then v_entry.entry_no end;
+            v_left := v_left || case when v_look.stands = 'held' then v_entry.entry_no end;
         else
             v_is_clear := false;
         end if;
-        if v_stands in ('over') then
-            continue;
-        elsif v_entry.conversation_no = any (v_passed) then
-            continue;
-        elsif v_stands in ('held', 'blocked') or v_stands <> peek_queue.option and peek_queue.option <> 'any'
-            or not coalesce((select u.service_id from pgps_internal.unit u where u.unit_no = v_entry.unit_no)
-                = any (peek_queue.service_ids), true) then
+        continue when v_look.stands = 'over' or v_entry.conversation_no = any (v_passed);
+        if v_look.stands in ('held', 'blocked') or v_look.stands <> peek_queue.option and peek_queue.option <> 'any'
+            or not coalesce((v_look.standing).service_id = any (peek_queue.service_ids), true) then
             -- Later units of that conversation wait for this one.
             v_passed := v_passed || v_entry.conversation_no;
             continue;
         end if;
-        v_found := v_entry;
+        entry := v_entry;
+        standing := v_look.standing;
         exit;
     end loop;
     if v_read >= 16 then
         perform pgps_internal.advance_queue(peek_queue.speaker, peek_queue.queue_id, v_reached, v_snapshot,
             array_remove(v_left, null));
     end if;
-    return v_found;
 end
 $$;
 comment on function pgps_internal.peek_queue(pgps_internal.speaker, bigint, text, integer[], bigint[]) is

@@ -50,13 +50,14 @@ $$;
 comment on function pgps_internal.note_unit(bigint, text, bigint, bigint, integer, integer) is
 'Writes the next version of the state of a unit; the caller has locked it';
 
-create or replace function pgps_internal.complete_unit(standing pgps_internal.unit_standing, server_id bigint)
-returns void
+create or replace function pgps_internal.complete_unit(
+    standing pgps_internal.unit_standing, state pgps_internal.conversation_state, server_id bigint
+) returns pgps_internal.conversation_state
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state pgps_internal.conversation_state := pgps_internal.state_of(complete_unit.standing.conversation_no);
+    v_state pgps_internal.conversation_state := complete_unit.state;
     v_binds boolean := v_state.server_id is null and complete_unit.standing.to_server
         and complete_unit.server_id is not null;
 begin
@@ -66,7 +67,7 @@ begin
     else
         v_state.done_by_client := complete_unit.standing.commit_no;
     end if;
-    perform pgps_internal.note_conversation(v_state);
+    v_state := pgps_internal.note_conversation(v_state);
     if v_binds then
         -- Units that the client has committed meanwhile move from the service's queue to that of its server.
         insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server,
@@ -78,11 +79,13 @@ begin
                 and c.commit_no > v_state.done_by_server order by c.commit_no) c
         cross join lateral (select nextval('pgps_internal.uow_no_seq') + 0 * c.unit_no as no) n;
     end if;
+    return v_state;
 end
 $$;
-comment on function pgps_internal.complete_unit(pgps_internal.unit_standing, bigint) is
+comment on function pgps_internal.complete_unit(pgps_internal.unit_standing, pgps_internal.conversation_state,
+    bigint) is
 'Notes that the receiver is through with a unit, and binds its conversation to the server that has committed the first
-one; server_id null: binds it to nobody. The caller has locked the conversation.';
+one; server_id null: binds it to nobody. The caller has locked the conversation. Returns its state';
 
 create or replace function pgps_internal.hand_out(
     speaker pgps_internal.speaker, standing pgps_internal.unit_standing, user_status text
@@ -91,32 +94,42 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_number integer := 1 + case when hand_out.standing.status = 'DELIVERED'
-        then hand_out.standing.messages_given else 0 end;
-    v_count integer;
+    v_standing pgps_internal.unit_standing := hand_out.standing;
+    v_number integer := 1 + case when v_standing.status = 'DELIVERED' then v_standing.messages_given else 0 end;
+    v_status text := case when v_standing.is_uow then 'DELIVERED' else 'PROCESSED' end;
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(v_standing.conversation_no);
     v_row pgps.received_message;
-    v_me bigint := (hand_out.speaker).participant_id;
+    v_message record;
 begin
-    select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = hand_out.standing.unit_no;
-    perform pgps_internal.note_unit(hand_out.standing.unit_no,
-        case when hand_out.standing.is_uow then 'DELIVERED' else 'PROCESSED' end, v_me,
-        (hand_out.speaker).session_id, hand_out.standing.attempts, v_number);
-    perform pgps_internal.note_user_status(hand_out.standing.unit_no, hand_out.user_status);
-    if not hand_out.standing.is_uow then
-        perform pgps_internal.complete_unit(hand_out.standing, v_me);
-    elsif hand_out.standing.status = 'ACCEPTED' then
-        perform pgps_internal.put_in_hand((hand_out.speaker).session_id, held => array[hand_out.standing.unit_no]);
+    perform pgps_internal.note_unit(v_standing.unit_no, v_status, (hand_out.speaker).participant_id,
+        (hand_out.speaker).session_id, v_standing.attempts, v_number);
+    if hand_out.user_status is not null then
+        perform pgps_internal.note_user_status(v_standing.unit_no, hand_out.user_status);
+        v_standing.user_status := hand_out.user_status;
     end if;
-    v_row := pgps_internal.row_of(hand_out.standing.unit_no, case when not hand_out.standing.is_uow then 'RECV_NONE'
-        when v_count = 1 then 'RECV_ONLY' when v_number = 1 then 'RECV_FIRST'
-        when v_number = v_count then 'RECV_LAST' else 'RECV_MIDDLE' end);
-    select m.message, v_number, quote_ident(p.role::text), p.token
-    into v_row.message, v_row.number, v_row.sender, v_row.sender_token
+    if v_standing.their_no is not null and (v_standing.status = 'ACCEPTED' or hand_out.user_status is not null) then
+        perform pgps_internal.tell_status(v_standing.unit_no, v_status, v_standing.attempts, hand_out.user_status),
+            pgps_internal.note_relay_session(v_standing, (hand_out.speaker).session_id);
+    end if;
+    if not v_standing.is_uow then
+        v_state := pgps_internal.complete_unit(v_standing, v_state, (hand_out.speaker).participant_id);
+    elsif v_standing.status = 'ACCEPTED' then
+        perform pgps_internal.put_in_hand((hand_out.speaker).session_id, held => array[v_standing.unit_no]);
+    end if;
+    select m.message, (select max(n.number) from pgps_internal.unit_message n where n.unit_no = v_standing.unit_no)
+        as count, r.rolname as sender, p.token
+    into v_message
     from pgps_internal.unit_message m
-    left join pgps_internal.participant p on p.participant_id = hand_out.standing.sender_id
-    where m.unit_no = hand_out.standing.unit_no and m.number = v_number;
-    select r.rolname into v_row.sender from pgps_internal.participant p join pg_roles r on r.oid = p.role::oid
-    where p.participant_id = hand_out.standing.sender_id;
+    left join pgps_internal.participant p on p.participant_id = v_standing.sender_id
+    left join pg_roles r on r.oid = p.role::oid
+    where m.unit_no = v_standing.unit_no and m.number = v_number;
+    v_row := pgps_internal.row_from(v_standing, v_state, case when not v_standing.is_uow then 'RECV_NONE'
+        when v_message.count = 1 then 'RECV_ONLY' when v_number = 1 then 'RECV_FIRST'
+        when v_number = v_message.count then 'RECV_LAST' else 'RECV_MIDDLE' end);
+    v_row.message := v_message.message;
+    v_row.number := v_number;
+    v_row.sender := v_message.sender;
+    v_row.sender_token := v_message.token;
     return v_row;
 end
 $$;
@@ -134,33 +147,29 @@ declare
     v_no bigint := v_conversation.conversation_no;
     v_standing pgps_internal.unit_standing;
     v_to_server boolean;
-    v_unit bigint;
     v_count integer;
 begin
     v_to_server := not pgps_internal.sends_as_client(receive_by_id.caller, receive_by_id.speaker, v_conversation);
     if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
         return null;
     end if;
-    v_unit := pgps_internal.next_unit(v_no, v_to_server);
-    if v_unit is null or not pgps_internal.try_unit(v_unit, true) then
+    v_standing := pgps_internal.next_unit(v_no, v_to_server);
+    if v_standing.unit_no is null or not pgps_internal.try_unit(v_standing.unit_no, true) then
         return null;
-    end if;
-    -- Looked at again, now that it is locked.
-    if pgps_internal.next_unit(v_no, v_to_server) is distinct from v_unit then
+    elsif not pgps_internal.stands_as(v_standing) then
         return pgps_internal.receive_by_id(receive_by_id.caller, receive_by_id.speaker, args);
     end if;
-    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit;
     if v_standing.is_held_back then
         return null;
     elsif v_standing.status = 'DELIVERED' then
         if v_standing.receiver_session <> (receive_by_id.speaker).session_id then
             raise exception 'conversation "%" is somebody else''s: another session holds its unit of work "U%"',
-                args ->> 'conversation', upper(to_hex(v_unit))
+                args ->> 'conversation', upper(to_hex(v_standing.unit_no))
             using errcode = '42501', hint = 'It can be received again when that session has backed it out or ended.';
         end if;
-        select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = v_unit;
+        select max(m.number) into v_count from pgps_internal.unit_message m where m.unit_no = v_standing.unit_no;
         if v_standing.messages_given >= v_count then
-            return pgps_internal.row_of(v_unit, null, '00740301');
+            return pgps_internal.row_from(v_standing, pgps_internal.state_of(v_no), v_standing.status, '00740301');
         end if;
     end if;
     return pgps_internal.hand_out(receive_by_id.speaker, v_standing, args ->> 'user_status');
@@ -187,7 +196,8 @@ begin
     if (sends_as_client.conversation).client_id = v_me then
         -- Client and server may be the same participant: what waits for the client comes first.
         return not (coalesce(v_state.server_id = v_me, v_may_serve)
-            and pgps_internal.next_unit(v_no, false) is null and pgps_internal.next_unit(v_no, true) is not null);
+            and (pgps_internal.next_unit(v_no, false)).unit_no is null
+            and (pgps_internal.next_unit(v_no, true)).unit_no is not null);
     elsif coalesce(v_state.server_id = v_me, v_may_serve) then
         return false;
     end if;
@@ -241,20 +251,26 @@ as $$
 declare
     v_entry pgps_internal.unit_commit;
     v_passed bigint[] := '{}';
+    v_queue bigint;
+    v_found record;
     v_standing pgps_internal.unit_standing;
 begin
     loop
-        select e.* into v_entry from unnest(receive_next.queues) q
-        cross join lateral pgps_internal.peek_queue(receive_next.speaker, q, args ->> 'option', receive_next.chosen,
-            v_passed) e
-        where e.entry_no is not null order by e.entry_no limit 1;
+        v_entry := null;
+        foreach v_queue in array receive_next.queues loop
+            v_found := pgps_internal.peek_queue(receive_next.speaker, v_queue, args ->> 'option', receive_next.chosen,
+                v_passed);
+            if (v_found.entry).entry_no < v_entry.entry_no
+                or v_entry.entry_no is null and (v_found.entry).entry_no is not null then
+                v_entry := v_found.entry;
+                v_standing := v_found.standing;
+            end if;
+        end loop;
         if v_entry.entry_no is null then
             return null;
         elsif pgps_internal.try_unit(v_entry.unit_no, false) then
             -- Looked at again, now that it is locked.
-            if pgps_internal.look_at_entry(v_entry) in ('sync', 'msg')
-                and pgps_internal.next_unit(v_entry.conversation_no, v_entry.to_server) = v_entry.unit_no then
-                select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_entry.unit_no;
+            if pgps_internal.stands_as(v_standing) and pgps_internal.is_next(v_entry) then
                 return pgps_internal.hand_out(receive_next.speaker, v_standing, args ->> 'user_status');
             end if;
         end if;

@@ -2,8 +2,8 @@
 -- status is kept, and of conversations that may go on, is written again with new numbers when it is little; then the
 -- segment is truncated. With much in it, it is left until less of it is needed.
 -- Locks: access exclusive on one segment, NOWAIT; see log/reclaim.sql.
--- Writes: participant, participant_session, participant_session_end, queue_low, serving, unit_count; by name: segments
--- of the ledgers of units of work.
+-- Writes: participant, participant_session, participant_session_end, queue_low, serving, unit_count, unit_told; by
+-- name: segments of the ledgers of units of work.
 
 create or replace function pgps_internal.is_unit_needed(unit_no bigint) returns boolean
 language sql volatile
@@ -150,7 +150,10 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    delete from pgps_internal.unit_count c where c.at_no < (select max(n.at_no) from pgps_internal.unit_count n);
+    delete from pgps_internal.unit_count c where c.at_no < (select max(n.at_no) from pgps_internal.unit_count n
+        where n.service_id = c.service_id);
+    delete from pgps_internal.unit_told t
+    where not exists (select from pgps_internal.unit u where u.unit_no = t.unit_no);
     -- Few rows: one for each logon. They are kept for a day, since they tell when a session ended.
     delete from pgps_internal.serving s
     where s.since < pgps_internal.clock() - interval '1 day' and not pgps._session_lives(s.session_id);

@@ -1,78 +1,6 @@
 -- Sending: conversations begin with it, and units of work.
 -- Locks: the turn of the session; the conversation, when what is sent is committed with it.
--- Writes: conversation, unit, unit_commit, unit_count, unit_message, unit_note.
-
-create or replace function pgps_internal.unit_limit(own integer, name text, service pgps_internal.service,
-    attribute text, value bigint, what text) returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_limit bigint := coalesce(unit_limit.own, pgps_internal.setting(unit_limit.name)::bigint);
-begin
-    if unit_limit.value > v_limit then
-        raise exception 'service "%" takes at most % %: % is %', pgps_internal.service_name(unit_limit.service),
-            v_limit, unit_limit.what,
-            case when unit_limit.own is null then 'setting ' || unit_limit.name else unit_limit.attribute end, v_limit
-        using errcode = '54000', hint = format('An administrator changes it with pgps.alter_service(%L, %L, %L, %s '
-            '=> …).', (unit_limit.service).class, (unit_limit.service).server, (unit_limit.service).service,
-            unit_limit.attribute);
-    end if;
-end
-$$;
-comment on function pgps_internal.unit_limit(integer, text, pgps_internal.service, text, bigint, text) is
-'Raises 54000 when a value is above the limit of a service (own) or, where that is null, of the broker (name)';
-
-create or replace function pgps_internal.check_active(service pgps_internal.service) returns void
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_broker bigint := pgps_internal.setting('uow_max_active')::bigint;
-    v_own bigint := (check_active.service).max_uows;
-    v_last bigint := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
-    v_at bigint;
-    v_active bigint;
-begin
-    if v_own is not null then
-        -- Newest first, and no more than the limit are counted.
-        perform pgps_internal.unit_limit((check_active.service).max_uows, 'uow_max_active', check_active.service,
-            'max_uows', 1 + count(*), 'active units of work')
-        from (select from pgps_internal.unit_standing u
-            where u.service_id = (check_active.service).service_id and u.is_uow and u.is_active limit v_own) a;
-    end if;
-    -- All of them are counted only when there may be too many: each takes three numbers, so that there are not more
-    -- than were counted last, and a third of the numbers since then.
-    select c.at_no, c.active into v_at, v_active from pgps_internal.unit_count c order by c.at_no desc limit 1;
-    if not found then
-        v_at := coalesce((select min(u.unit_no) from pgps_internal.unit u), v_last);
-        v_active := 0;
-    end if;
-    if v_active + (v_last - v_at) / 3 + 1 >= v_broker then
-        select count(*) into v_active
-        from (select from pgps_internal.unit_standing u where u.is_uow and u.is_active limit v_broker) a;
-        perform pgps_internal.unit_limit(null, 'uow_max_active', check_active.service, 'max_uows', 1 + v_active,
-            'active units of work');
-        insert into pgps_internal.unit_count (at_no, active) values (v_last, v_active);
-    end if;
-end
-$$;
-comment on function pgps_internal.check_active(pgps_internal.service) is
-'Raises 54000 when a service, or the broker, has as many active units of work as it may';
-
-create or replace function pgps_internal.check_user_status(user_status text) returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if octet_length(check_user_status.user_status) > 32 then
-        raise exception 'user status "%" has % bytes', left(check_user_status.user_status, 40),
-            octet_length(check_user_status.user_status)
-        using errcode = '54000', hint = 'A user status has at most 32 bytes.';
-    end if;
-end
-$$;
-comment on function pgps_internal.check_user_status(text) is 'Raises 54000 when a user status is longer than 32 bytes';
+-- Writes: conversation, unit, unit_commit, unit_message, unit_note.
 
 create or replace function pgps_internal.note_user_status(unit_no bigint, user_status text) returns void
 language plpgsql
@@ -102,9 +30,11 @@ declare
     v_no bigint := nextval('pgps_internal.uow_no_seq');
     v_conversation pgps_internal.conversation;
 begin
-    insert into pgps_internal.conversation (at_no, conversation_no, service_id, client_id, is_uow, life_id, began_at)
+    insert into pgps_internal.conversation (at_no, conversation_no, service_id, client_id, is_uow, life_id, began_at,
+        broker)
     values (v_no, v_no, (begin_conversation.service).service_id, (begin_conversation.speaker).participant_id,
-        begin_conversation.is_uow, (begin_conversation.speaker).life_id, pgps_internal.clock())
+        begin_conversation.is_uow, (begin_conversation.speaker).life_id, pgps_internal.clock(),
+        (begin_conversation.service).broker)
     returning * into v_conversation;
     return v_conversation;
 end
@@ -115,87 +45,97 @@ comment on function pgps_internal.begin_conversation(pgps_internal.speaker, pgps
 create or replace function pgps_internal.begin_unit(
     speaker pgps_internal.speaker, service pgps_internal.service, conversation pgps_internal.conversation,
     to_server boolean, args jsonb
-) returns bigint
+) returns pgps_internal.unit_standing
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_standing pgps_internal.unit_standing;
     v_no bigint := nextval('pgps_internal.uow_no_seq');
-    v_store text := lower(args ->> 'store');
-    v_lifetime interval := (args ->> 'lifetime')::interval;
-    v_times integer := coalesce((args ->> 'status_lifetime')::integer, 0);
+    v_options record;
     v_now timestamptz := pgps_internal.clock();
 begin
-    perform pgps_internal.check_lifetime(v_lifetime), pgps_internal.check_user_status(args ->> 'user_status');
-    if v_store not in ('off', 'broker', 'no') or v_store is null then
-        raise exception 'unknown store "%"', args ->> 'store' using errcode = '22023',
-            hint = 'Give off (as the service says), broker or no.';
-    elsif v_times not between 0 and 255 then
-        raise exception 'invalid status_lifetime %', v_times using errcode = '22023',
-            hint = 'Give 1 to 254 times the lifetime, 0 for what the service says, or 255 for none.';
-    end if;
-    v_store := case v_store when 'off' then coalesce(begin_unit.service.store, pgps_internal.setting('uow_store'))
-        else v_store end;
-    v_lifetime := coalesce(v_lifetime, begin_unit.service.lifetime, pgps_internal.setting('uow_lifetime')::interval);
-    v_times := case v_times when 255 then 0
-        when 0 then coalesce(begin_unit.service.status_lifetime,
-            pgps_internal.setting('uow_status_lifetime')::integer)
-        else v_times end;
-    if v_store = 'broker' and pgps_internal.setting('uow_persistent_store') = 'no' then
-        raise exception 'this broker has no persistent store' using errcode = '55000',
-            hint = 'Send with store => ''no'', or as an administrator: select pgps.configure(''uow_persistent_store'', '
-                '''hot'').';
-    elsif v_store = 'broker' and (begin_unit.speaker).token is null then
-        raise exception 'persistent units of work need a token' using errcode = '55000',
-            hint = 'Log on with one, select pgps.logon(''token''), or send with store => ''no''.';
-    end if;
+    v_options := pgps_internal.options_of(begin_unit.speaker, begin_unit.service, args);
     if begin_unit.conversation.is_uow then
-        perform pgps_internal.check_active(begin_unit.service);
+        perform pgps_internal.check_active(begin_unit.service, v_now + v_options.lifetime,
+            lower(args ->> 'option') = 'commit');
     end if;
     insert into pgps_internal.unit (at_no, unit_no, conversation_no, service_id, to_server, is_uow, sender_id,
-        session_id, life_id, is_persistent, status_for, began_at, ends_at, user_status)
+        session_id, life_id, is_persistent, status_for, began_at, ends_at, user_status, is_relayed)
     values (v_no, v_no, begin_unit.conversation.conversation_no, begin_unit.service.service_id, begin_unit.to_server,
         begin_unit.conversation.is_uow, (begin_unit.speaker).participant_id, (begin_unit.speaker).session_id,
-        (begin_unit.speaker).life_id, v_store = 'broker', nullif(v_times, 0) * v_lifetime, v_now, v_now + v_lifetime,
-        args ->> 'user_status');
-    return v_no;
+        (begin_unit.speaker).life_id, v_options.is_persistent, v_options.status_for, v_now, v_now + v_options.lifetime,
+        args ->> 'user_status', pgps_internal.queue_for(begin_unit.to_server, begin_unit.conversation, null) = 0);
+    v_standing.unit_no := v_no;
+    v_standing.conversation_no := begin_unit.conversation.conversation_no;
+    v_standing.service_id := begin_unit.service.service_id;
+    v_standing.to_server := begin_unit.to_server;
+    v_standing.is_uow := begin_unit.conversation.is_uow;
+    v_standing.sender_id := (begin_unit.speaker).participant_id;
+    v_standing.is_persistent := v_options.is_persistent;
+    v_standing.ends_at := v_now + v_options.lifetime;
+    v_standing.attempts := 0;
+    v_standing.user_status := args ->> 'user_status';
+    return v_standing;
 end
 $$;
 comment on function pgps_internal.begin_unit(pgps_internal.speaker, pgps_internal.service, pgps_internal.conversation,
     boolean, jsonb) is
-'A new unit of work, or message that belongs to none, in a conversation: the options of the call, then those of the
-service, then those of the broker count. Errors: 22023, 54000, 55000.';
+'A new unit of work, or message that belongs to none, in a conversation, and how it stands. Errors: those of options_of
+and check_active.';
 
-create or replace function pgps_internal.commit_unit(unit_no bigint) returns void
+create or replace function pgps_internal.queue_for(
+    to_server boolean, conversation pgps_internal.conversation, state pgps_internal.conversation_state
+) returns bigint
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- Nobody reads queue 0: who receives it is at another broker.
+    return case
+        when (queue_for.conversation).broker is not null
+            and ((queue_for.conversation).their_no is null) = queue_for.to_server then 0
+        when not queue_for.to_server then pgps_internal.queue_of((queue_for.conversation).client_id)
+        when (queue_for.state).server_id is not null then pgps_internal.queue_of((queue_for.state).server_id)
+        else pgps_internal.queue_of((queue_for.conversation).service_id) end;
+end
+$$;
+comment on function pgps_internal.queue_for(boolean, pgps_internal.conversation, pgps_internal.conversation_state) is
+'The queue of what is sent that way in a conversation: of its client, of the server that it is bound to, of its
+service';
+
+create or replace function pgps_internal.commit_unit(
+    standing pgps_internal.unit_standing, conversation pgps_internal.conversation,
+    state pgps_internal.conversation_state
+) returns timestamptz
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_unit pgps_internal.unit;
+    v_queue bigint := pgps_internal.queue_for(commit_unit.standing.to_server, commit_unit.conversation,
+        commit_unit.state);
     v_xid xid8 := pg_current_xact_id();
-    v_no bigint;
-    v_queue bigint;
-    v_client bigint;
-begin
-    select u.* into v_unit from pgps_internal.unit u where u.unit_no = commit_unit.unit_no;
-    select c.client_id into v_client from pgps_internal.conversation c
-    where c.conversation_no = v_unit.conversation_no;
-    v_queue := case when v_unit.to_server
-        then coalesce(pgps_internal.queue_of((pgps_internal.state_of(v_unit.conversation_no)).server_id),
-            pgps_internal.queue_of(v_unit.service_id))
-        else pgps_internal.queue_of(v_client) end;
+    v_now timestamptz := pgps_internal.clock();
     -- The transaction has an id before it takes a number: see pgps_internal.advance_queue.
-    v_no := nextval('pgps_internal.uow_no_seq');
+    v_no bigint := nextval('pgps_internal.uow_no_seq');
+begin
     insert into pgps_internal.unit_commit (at_no, queue_id, entry_no, conversation_no, unit_no, to_server, commit_no,
         committed_at, xid)
-    values (v_no, v_queue, v_no, v_unit.conversation_no, v_unit.unit_no, v_unit.to_server, v_no, pgps_internal.clock(),
-        v_xid);
-    perform pgps_internal.wake_queue(v_queue);
+    values (v_no, v_queue, v_no, commit_unit.standing.conversation_no, commit_unit.standing.unit_no,
+        commit_unit.standing.to_server, v_no, v_now, v_xid);
+    if v_queue = 0 then
+        perform pgps_internal.relay_unit(u, commit_unit.conversation) from pgps_internal.unit u
+        where u.unit_no = commit_unit.standing.unit_no;
+    else
+        perform pgps_internal.wake_queue(v_queue);
+    end if;
+    return v_now;
 end
 $$;
-comment on function pgps_internal.commit_unit(bigint) is
-'The sender''s SYNCPOINT: queues a unit for its service or, in a conversation that is bound, for who has it. The caller
-has locked the conversation.';
+comment on function pgps_internal.commit_unit(pgps_internal.unit_standing, pgps_internal.conversation,
+    pgps_internal.conversation_state) is
+'The sender''s SYNCPOINT: queues a unit for its service or, in a conversation that is bound, for who has it; returns
+when. The caller has locked the conversation.';
 
 create or replace function pgps_internal.wake_queue(queue_id bigint) returns void
 language sql
@@ -214,9 +154,9 @@ declare
     v_me bigint := (direction_of.speaker).participant_id;
     v_state pgps_internal.conversation_state := pgps_internal.state_of((direction_of.conversation).conversation_no);
     v_holds boolean := exists (select from unnest((pgps_internal.hand_of((direction_of.speaker).session_id)).held) n
-        join pgps_internal.unit_standing u on u.unit_no = n
+        join pgps_internal.unit u on u.unit_no = n
         where u.conversation_no = (direction_of.conversation).conversation_no and u.to_server
-            and u.status = 'DELIVERED');
+            and u.ends_at > pgps_internal.clock());
 begin
     -- Who holds a unit of it answers, also where client and server are the same participant.
     if v_holds or v_state.server_id = v_me and (direction_of.conversation).client_id <> v_me then
@@ -233,16 +173,16 @@ $$;
 comment on function pgps_internal.direction_of(pgps_internal.speaker, pgps_internal.conversation, text) is
 'Which way the speaker sends in a conversation: true: to the server. 42501 when it is neither client nor server of it.';
 
-create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea)
-returns integer
+create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea,
+    is_first boolean) returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_number integer;
 begin
-    v_number := 1 + coalesce((select max(m.number) from pgps_internal.unit_message m
-        where m.unit_no = add_message.unit_no), 0);
+    v_number := 1 + case when add_message.is_first then 0 else coalesce((select max(m.number)
+        from pgps_internal.unit_message m where m.unit_no = add_message.unit_no), 0) end;
     perform pgps_internal.unit_limit((add_message.service).max_messages_in_uow, 'uow_max_messages',
         add_message.service, 'max_messages_in_uow', v_number, 'messages in a unit of work');
     insert into pgps_internal.unit_message (at_no, unit_no, number, message)
@@ -250,7 +190,7 @@ begin
     return v_number;
 end
 $$;
-comment on function pgps_internal.add_message(bigint, pgps_internal.service, bytea) is
+comment on function pgps_internal.add_message(bigint, pgps_internal.service, bytea, boolean) is
 'Adds a message to a unit; returns its number. Errors: 54000.';
 
 create or replace function pgps_internal.conversation_to_send_in(
@@ -272,7 +212,9 @@ begin
         end if;
         service := pgps_internal.find_service(v_parts[1], v_parts[2], v_parts[3]);
         perform pgps_internal.require_service_right(caller, service, 'send');
-        if not coalesce(service.deferred, pgps_internal.setting('uow_deferred')::boolean)
+        if service.broker is not null then
+            perform pgps_internal.require_awaited(service);
+        elsif not coalesce(service.deferred, pgps_internal.setting('uow_deferred')::boolean)
             and not pgps_internal.is_served(service.service_id) then
             raise exception 'service "%" is not registered, and not deferred', pgps_internal.service_name(service)
             using errcode = '55000', hint = 'Start a server of it, or let it be sent to meanwhile: '
@@ -308,6 +250,39 @@ comment on function pgps_internal.conversation_to_send_in(name, pgps_internal.sp
 'The conversation that a call sends in, a new one or the one named, with its service; to_server: which way. Errors: see
 pgps.send_message.';
 
+create or replace function pgps_internal.unit_being_sent(
+    speaker pgps_internal.speaker, conversation pgps_internal.conversation, to_server boolean
+) returns pgps_internal.unit_standing
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_unit bigint;
+    v_standing pgps_internal.unit_standing;
+begin
+    select u.unit_no into v_unit
+    from unnest((pgps_internal.hand_of((unit_being_sent.speaker).session_id)).sent) n
+    join pgps_internal.unit u on u.unit_no = n
+    where u.conversation_no = (unit_being_sent.conversation).conversation_no
+        and u.to_server = unit_being_sent.to_server
+        and not exists (select from pgps_internal.unit_told t where t.unit_no = n)
+    order by n desc limit 1;
+    if v_unit is null then
+        return null;
+    end if;
+    v_standing := pgps_internal.how_stands(v_unit);
+    if v_standing.status <> 'RECEIVED' then
+        perform pgps_internal.note_told(v_unit, v_standing.status);
+        raise exception 'unit of work "U%" is in status %', upper(to_hex(v_unit)), v_standing.status
+        using errcode = '55000', hint = 'Messages are added to one in status RECEIVED; send again to begin another.';
+    end if;
+    return v_standing;
+end
+$$;
+comment on function pgps_internal.unit_being_sent(pgps_internal.speaker, pgps_internal.conversation, boolean) is
+'The unit to which a session adds messages in a conversation; null: it has begun none. Raises 55000, once, when that one
+has timed out.';
+
 create or replace function pgps_internal.send_message(caller name, args jsonb, message bytea)
 returns pgps.received_message
 language plpgsql
@@ -318,8 +293,9 @@ declare
     v_speaker pgps_internal.speaker;
     v_place record;
     v_unit bigint;
-    v_is_first boolean := true;
-    v_status text;
+    v_is_first boolean;
+    v_standing pgps_internal.unit_standing;
+    v_state pgps_internal.conversation_state;
 begin
     if v_option not in ('sync', 'commit', 'msg') or v_option is null then
         raise exception 'unknown option "%" of send_message', args ->> 'option' using errcode = '22023',
@@ -332,58 +308,66 @@ begin
     perform pgps_internal.unit_limit((v_place.service).max_message_bytes, 'uow_max_message_bytes', v_place.service,
         'max_message_bytes', octet_length(send_message.message), 'bytes in a message');
     if v_option <> 'msg' and not v_place.is_new then
-        select u.unit_no, u.status into v_unit, v_status
-        from unnest((pgps_internal.hand_of(v_speaker.session_id)).sent) n
-        join pgps_internal.unit_standing u on u.unit_no = n
-        where u.conversation_no = (v_place.conversation).conversation_no and u.to_server = v_place.to_server
-            and u.commit_no is null and u.status <> 'GONE'
-        order by n desc limit 1;
-        if v_status <> 'RECEIVED' then
-            raise exception 'unit of work "U%" is in status %', upper(to_hex(v_unit)), v_status
-            using errcode = '55000', hint = 'Messages are added to one in status RECEIVED; send again to begin '
-                'another.';
-        end if;
+        v_standing := pgps_internal.unit_being_sent(v_speaker, v_place.conversation, v_place.to_server);
     end if;
-    if v_unit is null then
-        v_unit := pgps_internal.begin_unit(v_speaker, v_place.service, v_place.conversation, v_place.to_server, args);
+    v_is_first := v_standing.unit_no is null;
+    if v_is_first then
+        v_standing := pgps_internal.begin_unit(v_speaker, v_place.service, v_place.conversation, v_place.to_server,
+            args);
     else
-        v_is_first := false;
-        perform from pgps_internal.unit u where u.unit_no = v_unit for update;
-        perform pgps_internal.note_user_status(v_unit, args ->> 'user_status');
+        perform from pgps_internal.unit u where u.unit_no = v_standing.unit_no for update;
+        perform pgps_internal.note_user_status(v_standing.unit_no, args ->> 'user_status');
+        v_standing.user_status := coalesce(args ->> 'user_status', v_standing.user_status);
     end if;
-    perform pgps_internal.add_message(v_unit, v_place.service, send_message.message);
+    v_unit := v_standing.unit_no;
+    perform pgps_internal.add_message(v_unit, v_place.service, send_message.message, v_is_first);
+    v_state := pgps_internal.state_of((v_place.conversation).conversation_no);
     if v_option = 'sync' then
         if v_is_first then
             perform pgps_internal.put_in_hand(v_speaker.session_id, sent => array[v_unit]);
         end if;
-        return pgps_internal.row_of(v_unit);
+        return pgps_internal.row_from(v_standing, v_state, 'RECEIVED');
     end if;
     if not v_place.is_new then
-        perform pgps_internal.lock_and_require_open((v_place.conversation).conversation_no);
+        v_state := pgps_internal.lock_and_require_open((v_place.conversation).conversation_no);
     end if;
-    perform pgps_internal.commit_unit(v_unit);
+    v_standing.committed_at := pgps_internal.commit_unit(v_standing, v_place.conversation, v_state);
     if not v_is_first then
         perform pgps_internal.put_in_hand(v_speaker.session_id, gone => array[v_unit]);
     end if;
-    return pgps_internal.row_of(v_unit);
+    return pgps_internal.row_from(v_standing, v_state, 'ACCEPTED');
 end
 $$;
 comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.send_message';
 
-create or replace function pgps_internal.lock_and_require_open(conversation_no bigint) returns void
+create or replace function pgps_internal.lock_and_require_open(conversation_no bigint)
+returns pgps_internal.conversation_state
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_ended text;
+    v_state pgps_internal.conversation_state;
 begin
     perform pgps_internal.lock_conversations(array[lock_and_require_open.conversation_no]);
-    v_ended := (pgps_internal.state_of(lock_and_require_open.conversation_no)).ended;
-    if v_ended is not null then
-        raise exception 'conversation "C%" has ended (%)', upper(to_hex(lock_and_require_open.conversation_no)), v_ended
-        using errcode = '55000', hint = 'Back the unit of work out, and begin another conversation.';
-    end if;
+    v_state := pgps_internal.state_of(lock_and_require_open.conversation_no);
+    perform pgps_internal.require_not_ended(v_state);
+    return v_state;
 end
 $$;
 comment on function pgps_internal.lock_and_require_open(bigint) is
 'Locks a conversation until the transaction ends; 55000 when it has ended';
+
+create or replace function pgps_internal.require_not_ended(state pgps_internal.conversation_state) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if (require_not_ended.state).ended is not null then
+        raise exception 'conversation "C%" has ended (%)', upper(to_hex((require_not_ended.state).conversation_no)),
+            (require_not_ended.state).ended
+        using errcode = '55000', hint = 'Back the unit of work out, and begin another conversation.';
+    end if;
+end
+$$;
+comment on function pgps_internal.require_not_ended(pgps_internal.conversation_state) is
+'Raises 55000 when a conversation has ended';

@@ -157,11 +157,14 @@ begin
     values (v_service.class, v_service.server, v_service.service, v_service.store, v_service.lifetime,
         v_service.status_lifetime, v_service.max_uows, v_service.max_messages_in_uow, v_service.max_message_bytes,
         v_service.deferred, pgps_internal.clock())
-    on conflict do nothing;
+    on conflict do nothing returning service_id into v_service.service_id;
     if not found then
         raise exception 'service "%" exists', pgps_internal.service_name(v_service) using errcode = '42710',
             hint = 'Change it with pgps.alter_service(class, server, service, …).';
     end if;
+    -- See limits.sql.
+    execute format('create sequence pgps_internal.units_begun_%1$s as bigint minvalue 0 start 0; '
+        'create sequence pgps_internal.units_ended_%1$s as bigint minvalue 0 start 0', v_service.service_id);
 end
 $$;
 comment on function pgps_internal.do_create_service(name, jsonb) is 'See pgps.create_service';
@@ -212,6 +215,8 @@ begin
     -- Its units of work go with it: they are shown no more, and their segments are given back.
     delete from pgps_internal.serving s where s.service_id = v_service.service_id;
     delete from pgps_internal.service s where s.service_id = v_service.service_id;
+    execute format('drop sequence pgps_internal.units_begun_%1$s, pgps_internal.units_ended_%1$s',
+        v_service.service_id);
 end
 $$;
 comment on function pgps_internal.do_drop_service(name, jsonb) is 'See pgps.drop_service';
@@ -292,6 +297,11 @@ declare
         := pgps_internal.find_service(args ->> 'class', args ->> 'server', args ->> 'service');
 begin
     perform pgps_internal.require_service_right(caller, v_service, 'serve');
+    if v_service.broker is not null then
+        raise exception 'service "%" is served at broker "%"', pgps_internal.service_name(v_service), v_service.broker
+        using errcode = '55000', hint = 'Register there; or, as an administrator, serve it here: select '
+            || format('pgps.place_service(%L, %L, %L, null).', v_service.class, v_service.server, v_service.service);
+    end if;
     insert into pgps_internal.serving (session_id, service_id, since)
     values (v_speaker.session_id, v_service.service_id, pgps_internal.clock()) on conflict do nothing;
 end

@@ -218,10 +218,21 @@ declare
     v_seen bigint;
 begin
     perform pgps_internal.require_read_committed(), pg_stat_clear_snapshot();
-    v_speaker := pgps_internal.speaker_of(caller, args);
     if pg_current_xact_id_if_assigned() is null then
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;
+    if args ->> 'session' is null then
+        -- The common case in one statement: a session of this backend, which lives while it has not logged off.
+        select s.session_id, p.participant_id, p.role, p.token, s.life_id, v_seen into v_speaker
+        from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
+        where s.session_id = pgps_internal.my_session() and p.role = quote_ident(caller)::regrole
+            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id)
+        for update of s;
+        if found then
+            return v_speaker;
+        end if;
+    end if;
+    v_speaker := pgps_internal.speaker_of(caller, args);
     perform from pgps_internal.participant_session s where s.session_id = v_speaker.session_id for update;
     v_speaker.seen_no := v_seen;
     return v_speaker;

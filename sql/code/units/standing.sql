@@ -5,10 +5,10 @@
 -- Locks: none.
 -- Writes: conversation_state.
 
+-- Without a search_path of its own, so that it is inlined: it has nothing but constants.
 create or replace function pgps_internal.uow_transitions()
 returns table (option text, caller text, status text, becomes text)
 language sql immutable
-set search_path = pg_catalog, pg_temp
 as $$
     values
     ('backout', 'sender', 'RECEIVED', 'BACKEDOUT'),
@@ -75,7 +75,7 @@ select u.unit_no, u.conversation_no, u.service_id, u.to_server, u.is_uow, u.send
     u.life_id < l.held_id as is_held_back,
     d.over_at,
     case when n.version is not null then n.user_status else u.user_status end as user_status,
-    coalesce(n.version, 0) as note_version
+    coalesce(n.version, 0) as note_version, u.is_relayed, u.their_no
 from pgps_internal.unit u
 cross join pgps._this_life() l
 left join lateral (select c.commit_no, c.committed_at from pgps_internal.unit_commit c
@@ -101,6 +101,8 @@ cross join lateral (
                         'infinity')) then 'TIMEOUT'
                     when r.at is not null or not pgps._session_lives(u.session_id) then 'BACKEDOUT'
                     else 'RECEIVED' end
+            -- What becomes of it is told by the broker that it was sent to.
+            when u.is_relayed then case s.status when 'DELIVERED' then s.status else 'ACCEPTED' end
             when not u.is_persistent and r.at is not null
                 then case when u.ends_at <= r.at then 'TIMEOUT' else 'DISCARDED' end
             when u.ends_at <= l.seen_at then 'TIMEOUT'
@@ -111,7 +113,8 @@ cross join lateral (
         r.at
     ) y(status, noted_at, is_backed_out, restarted_at)
     cross join lateral (select y.status, case y.status when 'TIMEOUT' then u.ends_at
-        when 'DISCARDED' then y.restarted_at
+        -- Noted: another broker has told that its restart did it.
+        when 'DISCARDED' then coalesce(y.noted_at, y.restarted_at)
         when 'BACKEDOUT' then coalesce(y.noted_at, y.restarted_at, pgps._session_ended_at(u.session_id),
             u.began_at)
         else y.noted_at end as over_at, y.is_backed_out) x
@@ -149,7 +152,8 @@ end
 $$;
 comment on function pgps_internal.state_of(bigint) is 'The newest state of a conversation; version 0: nothing is noted';
 
-create or replace function pgps_internal.note_conversation(state pgps_internal.conversation_state) returns void
+create or replace function pgps_internal.note_conversation(state pgps_internal.conversation_state)
+returns pgps_internal.conversation_state
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -163,10 +167,31 @@ begin
         v_state.first_commit_at := pgps_internal.first_commit_at(v_state.conversation_no);
     end if;
     insert into pgps_internal.conversation_state values (v_state.*);
+    return v_state;
 end
 $$;
 comment on function pgps_internal.note_conversation(pgps_internal.conversation_state) is
-'Writes the next version of the state of a conversation; the caller has locked the conversation';
+'Writes the next version of the state of a conversation, and returns it; the caller has locked the conversation';
+
+create or replace function pgps_internal.note_end(state pgps_internal.conversation_state, how text)
+returns pgps_internal.conversation_state
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state := note_end.state;
+    v_conversation pgps_internal.conversation := pgps_internal.conversation_of(v_state.conversation_no);
+begin
+    v_state.ended := note_end.how;
+    v_state := pgps_internal.note_conversation(v_state);
+    if v_conversation.broker is not null then
+        perform pgps_internal.tell_broker(v_conversation, 'end', null, jsonb_build_object('ended', note_end.how));
+    end if;
+    return v_state;
+end
+$$;
+comment on function pgps_internal.note_end(pgps_internal.conversation_state, text) is
+'Ends a conversation (eoc, eoccancel), here and at the other party''s broker; the caller has locked it';
 
 create or replace function pgps_internal.first_commit_at(conversation_no bigint) returns timestamptz
 language plpgsql stable
@@ -184,13 +209,15 @@ $$;
 comment on function pgps_internal.first_commit_at(bigint) is
 'The SYNCPOINT of a conversation''s first unit of work; null while there is none';
 
-create or replace function pgps_internal.next_unit(conversation_no bigint, to_server boolean) returns bigint
+create or replace function pgps_internal.next_unit(conversation_no bigint, to_server boolean)
+returns pgps_internal.unit_standing
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state pgps_internal.conversation_state := pgps_internal.state_of(next_unit.conversation_no);
     v_unit bigint;
+    v_standing pgps_internal.unit_standing;
 begin
     for v_unit in select c.unit_no from pgps_internal.unit_commit c
         where c.conversation_no = next_unit.conversation_no and c.to_server = next_unit.to_server
@@ -199,8 +226,9 @@ begin
                 else v_state.done_by_client end
         order by c.commit_no
     loop
-        if (select s.is_active from pgps_internal.unit_standing s where s.unit_no = v_unit) then
-            return v_unit;
+        v_standing := pgps_internal.how_stands(v_unit);
+        if v_standing.is_active then
+            return v_standing;
         end if;
     end loop;
     return null;
@@ -209,26 +237,96 @@ $$;
 comment on function pgps_internal.next_unit(bigint, boolean) is
 'The unit that whoever is sent to in a conversation receives next, or has begun to receive; null when there is none';
 
+create or replace function pgps_internal.is_next(entry pgps_internal.unit_commit) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(is_next.entry.conversation_no);
+begin
+    -- Mostly nothing lies before it that is not completed; else whatever does may be over by itself.
+    return not exists (select from pgps_internal.unit_commit c
+            where c.conversation_no = is_next.entry.conversation_no and c.to_server = is_next.entry.to_server
+                and c.entry_no = c.commit_no and c.commit_no < is_next.entry.commit_no
+                and c.commit_no > case when is_next.entry.to_server then v_state.done_by_server
+                    else v_state.done_by_client end)
+        and (is_next.entry.queue_id % 2 = 1 or v_state.server_id is null)
+        or (pgps_internal.next_unit(is_next.entry.conversation_no, is_next.entry.to_server)).unit_no
+            = is_next.entry.unit_no
+        and (is_next.entry.queue_id % 2 = 1 or v_state.server_id is null);
+end
+$$;
+comment on function pgps_internal.is_next(pgps_internal.unit_commit) is
+'True when the unit of an entry is the next one in its conversation, which, in the queue of a service, is not bound';
+
+create or replace function pgps_internal.row_from(
+    standing pgps_internal.unit_standing, state pgps_internal.conversation_state, status text, code text = null
+) returns pgps.received_message
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row pgps.received_message;
+begin
+    select s.class, s.server, s.service into v_row.class, v_row.server, v_row.service
+    from pgps_internal.service s where s.service_id = row_from.standing.service_id;
+    v_row.uow_id := case when row_from.standing.is_uow then 'U' || upper(to_hex(row_from.standing.unit_no)) end;
+    v_row.conversation := 'C' || upper(to_hex(row_from.standing.conversation_no));
+    v_row.status := row_from.status;
+    v_row.user_status := row_from.standing.user_status;
+    v_row.committed_at := row_from.state.first_commit_at;
+    if v_row.committed_at is null then
+        select c.committed_at into v_row.committed_at from pgps_internal.unit_commit c
+        where c.conversation_no = row_from.standing.conversation_no and c.to_server and c.entry_no = c.commit_no
+        order by c.commit_no limit 1;
+    end if;
+    v_row.committed_at := coalesce(v_row.committed_at, row_from.standing.committed_at);
+    v_row.attempts := row_from.standing.attempts;
+    v_row.store := case when row_from.standing.is_persistent then 'broker' else 'no' end;
+    v_row.lifetime_ends := row_from.standing.ends_at;
+    v_row.conversation_state := coalesce(row_from.state.ended, 'open');
+    v_row.code := row_from.code;
+    return v_row;
+end
+$$;
+comment on function pgps_internal.row_from(pgps_internal.unit_standing, pgps_internal.conversation_state, text, text) is
+'What calls return of a unit that stands so, in a conversation in that state; status: in place of its status';
+
+create or replace function pgps_internal.how_stands(unit_no bigint) returns pgps_internal.unit_standing
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_standing pgps_internal.unit_standing;
+begin
+    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = how_stands.unit_no;
+    return v_standing;
+end
+$$;
+comment on function pgps_internal.how_stands(bigint) is 'How a unit stands; null when there is none';
+
+create or replace function pgps_internal.stands_as(standing pgps_internal.unit_standing) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce((select s.version from pgps_internal.unit_state s where s.unit_no = stands_as.standing.unit_no
+        order by s.version desc limit 1), 0) = stands_as.standing.version;
+end
+$$;
+comment on function pgps_internal.stands_as(pgps_internal.unit_standing) is
+'True when nothing was noted of a unit since it was looked at: for who has locked it since';
+
 create or replace function pgps_internal.row_of(unit_no bigint, status text = null, code text = null)
 returns pgps.received_message
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row pgps.received_message;
+    v_standing pgps_internal.unit_standing := pgps_internal.how_stands(row_of.unit_no);
 begin
-    select 'U' || upper(to_hex(u.unit_no)), 'C' || upper(to_hex(u.conversation_no)),
-        coalesce(row_of.status, u.status), u.user_status, v.class, v.server, v.service,
-        coalesce(pgps_internal.first_commit_at(u.conversation_no), u.committed_at), u.attempts,
-        case when u.is_persistent then 'broker' else 'no' end, u.ends_at,
-        coalesce((pgps_internal.state_of(u.conversation_no)).ended, 'open'), row_of.code, null, null, null, null
-    into v_row
-    from pgps_internal.unit_standing u left join pgps_internal.service v using (service_id)
-    where u.unit_no = row_of.unit_no;
-    if not (select u.is_uow from pgps_internal.unit u where u.unit_no = row_of.unit_no) then
-        v_row.uow_id := null;
-    end if;
-    return v_row;
+    return pgps_internal.row_from(v_standing, pgps_internal.state_of(v_standing.conversation_no),
+        coalesce(row_of.status, v_standing.status), row_of.code);
 end
 $$;
 comment on function pgps_internal.row_of(bigint, text, text) is

@@ -5,7 +5,8 @@
 -- Writes: nothing.
 
 create or replace function pgps_internal.relation_to(
-    speaker pgps_internal.speaker, standing pgps_internal.unit_standing, option text
+    speaker pgps_internal.speaker, standing pgps_internal.unit_standing,
+    conversation pgps_internal.conversation, state pgps_internal.conversation_state, option text
 ) returns text
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -13,14 +14,11 @@ as $$
 declare
     v_me bigint := (relation_to.speaker).participant_id;
     v_is_sender boolean := relation_to.standing.sender_id = v_me;
-    v_is_receiver boolean;
+    v_is_receiver boolean := coalesce(relation_to.standing.status in ('DELIVERED', 'TIMEOUT', 'DISCARDED')
+            and relation_to.standing.receiver_session = (relation_to.speaker).session_id, false)
+        or coalesce(v_me = case when relation_to.standing.to_server then (relation_to.state).server_id
+            else (relation_to.conversation).client_id end, false);
 begin
-    v_is_receiver := relation_to.standing.status in ('DELIVERED', 'TIMEOUT', 'DISCARDED')
-            and relation_to.standing.receiver_session = (relation_to.speaker).session_id
-        or v_me = case when relation_to.standing.to_server
-            then (pgps_internal.state_of(relation_to.standing.conversation_no)).server_id
-            else (select c.client_id from pgps_internal.conversation c
-                where c.conversation_no = relation_to.standing.conversation_no) end;
     return case
         -- A participant may be both: then it is what may do that now.
         when v_is_sender and v_is_receiver then case when exists (select from pgps_internal.uow_transitions() t
@@ -29,7 +27,8 @@ begin
         when v_is_sender then 'sender' when v_is_receiver then 'receiver' end;
 end
 $$;
-comment on function pgps_internal.relation_to(pgps_internal.speaker, pgps_internal.unit_standing, text) is
+comment on function pgps_internal.relation_to(pgps_internal.speaker, pgps_internal.unit_standing,
+    pgps_internal.conversation, pgps_internal.conversation_state, text) is
 'Whether the speaker is the sender or the receiver of a unit; null: neither. A server is the receiver of what it holds,
 and of everything in a conversation that is bound to it.';
 
@@ -61,21 +60,20 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_hand pgps_internal.session_hand := pgps_internal.hand_of((open_units.speaker).session_id);
+    v_now timestamptz := pgps_internal.clock();
 begin
-    select coalesce(array_agg(s.unit_no) filter (where s.status = 'RECEIVED'), '{}'),
-        coalesce(array_agg(s.unit_no) filter (where s.status = 'DELIVERED'
-            and s.receiver_session = (open_units.speaker).session_id), '{}')
-    into sent, held
-    from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit_standing s on s.unit_no = n
-    where s.conversation_no = coalesce(open_units.conversation_no, s.conversation_no);
+    -- What a session that lives has in hand is under way until its time is over.
+    with one as materialized (
+        select u.unit_no, u.unit_no = any (v_hand.sent) as is_sent, u.ends_at > v_now as in_time
+        from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit u on u.unit_no = n
+        where u.conversation_no = coalesce(open_units.conversation_no, u.conversation_no)
+            and not exists (select from pgps_internal.unit_told t where t.unit_no = u.unit_no)
+    )
     -- With none under way, one that has timed out says so.
-    if sent = '{}' and held = '{}' then
-        select coalesce(array_agg(s.unit_no) filter (where s.unit_no = any (v_hand.sent)), '{}'),
-            coalesce(array_agg(s.unit_no) filter (where s.unit_no = any (v_hand.held)), '{}')
-        into sent, held
-        from unnest(v_hand.sent || v_hand.held) n join pgps_internal.unit_standing s on s.unit_no = n
-        where s.conversation_no = coalesce(open_units.conversation_no, s.conversation_no) and s.status = 'TIMEOUT';
-    end if;
+    select coalesce(array_agg(o.unit_no) filter (where o.is_sent), '{}'),
+        coalesce(array_agg(o.unit_no) filter (where not o.is_sent), '{}')
+    into sent, held
+    from one o where o.in_time or not exists (select from one i where i.in_time);
 end
 $$;
 comment on function pgps_internal.open_units(pgps_internal.speaker, bigint) is
@@ -158,21 +156,50 @@ declare
         else pgps_internal.unit_to_sync(look_up_unit.speaker, 'query', args ->> 'uow_id',
             look_up_unit.conversation_no) end;
     v_standing pgps_internal.unit_standing;
+    v_state pgps_internal.conversation_state;
     v_relation text;
 begin
     select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = v_unit and s.is_known;
-    v_relation := case when found then pgps_internal.relation_to(look_up_unit.speaker, v_standing, 'query') end;
+    if found then
+        v_state := pgps_internal.state_of(v_standing.conversation_no);
+        v_relation := pgps_internal.relation_to(look_up_unit.speaker, v_standing,
+            pgps_internal.conversation_of(v_standing.conversation_no), v_state, 'query');
+    end if;
     if v_relation is null then
         return pgps_internal.not_found_row();
     elsif v_relation = 'receiver' and (v_standing.status <> 'DELIVERED'
         or v_standing.receiver_session <> (look_up_unit.speaker).session_id) then
         perform pgps_internal.refuse_transition('query', 'receiver', v_standing);
     end if;
-    return pgps_internal.row_of(v_unit);
+    return pgps_internal.row_from(v_standing, v_state, v_standing.status);
 end
 $$;
 comment on function pgps_internal.look_up_unit(pgps_internal.speaker, text, jsonb, bigint) is
 'SYNCPOINT with option last or query: locks nothing';
+
+create or replace function pgps_internal.becomes_of(
+    speaker pgps_internal.speaker, standing pgps_internal.unit_standing, relation text, option text
+) returns text
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_becomes text;
+begin
+    select t.becomes into v_becomes from pgps_internal.uow_transitions() t
+    where t.option = becomes_of.option and t.caller = becomes_of.relation and t.status = becomes_of.standing.status;
+    if not found or becomes_of.relation = 'receiver' and becomes_of.standing.status = 'DELIVERED'
+        and becomes_of.standing.receiver_session <> (becomes_of.speaker).session_id then
+        if becomes_of.relation = 'sender' and becomes_of.standing.commit_no is null then
+            perform pgps_internal.note_told(becomes_of.standing.unit_no, becomes_of.standing.status);
+        end if;
+        perform pgps_internal.refuse_transition(becomes_of.option, becomes_of.relation, becomes_of.standing);
+    end if;
+    return v_becomes;
+end
+$$;
+comment on function pgps_internal.becomes_of(pgps_internal.speaker, pgps_internal.unit_standing, text, text) is
+'What an option makes of a unit, by the table of transitions; 55000 when it is not allowed';
 
 create or replace function pgps_internal.apply_transition(
     speaker pgps_internal.speaker, option text, unit_no bigint, user_status text
@@ -181,69 +208,58 @@ language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_standing pgps_internal.unit_standing;
-    v_relation text;
-    v_becomes text;
-    v_state pgps_internal.conversation_state;
+    v_standing pgps_internal.unit_standing := pgps_internal.how_stands(apply_transition.unit_no);
+    v_conversation pgps_internal.conversation := pgps_internal.conversation_of(v_standing.conversation_no);
+    v_state pgps_internal.conversation_state := pgps_internal.state_of(v_standing.conversation_no);
+    v_relation text := pgps_internal.relation_to(apply_transition.speaker, v_standing, v_conversation, v_state,
+        apply_transition.option);
+    v_becomes text := pgps_internal.becomes_of(apply_transition.speaker, v_standing, v_relation,
+        apply_transition.option);
 begin
-    select s.* into v_standing from pgps_internal.unit_standing s where s.unit_no = apply_transition.unit_no;
-    v_relation := pgps_internal.relation_to(apply_transition.speaker, v_standing, apply_transition.option);
-    select t.becomes into v_becomes from pgps_internal.uow_transitions() t
-    where t.option = apply_transition.option and t.caller = v_relation and t.status = v_standing.status;
-    if not found or v_relation = 'receiver' and v_standing.status = 'DELIVERED'
-        and v_standing.receiver_session <> (apply_transition.speaker).session_id then
-        perform pgps_internal.refuse_transition(apply_transition.option, v_relation, v_standing);
+    if apply_transition.user_status is not null then
+        perform pgps_internal.note_user_status(v_standing.unit_no, apply_transition.user_status);
+        v_standing.user_status := apply_transition.user_status;
     end if;
-    perform pgps_internal.note_user_status(v_standing.unit_no, apply_transition.user_status);
     if apply_transition.option = 'setustatus' then
-        return pgps_internal.row_of(v_standing.unit_no);
+        perform pgps_internal.tell_change(v_standing, v_standing.status, v_standing.attempts,
+            apply_transition.user_status);
+        return pgps_internal.row_from(v_standing, v_state, v_standing.status);
+    elsif apply_transition.option = 'cancel' and v_relation = 'sender' and v_standing.is_relayed then
+        -- The broker that has it decides, and tells.
+        perform pgps_internal.tell_broker(v_conversation, 'cancel', v_standing.unit_no, '{}');
+        return pgps_internal.row_from(v_standing, v_state, v_standing.status);
     elsif apply_transition.option = 'delete' then
         perform pgps_internal.note_unit(v_standing.unit_no, 'DELETED', v_standing.receiver_id, null,
             v_standing.attempts, 0);
-        return pgps_internal.row_of(v_standing.unit_no, v_standing.status);
+        v_becomes := v_standing.status;
     elsif v_becomes = 'ACCEPTED' and v_relation = 'sender' then
-        perform pgps_internal.lock_and_require_open(v_standing.conversation_no);
-        perform pgps_internal.commit_unit(v_standing.unit_no);
+        perform pgps_internal.require_not_ended(v_state);
+        v_standing.committed_at := pgps_internal.commit_unit(v_standing, v_conversation, v_state);
         if apply_transition.option in ('eoc', 'eoccancel') then
-            v_state := pgps_internal.state_of(v_standing.conversation_no);
-            v_state.ended := apply_transition.option;
-            perform pgps_internal.note_conversation(v_state);
+            v_state := pgps_internal.note_end(v_state, apply_transition.option);
         end if;
     elsif v_becomes = 'ACCEPTED' then
-        perform pgps_internal.note_unit(v_standing.unit_no, 'ACCEPTED', null, null, v_standing.attempts + 1, 0);
-        perform pgps_internal.wake_unit(v_standing);
+        v_standing.attempts := v_standing.attempts + 1;
+        perform pgps_internal.note_unit(v_standing.unit_no, 'ACCEPTED', null, null, v_standing.attempts, 0),
+            pgps_internal.tell_change(v_standing, 'ACCEPTED', v_standing.attempts, apply_transition.user_status);
+        perform pgps_internal.wake_queue(pgps_internal.queue_for(v_standing.to_server, v_conversation, v_state));
     else
         perform pgps_internal.note_unit(v_standing.unit_no, v_becomes, v_standing.receiver_id, null,
-            v_standing.attempts, v_standing.messages_given);
+            v_standing.attempts, v_standing.messages_given), pgps_internal.note_ended(v_standing.service_id);
         if v_relation = 'receiver' then
+            perform pgps_internal.tell_change(v_standing, v_becomes, v_standing.attempts,
+                apply_transition.user_status);
             -- Cancelling binds a conversation to nobody.
-            perform pgps_internal.complete_unit(v_standing,
+            v_state := pgps_internal.complete_unit(v_standing, v_state,
                 case v_becomes when 'PROCESSED' then (apply_transition.speaker).participant_id end);
         end if;
     end if;
-    perform pgps_internal.put_in_hand((apply_transition.speaker).session_id, gone => array[v_standing.unit_no]);
-    return pgps_internal.row_of(v_standing.unit_no, v_becomes);
+    return pgps_internal.row_from(v_standing, v_state, v_becomes);
 end
 $$;
 comment on function pgps_internal.apply_transition(pgps_internal.speaker, text, bigint, text) is
 'Does to a unit what an option says, if the table of transitions allows it; the caller has locked the unit and its
 conversation. Errors: 55000.';
-
-create or replace function pgps_internal.wake_unit(standing pgps_internal.unit_standing) returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_server bigint := (pgps_internal.state_of(wake_unit.standing.conversation_no)).server_id;
-begin
-    perform pgps_internal.wake_queue(case
-        when not wake_unit.standing.to_server then (select pgps_internal.queue_of(c.client_id)
-            from pgps_internal.conversation c where c.conversation_no = wake_unit.standing.conversation_no)
-        else coalesce(pgps_internal.queue_of(v_server), pgps_internal.queue_of(wake_unit.standing.service_id)) end);
-end
-$$;
-comment on function pgps_internal.wake_unit(pgps_internal.unit_standing) is
-'Wakes who may receive a unit that was backed out';
 
 create or replace function pgps_internal.units_to_sync(
     speaker pgps_internal.speaker, option text, args jsonb, conversation_no bigint
@@ -291,7 +307,9 @@ begin
         or not v_standing.is_known and v_standing.unit_no <> all (v_hand.sent || v_hand.held) then
         raise exception 'unit of work "%" does not exist', require_relation.uow_id using errcode = '42704',
             hint = 'See pgps.units_of_work; of those that are over, only a persistent status is kept.';
-    elsif pgps_internal.relation_to(require_relation.speaker, v_standing, require_relation.option) is null then
+    elsif pgps_internal.relation_to(require_relation.speaker, v_standing,
+        pgps_internal.conversation_of(v_standing.conversation_no),
+        pgps_internal.state_of(v_standing.conversation_no), require_relation.option) is null then
         raise exception 'unit of work "%" is somebody else''s', require_relation.uow_id using errcode = '42501',
             hint = 'Its sender may do that, and who has received it and not backed it out.';
     end if;
@@ -330,8 +348,9 @@ begin
             hint = 'Give user_status => text of at most 32 bytes.';
     end if;
     v_units := pgps_internal.units_to_sync(v_speaker, v_option, args, v_conversation);
-    perform pgps_internal.require_relation(v_speaker, v_option, coalesce(args ->> 'uow_id', 'U' || upper(to_hex(n))),
-        n) from unnest(v_units) n;
+    if args ->> 'uow_id' is not null and lower(args ->> 'uow_id') <> 'both' then
+        perform pgps_internal.require_relation(v_speaker, v_option, args ->> 'uow_id', v_units[1]);
+    end if;
     if v_option <> 'setustatus' then
         perform from pgps_internal.unit u where u.unit_no = any (v_units) order by u.unit_no for update;
     end if;
@@ -340,6 +359,9 @@ begin
     foreach v_unit in array v_units loop
         v_rows := v_rows || pgps_internal.apply_transition(v_speaker, v_option, v_unit, args ->> 'user_status');
     end loop;
+    if v_option <> 'setustatus' then
+        perform pgps_internal.put_in_hand(v_speaker.session_id, gone => v_units);
+    end if;
     return v_rows;
 end
 $$;
@@ -363,10 +385,10 @@ begin
     -- What was not committed is not sent any more.
     perform pgps_internal.apply_transition(v_speaker, 'backout', n, null) from unnest(v_open.sent) n
     where (select s.status from pgps_internal.unit_standing s where s.unit_no = n) = 'RECEIVED';
+    perform pgps_internal.put_in_hand(v_speaker.session_id, gone => v_open.sent) where v_open.sent <> '{}';
     v_state := pgps_internal.state_of(v_conversation.conversation_no);
     if v_state.ended is null then
-        v_state.ended := 'eoc';
-        perform pgps_internal.note_conversation(v_state);
+        v_state := pgps_internal.note_end(v_state, 'eoc');
     end if;
     select null, upper(args ->> 'conversation'), null, null, s.class, s.server, s.service,
         pgps_internal.first_commit_at(v_conversation.conversation_no), null, null, null, v_state.ended, null, null,

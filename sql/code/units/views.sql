@@ -15,7 +15,8 @@ select s.class, s.server, s.service,
     'pgps_uow_' || 2 * s.service_id::bigint as channel, r.can_send, r.can_serve,
     (select count(*) from pgps_internal.serving v
         where v.service_id = s.service_id and pgps._session_lives(v.session_id)) as servers,
-    coalesce(d.depth, 0) as depth, d.oldest, coalesce(d.attempts, 0) as attempts, s.created_at
+    coalesce(d.depth, 0) as depth, d.oldest, coalesce(d.attempts, 0) as attempts, s.created_at,
+    s.broker
 from pgps_internal.service s
 cross join (select jsonb_object_agg(t.name, t.value) as values from pgps_internal.setting t
     where t.name like 'uow\_%') b
@@ -35,7 +36,7 @@ comment on view pgps.services is
 'Services that the reader may send to or serve, with the attributes that hold; servers: sessions registered; depth:
 units
 that wait for a server, oldest: the first SYNCPOINT of these, attempts: how often one of them was given back at most;
-channel: LISTEN to it to be woken';
+channel: LISTEN to it to be woken; broker: where it is served, null: here';
 
 create or replace view pgps.conversations as
 select 'C' || upper(to_hex(c.conversation_no)) as conversation, s.class, s.server, s.service,
@@ -47,7 +48,7 @@ select 'C' || upper(to_hex(c.conversation_no)) as conversation, s.class, s.serve
     'pgps_uow_' || coalesce(2 * t.server_id + 1, 2 * c.service_id::bigint) as server_channel,
     c.began_at, coalesce(t.first_commit_at, (select k.committed_at from pgps_internal.unit_commit k
         where k.conversation_no = c.conversation_no and k.to_server and k.entry_no = k.commit_no
-        order by k.commit_no limit 1)) as committed_at
+        order by k.commit_no limit 1)) as committed_at, c.broker
 from pgps_internal.conversation c
 join pgps_internal.service s using (service_id)
 left join lateral (select t.* from pgps_internal.conversation_state t where t.conversation_no = c.conversation_no
@@ -66,7 +67,8 @@ where (t.ended is null or d.is_known) and c.life_id >= l.emptied_id
         or p.role = quote_ident(current_user)::regrole or v.role = quote_ident(current_user)::regrole);
 comment on view pgps.conversations is
 'Conversations of the reader, as their client or as the server that they are bound to; administrators see all. depth:
-units that wait or are being received, both ways; client_channel, server_channel: LISTEN to them to be woken';
+units that wait or are being received, both ways; client_channel, server_channel: LISTEN to them to be woken;
+broker: where the other party is, null: here';
 
 create or replace view pgps.units_of_work as
 select 'U' || upper(to_hex(u.unit_no)) as uow_id, 'C' || upper(to_hex(u.conversation_no)) as conversation,

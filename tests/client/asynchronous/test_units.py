@@ -144,6 +144,33 @@ async def test_a_transaction_whose_connection_is_lost_does_not_go_on_in_another_
     assert value(broker, "select string_agg(what, ',') from public.half") == "second"
 
 
+async def test_requests_are_answered_each_in_one_transaction(own_database: str, broker: psycopg.Connection) -> None:
+    rows(broker, "create table public.asked (what text)")
+    async with AsyncClient(own_database) as client:
+        async with client.logon("teller") as teller, client.logon("bank") as bank:
+
+            async def handle(messages: list[Any], connection: Any) -> str | None:
+                said = b" ".join(message.data for message in messages).decode()
+                await connection.execute("insert into public.asked values (%s)", [said])
+                if said == "fail":
+                    raise ZeroDivisionError
+                return said.upper()
+
+            async def serve() -> None:
+                while await bank.answer(SERVICE, handle, timeout=1) == 0:
+                    pass
+
+            task = runtime.Task(serve, "server")
+            answer = await teller.request(SERVICE, "how", "much", timeout=60)
+            assert answer is not None
+            assert [message.data for message in answer] == [b"HOW MUCH"]
+            await task.join()
+            assert await teller.request(SERVICE, "fail", timeout=0) is None
+            with pytest.raises(ZeroDivisionError):
+                await bank.answer(SERVICE, handle)
+    assert value(broker, "select string_agg(what, ',') from public.asked") == "how much"
+
+
 async def test_a_token_in_use_and_a_conversation_that_has_not_begun(
     own_database: str, broker: psycopg.Connection
 ) -> None:

@@ -145,6 +145,33 @@ def test_a_transaction_whose_connection_is_lost_does_not_go_on_in_another_one(
     assert value(broker, "select string_agg(what, ',') from public.half") == "second"
 
 
+def test_requests_are_answered_each_in_one_transaction(own_database: str, broker: psycopg.Connection) -> None:
+    rows(broker, "create table public.asked (what text)")
+    with Client(own_database) as client:
+        with client.logon("teller") as teller, client.logon("bank") as bank:
+
+            def handle(messages: list[Any], connection: Any) -> str | None:
+                said = b" ".join(message.data for message in messages).decode()
+                connection.execute("insert into public.asked values (%s)", [said])
+                if said == "fail":
+                    raise ZeroDivisionError
+                return said.upper()
+
+            def serve() -> None:
+                while bank.answer(SERVICE, handle, timeout=1) == 0:
+                    pass
+
+            task = runtime.Task(serve, "server")
+            answer = teller.request(SERVICE, "how", "much", timeout=60)
+            assert answer is not None
+            assert [message.data for message in answer] == [b"HOW MUCH"]
+            task.join()
+            assert teller.request(SERVICE, "fail", timeout=0) is None
+            with pytest.raises(ZeroDivisionError):
+                bank.answer(SERVICE, handle)
+    assert value(broker, "select string_agg(what, ',') from public.asked") == "how much"
+
+
 def test_a_token_in_use_and_a_conversation_that_has_not_begun(own_database: str, broker: psycopg.Connection) -> None:
     with Client(own_database) as client, client.logon("bank") as bank:
         assert bank.query("U1") is None

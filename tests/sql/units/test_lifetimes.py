@@ -96,9 +96,16 @@ def test_a_unit_that_times_out_while_it_is_sent(
     sent = client.send("1", to_service=SERVICE, lifetime="1 minute", status_lifetime=9)
     clock.advance("1 minute")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match="TIMEOUT"):
-        client.sync("commit")
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="TIMEOUT"):
         client.send("2", sent["conversation"])
+    # Its sender has been told once, also if the transaction is rolled back: what it sends now is another unit.
+    again = client.send("3", sent["conversation"], lifetime="1 minute", status_lifetime=9)
+    assert (again["uow_id"] != sent["uow_id"], again["status"]) == (True, "RECEIVED")
+    clock.advance("1 minute")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="TIMEOUT"):
+        client.sync("commit")
+    assert client.send("4", sent["conversation"], option="commit")["status"] == "ACCEPTED"
+    server = party("s").serve(SERVICE)
+    assert [server.text("new"), server.sync("commit")["status"]] == ["4", "PROCESSED"]
     client.call("logoff")
     # It had timed out before the session ended, and stays what it was.
     assert party("c").status(sent["uow_id"]) == "TIMEOUT"

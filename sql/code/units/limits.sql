@@ -1,0 +1,223 @@
+-- Limits of services and of the broker, and the options that they are the defaults of.
+-- How many units of work are active is not counted for each send. Two sequences of each service, and two of the broker,
+-- tell how many units were begun and (a hint) how often one has ended. After a count, the units begun since then are
+-- added to it; units are counted again when that reaches the limit, so the cost of a count is shared by as many sends
+-- as there was room. At the limit, the last count stands for a refusal while nothing can have ended.
+-- Locks: none.
+-- Writes: unit_count, unit_told.
+
+create or replace function pgps_internal.unit_limit(own integer, name text, service pgps_internal.service,
+    attribute text, value bigint, what text) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_limit bigint := coalesce(unit_limit.own, pgps_internal.setting(unit_limit.name)::bigint);
+begin
+    if unit_limit.value > v_limit then
+        raise exception 'service "%" takes at most % %: % is %', pgps_internal.service_name(unit_limit.service),
+            v_limit, unit_limit.what,
+            case when unit_limit.own is null then 'setting ' || unit_limit.name else unit_limit.attribute end, v_limit
+        using errcode = '54000', hint = format('An administrator changes it with pgps.alter_service(%L, %L, %L, %s '
+            '=> …).', (unit_limit.service).class, (unit_limit.service).server, (unit_limit.service).service,
+            unit_limit.attribute);
+    end if;
+end
+$$;
+comment on function pgps_internal.unit_limit(integer, text, pgps_internal.service, text, bigint, text) is
+'Raises 54000 when a value is above the limit of a service (own) or, where that is null, of the broker (name)';
+
+create or replace function pgps_internal.check_user_status(user_status text) returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if octet_length(check_user_status.user_status) > 32 then
+        raise exception 'user status "%" has % bytes', left(check_user_status.user_status, 40),
+            octet_length(check_user_status.user_status)
+        using errcode = '54000', hint = 'A user status has at most 32 bytes.';
+    end if;
+end
+$$;
+comment on function pgps_internal.check_user_status(text) is 'Raises 54000 when a user status is longer than 32 bytes';
+
+create or replace function pgps_internal.count_active(service_id integer, at_most bigint, is_committed boolean)
+returns pgps_internal.unit_count
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_count pgps_internal.unit_count;
+    v_is_open boolean;
+begin
+    v_count.at_no := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
+    v_count.service_id := count_active.service_id;
+    -- Read before the units are: what ends meanwhile makes another number.
+    v_count.ended := pgps_internal.ends_noted(count_active.service_id);
+    v_count.begun := pg_sequence_last_value(('pgps_internal.units_begun_' || count_active.service_id)::regclass);
+    v_count.life_id := (pgps._this_life()).life_id;
+    if count_active.service_id = 0 then
+        select count(*), min(a.ends_at), coalesce(bool_or(a.is_open), false)
+        into v_count.active, v_count.next_end, v_is_open
+        from (select u.ends_at, u.commit_no is null as is_open from pgps_internal.unit_standing u
+            where u.is_uow and u.is_active limit count_active.at_most) a;
+    else
+        select count(*), min(a.ends_at), coalesce(bool_or(a.is_open), false)
+        into v_count.active, v_count.next_end, v_is_open
+        from (select u.ends_at, u.commit_no is null as is_open from pgps_internal.unit_standing u
+            where u.service_id = count_active.service_id and u.is_uow and u.is_active limit count_active.at_most) a;
+    end if;
+    v_count.is_settled := not v_is_open and count_active.is_committed
+        and not exists (select from pg_snapshot_xip(pg_current_snapshot()));
+    return v_count;
+end
+$$;
+comment on function pgps_internal.count_active(integer, bigint, boolean) is
+'Counts the active units of work of a service, 0: of all, up to a number. is_settled: nobody else is in the middle of
+something, and no unit is being sent, so that the count is right until time passes or something is noted to have ended';
+
+create or replace function pgps_internal.ends_noted(service_id integer) returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return coalesce(pg_sequence_last_value(('pgps_internal.units_ended_' || ends_noted.service_id)::regclass), -1);
+end
+$$;
+comment on function pgps_internal.ends_noted(integer) is 'A number that changes when a unit of a service (0: any) ends';
+
+create or replace function pgps_internal.note_ended(service_id integer) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    -- The transaction has an id already: who counts while it runs sees that it does.
+    perform nextval('pgps_internal.units_ended_0');
+    if to_regclass('pgps_internal.units_ended_' || note_ended.service_id) is not null then
+        perform nextval(('pgps_internal.units_ended_' || note_ended.service_id)::regclass);
+    end if;
+end
+$$;
+comment on function pgps_internal.note_ended(integer) is
+'Lets counts of active units be made again; the caller has written that one has ended';
+
+create or replace function pgps_internal.note_told(unit_no bigint, status text) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if note_told.status = 'TIMEOUT' then
+        -- The caller raises an error, which takes back what this transaction writes.
+        perform pgps_internal.over_loopback_once(format('select pgps_internal.tell_timeout(%s)', note_told.unit_no));
+    end if;
+end
+$$;
+comment on function pgps_internal.note_told(bigint, text) is
+'Notes at once that the sender of a unit that timed out while it was being sent hears of it now';
+
+create or replace function pgps_internal.tell_timeout(unit_no bigint) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into pgps_internal.unit_told (unit_no) values (tell_timeout.unit_no) on conflict do nothing;
+    return tell_timeout.unit_no;
+end
+$$;
+comment on function pgps_internal.tell_timeout(bigint) is
+'On the loopback connection: the next message in that conversation begins another unit';
+
+create or replace function pgps_internal.still_counts(count pgps_internal.unit_count) returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return still_counts.count.is_settled and still_counts.count.life_id = (pgps._this_life()).life_id
+        and still_counts.count.ended = pgps_internal.ends_noted(still_counts.count.service_id)
+        and coalesce(still_counts.count.next_end > pgps_internal.clock(), true);
+end
+$$;
+comment on function pgps_internal.still_counts(pgps_internal.unit_count) is
+'True while none of the units that were counted can have ended';
+
+create or replace function pgps_internal.check_active(
+    service pgps_internal.service, ends_at timestamptz, is_committed boolean
+) returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id integer;
+    v_limit bigint;
+    v_begun bigint;
+    v_count pgps_internal.unit_count;
+begin
+    foreach v_id in array array[0, (check_active.service).service_id] loop
+        v_begun := nextval(('pgps_internal.units_begun_' || v_id)::regclass);
+        v_limit := case v_id when 0 then pgps_internal.setting('uow_max_active')::bigint
+            else (check_active.service).max_uows end;
+        continue when v_limit is null;
+        select c.* into v_count from pgps_internal.unit_count c where c.service_id = v_id
+        order by c.at_no desc limit 1;
+        -- Of the broker no more can be active than were ever begun.
+        continue when coalesce(v_count.active, case v_id when 0 then 0 end) + v_begun - coalesce(v_count.begun, 0)
+            < v_limit;
+        if v_count.active < v_limit or v_count.active is null or not pgps_internal.still_counts(v_count) then
+            v_count := pgps_internal.count_active(v_id, v_limit, check_active.is_committed);
+            v_count.active := v_count.active + 1;
+            if v_count.active <= v_limit then
+                v_count.next_end := least(v_count.next_end, check_active.ends_at);
+                insert into pgps_internal.unit_count values (v_count.*);
+                continue;
+            end if;
+        end if;
+        perform pgps_internal.unit_limit(case v_id when 0 then null else v_limit::integer end, 'uow_max_active',
+            check_active.service, 'max_uows', v_limit + 1, 'active units of work');
+    end loop;
+end
+$$;
+comment on function pgps_internal.check_active(pgps_internal.service, timestamptz, boolean) is
+'Raises 54000 when a service, or the broker, has as many active units of work as it may; else one more is begun, and
+(is_committed) committed in this transaction';
+
+create or replace function pgps_internal.options_of(
+    speaker pgps_internal.speaker, service pgps_internal.service, args jsonb,
+    out is_persistent boolean, out lifetime interval, out status_for interval
+) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_store text := lower(args ->> 'store');
+    v_times integer := coalesce((args ->> 'status_lifetime')::integer, 0);
+begin
+    lifetime := (args ->> 'lifetime')::interval;
+    perform pgps_internal.check_lifetime(lifetime), pgps_internal.check_user_status(args ->> 'user_status');
+    if v_store not in ('off', 'broker', 'no') or v_store is null then
+        raise exception 'unknown store "%"', args ->> 'store' using errcode = '22023',
+            hint = 'Give off (as the service says), broker or no.';
+    elsif v_times not between 0 and 255 then
+        raise exception 'invalid status_lifetime %', v_times using errcode = '22023',
+            hint = 'Give 1 to 254 times the lifetime, 0 for what the service says, or 255 for none.';
+    end if;
+    is_persistent := 'broker' = case v_store
+        when 'off' then coalesce(options_of.service.store, pgps_internal.setting('uow_store')) else v_store end;
+    lifetime := coalesce(lifetime, options_of.service.lifetime, pgps_internal.setting('uow_lifetime')::interval);
+    v_times := case v_times when 255 then 0
+        when 0 then coalesce(options_of.service.status_lifetime,
+            pgps_internal.setting('uow_status_lifetime')::integer)
+        else v_times end;
+    status_for := nullif(v_times, 0) * lifetime;
+    if is_persistent and pgps_internal.setting('uow_persistent_store') = 'no' then
+        raise exception 'this broker has no persistent store' using errcode = '55000',
+            hint = 'Send with store => ''no'', or as an administrator: select pgps.configure(''uow_persistent_store'', '
+                '''hot'').';
+    elsif is_persistent and (options_of.speaker).token is null then
+        raise exception 'persistent units of work need a token' using errcode = '55000',
+            hint = 'Log on with one, select pgps.logon(''token''), or send with store => ''no''.';
+    end if;
+end
+$$;
+comment on function pgps_internal.options_of(pgps_internal.speaker, pgps_internal.service, jsonb) is
+'How long a unit lives, for how long its status is kept after that (null: not at all) and whether it survives a restart:
+the options of the call, then those of the service, then those of the broker count. Errors: 22023, 54000, 55000.';
