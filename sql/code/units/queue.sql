@@ -56,7 +56,8 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if look_at_entry.is_over or look_at_entry.entry.queue_id % 2 = 0 and exists (select from pgps_internal.conversation_state s
+    if look_at_entry.is_over or look_at_entry.entry.queue_id % 2 = 0
+        and exists (select from pgps_internal.conversation_state s
         where s.conversation_no = look_at_entry.entry.conversation_no and s.server_id is not null) then
         -- The queue of a service, and it is bound: its server has an entry of it in a queue of its own.
         stands := 'over';
