@@ -60,6 +60,8 @@ def test_a_part_of_the_data_arrives_once_and_in_order(embedded_home: Path) -> No
     _check_healthcare(result["healthcare"])
     _check_figure_5(result["figure_5"])
     _check_group(result["group"])
+    assert result["chess"]["ok"]
+    assert result["chess"]["counts"]["crashed"] == 1
     assert _left(embedded_home) == []
 
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from pgps.cli._errors import FAILED, report
 from pgps.cli._output import dumps
 from pgps.errors import PgpsError
-from pgps_demo import after, scene, spark_run
+from pgps_demo import after, chess_run, scene, spark_run
 from pgps_demo.after import Answer
 from pgps_demo.broker import Broker
 from pgps_demo.data import Data
@@ -63,7 +63,8 @@ def run(
                 result["healthcare"] = healthcare_run.run(data, Steps(talk), data_out, speed=speed, seed=seed)
                 result["figure_5"] = figure5_run.run(data, Steps(talk), data_out, speed=speed)
                 result["group"] = group_run.run(data, Steps(talk), data_out, speed=speed)
-                result["ok"] = result["ok"] and all(result[name]["ok"] for name in _NETWORKS)
+                result["chess"] = chess_run.run(Steps(talk))
+                result["ok"] = result["ok"] and all(result[name]["ok"] for name in (*_NETWORKS, "chess"))
             if spark:
                 result["spark"] = spark_run.run(data, Steps(talk), data_out, output=Path("pgps-demo-report").absolute())
                 result["ok"] = result["ok"] and result["spark"]["ok"]
@@ -179,6 +180,8 @@ def _say_end(out: Console, result: dict[str, Any]) -> None:
     for name, part in zip(("one broker", *_NETWORKS), parts, strict=False):
         if not all(each["ok"] for kind in _PROVED for each in part.get(kind, [])):
             out.print(Text(f"✗ {name.replace('_', ' ')}: not what was worked out beforehand", "bold red"))
+    if not result.get("chess", {"ok": True})["ok"]:
+        out.print(Text("✗ chess by mail: not the game of the record", "bold red"))
     if not result.get("spark", {"ok": True})["ok"]:
         out.print(Text("✗ spark: not what was worked out from the raw data", "bold red"))
     count = sum(each["received"] for part in parts for each in part.get("subscriptions", []))
