@@ -12,7 +12,9 @@ Keep = Annotated[bool, typer.Option("--keep", help="Leave the broker running aft
 Speed = Annotated[float, typer.Option(help="Events published a second, altogether; 0 is as fast as it goes.", min=0)]
 Part = Annotated[float, typer.Option(help="Play only this share of the data, evenly spread.", min=0.01, max=1)]
 Seed = Annotated[int, typer.Option(help="Which transactions are rolled back or late: the same number, the same ones.")]
-Networks = Annotated[bool, typer.Option(help="Play it over linked brokers, too: four, six, then two networks; and chess.")]
+Networks = Annotated[
+    bool, typer.Option(help="Play it over linked brokers, too: four, six, then two networks; and chess.")
+]
 Spark = Annotated[bool, typer.Option(help="End with Spark: the quotes through JDBC, an archive and a report.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout, for programs.")]
 
