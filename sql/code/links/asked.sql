@@ -1,6 +1,6 @@
 -- Since when the parent for an origin has been asked for what this broker lacks.
 -- Locks: none.
--- Writes: origin.
+-- Writes: nothing.
 
 create or replace function pgps_internal.note_asked() returns trigger
 language plpgsql
