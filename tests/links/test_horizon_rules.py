@@ -130,7 +130,7 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
     (
         rewind,
         [
-            [Taken("go_live", "where c.since is null or c.since > v_attached.horizon", "where false")],
+            [Taken("go_live", "(c.since is null or c.since > v_attached.horizon)", "false")],
             [Taken("admit_rewound", "set skip = m.skip + (v_ids - v_known)", "set skip = m.skip")],
         ],
     ),
