@@ -73,6 +73,10 @@ def main() -> int:
                     outcome = tell(fleet, seed, kills=args.kills, rate=args.rate)
                 except Exception:
                     outcome = Outcome(seed, problems=["the story broke off"], told=traceback.format_exc().splitlines())
+                    # Whatever it has left behind must not break the next ones.
+                    with suppress(Exception):
+                        fleet.close()
+                    fleet = make_fleet(Path(home), f"kills-{seed}", 1)
                 print(outcome.line, flush=True)
                 unclean += not outcome.is_clean
                 _keep(args, outcome, at)

@@ -16,29 +16,44 @@ _METHOD.set_forkserver_preload(["tests.chaos.kills.clients"])
 
 _PROCESS = """
 insert into storm.got (subscription, n)
-select %s, (payload ->> 'n')::bigint from pgps.receive(%s, %s) with ordinality order by ordinality
+select %s, (payload ->> 'n')::bigint from pgps.receive(%s, %s, %s) with ordinality order by ordinality
 """
+_RECEIVE = "select (payload ->> 'n')::bigint from pgps.receive(%s, %s, %s) with ordinality order by ordinality"
 
 
-def consume(dsn: str, subscription: str, seed: str) -> None:
+def consume(dsn: str, subscription: str, consumer: str | None, seed: str) -> None:
     """Process events until killed; whatever goes wrong is tried again in a new session."""
     chance = random.Random(seed)
     while True:
         try:
             with psycopg.connect(dsn, options="-c statement_timeout=20s") as session:
                 while True:
-                    _batch(session, subscription, chance)
+                    _batch(session, subscription, consumer, chance)
         except psycopg.Error:
             time.sleep(0.05)
 
 
-def _batch(session: psycopg.Connection, subscription: str, chance: random.Random) -> None:
-    found = session.execute(_PROCESS.encode(), [subscription, subscription, chance.choice([1, 3, 20, 200])])
-    if not found.rowcount:
+def _batch(session: psycopg.Connection, subscription: str, consumer: str | None, chance: random.Random) -> None:
+    most = chance.choice([1, 3, 20, 200])
+    if consumer is not None and chance.random() < 0.5:
+        # A transaction receives, and another one processes: whoever shares the name may have received meanwhile.
+        ns = [n for (n,) in session.execute(_RECEIVE.encode(), [subscription, most, consumer])]
+        session.commit()
+        if ns:
+            session.execute(
+                "insert into storm.got (subscription, n) select %s, n from unnest(%s::bigint[]) n", [subscription, ns]
+            )
+    else:
+        ns = [None] * session.execute(_PROCESS.encode(), [subscription, subscription, most, consumer]).rowcount
+    if not ns:
         session.rollback()
         time.sleep(0.02)
         return
-    session.execute("select pgps.ack(%s)", [subscription])
+    acked = session.execute("select pgps.ack(%s, consumer => %s)", [subscription, consumer]).fetchone()
+    if acked != (len(ns),):
+        # A lease has ended: what is not acknowledged was not processed.
+        session.rollback()
+        return
     if chance.random() < 0.1:
         # Somebody who changes its mind: all of it comes again.
         session.rollback()
@@ -55,12 +70,13 @@ class Consumers:
     _running: dict[str, ForkServerProcess] = field(default_factory=dict)
     _started: int = 0
 
-    def start(self, name: str, subscription: str) -> None:
-        """Start a consumer, unless it runs."""
+    def start(self, name: str, subscription: str, consumer: str | None = None) -> None:
+        """Start a consumer, unless it runs; `*` in the name that it gives itself is another word each time."""
         if name not in self._running:
             self._started += 1
             seed = f"{self.seed}/{name}/{self._started}"
-            process = _METHOD.Process(target=consume, args=(self.dsn, subscription, seed), daemon=True)
+            known = consumer and consumer.replace("*", str(self._started))
+            process = _METHOD.Process(target=consume, args=(self.dsn, subscription, known, seed), daemon=True)
             process.start()
             self._running[name] = process
 

@@ -121,7 +121,7 @@ class Truth:
             for era in eras:
                 found += self._missing(subscription, home, era, set(got))
                 found += self._disorder(subscription, home, era, got)
-        return found + self._disorder_of_producers(subscription, got)
+        return found + self.disorder_of_producers(subscription, got)
 
     def _strange(self, subscription: Subscription) -> list[Finding]:
         """Return findings of events that nobody committed, that it does not want, or that it has twice."""
@@ -188,7 +188,7 @@ class Truth:
             return []
         return [Finding("disorder", subscription.broker, subscription.name, home, "*", tuple(wrong))]
 
-    def _disorder_of_producers(self, subscription: Subscription, got: list[int]) -> list[Finding]:
+    def disorder_of_producers(self, subscription: Subscription, got: list[int]) -> list[Finding]:
         """Return findings about events out of the order in which one session published them."""
         last: dict[int, int] = {}
         wrong: dict[tuple[str, str], list[int]] = defaultdict(list)
