@@ -21,7 +21,10 @@ def test_a_test_stays_with_its_group_and_others_are_free() -> None:
     assert group_of("tests/unit/test_lexer.py::test_c") == "tests/unit/test_lexer.py::test_c"
 
 
-def test_two_processes_do_not_share_a_group(pytester: pytest.Pytester) -> None:
+def test_two_processes_do_not_share_a_group(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # This test may itself run in a process of several.
+    for variable in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(variable, raising=False)
     pytester.makeconftest("""
         from tests.together import pytest_xdist_make_scheduler
 

@@ -228,6 +228,7 @@ _GOOD: dict[str, Any] = {
 }
 _GOOD_OF: dict[tuple[str, str], Any] = {
     ("create_event_type", "name"): "fresh",
+    ("network_take", "batch"): "{}",
     ("create_event_type", "attributes"): "n integer",
     ("create_rule", "name"): "fresh",
     ("create_rule", "attributes"): "{new.n}",

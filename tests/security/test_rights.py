@@ -150,6 +150,7 @@ def test_nothing_but_the_doors_can_be_written(admin: psycopg.Connection, people:
         "pgps._receive_calls",
         "pgps._receive_rows_calls",
         "pgps._spool_calls",
+        "pgps._spooled",
         "pgps._unit_calls",
     ]
 

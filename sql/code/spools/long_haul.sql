@@ -274,6 +274,12 @@ begin
         raise exception 'broker "%" was restored from a backup, or copied', pgps_internal.broker_name()
         using errcode = '55000', hint = 'Say which, over there: select pgps.resume_links(''restored''), or ''copy''.';
     end if;
+    if not coalesce(jsonb_typeof(args -> 'messages') in ('array', 'null') and args ->> 'broker' ~ '^[0-9a-f-]{36}$'
+            and args ? 'name' and args ? 'network' and (select bool_and(jsonb_typeof(args -> field) = 'number')
+                from unnest('{network_id,epoch,after,upto}'::text[]) field), false) then
+        raise exception 'this is no batch of a network''s messages: %', left(args::text, 100)
+        using errcode = '22023', hint = 'Pass what pgps.network_next(contact, upto) returned at the other broker.';
+    end if;
     v_origin := pgps_internal.enter_origin(caller, args);
     v_upto := (pgps_internal.network_mark_of(-v_origin.origin_id)).upto;
     if v_upto <> (args ->> 'after')::bigint or (args ->> 'upto')::bigint <= v_upto then
@@ -369,7 +375,7 @@ end;
 comment on function pgps.network_take(jsonb) is
 'Spools at a contact point what pgps.network_next returned, once; returns up to which number it has everything of that
 broker. Needs pgps_link, pgps_worker or pgps_admin. Errors: 42501, 54000 a spool is full, 55000 this broker was
-restored, 25001.';
+restored, 22023 no such batch, 25001.';
 
 create or replace function pgps.note_contact(contact bigint, state text, error text = null, hint text = null)
 returns void
