@@ -25,6 +25,7 @@ from tests.fix_db import Connect, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 _PATIENCE = 60_000.0
+expect.set_options(timeout=_PATIENCE)
 # Read before the tests' environment is cleared.
 _PICTURES_GO_TO = os.environ.get("PGPS_SCREENSHOTS")
 _PICTURES = {
@@ -112,11 +113,11 @@ def _watch_it_live(page: Page, admin: psycopg.Connection) -> None:
 def _pause_with_keys(page: Page, admin: psycopg.Connection) -> None:
     state = "select state from pgps.subscriptions where name = 'ward'"
     page.goto("/subscriptions/ward")
-    page.locator("#pause-ward").focus()
-    page.keyboard.press("Enter")
+    # At once: what is live is replaced, and the focus with it.
+    page.locator("#pause-ward").press("Enter")
     expect(page.locator("#statement")).to_have_text("select pgps.pause('ward')")
     assert value(admin, state) == "active"
-    # "Run it" has the focus.
+    expect(page.get_by_role("button", name="Run it")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator(".said")).to_have_text("paused")
     expect(page.locator("#live .state").first).to_have_text("paused")
@@ -125,8 +126,8 @@ def _pause_with_keys(page: Page, admin: psycopg.Connection) -> None:
 
 def _retry_a_selection(page: Page, admin: psycopg.Connection) -> None:
     page.goto("/exceptions")
-    page.locator("#e1").focus()
-    page.keyboard.press("Space")
+    page.locator("#e1").press("Space")
+    expect(page.locator("#e1")).to_be_checked()
     page.get_by_role("button", name="Discard", exact=True).click()
     expect(page.locator("#statement")).to_contain_text("pgps.discard_exception")
     page.get_by_role("button", name="Run it").click()
