@@ -143,7 +143,9 @@ Needs: no privilege; reads and locks nothing.""",
         """\
 Takes a step of each of several composite events: reads their events and what is open in the keys concerned, runs the
 detector, and writes what has changed. Returns what was detected, to be published. Called by pgps_internal.detect. With
-coupling, for pgps_internal.detect_coupled: detects in what this transaction has published, and keeps nothing.""",
+coupling, for pgps_internal.detect_coupled: detects in what this transaction has published, and keeps nothing. With
+before, after (definitions), from, to (states) and intervals: writes what is open of a composite event again, under the
+names that its altered definition gives to the nodes of its graph; returns how many rows.""",
         is_internal=True,
     ),
     Function(
@@ -155,15 +157,6 @@ Detects a composite event in a history that is given, and keeps nothing; explain
 what became. Runs the queries in job (tests) with the rights of whoever calls it.""",
         is_internal=True,
         public_name="_try_step",
-    ),
-    Function(
-        "take_over",
-        "composite.takeover",
-        {"job": "text"},
-        """\
-Writes what is open of a composite event again, under the names that its altered definition gives to the nodes of its
-graph. job: before, after (definitions), from, to (states), intervals. Returns how many rows.""",
-        is_internal=True,
     ),
 ]
 

@@ -92,7 +92,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Nodes are named by what they say, limits and filter among it: what is open gets the new names.
-    perform pgps_internal.take_over(jsonb_build_object('before', (take_state_over.before).given,
+    perform pgps_internal.detect_step(jsonb_build_object('before', (take_state_over.before).given,
         'after', (take_state_over.after).given, 'from', (take_state_over.before).state_id,
         'to', (take_state_over.after).state_id, 'intervals', pgps_internal.interval_types())::text);
     insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)

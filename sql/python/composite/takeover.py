@@ -12,9 +12,8 @@ select o.key, o.node, o.slot, o.serial, o.start_at::text as start_at, o.data::te
 from pgps_internal.open_now o where o.state_id = any ($1::bigint[])"""
 
 
-def take_over(db: Any, memory: dict[str, Any], text: str) -> int:
+def take_over(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> int:
     """Write what is open in one state into another, whose nodes have other names; return how many rows."""
-    job = json.loads(text)
     queries = Queries(db, memory)
     pairs: dict[str, list[tuple[Node, Node]]] = {}
     (before,) = build([define_from(job["before"])], job["intervals"])
