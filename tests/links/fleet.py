@@ -91,6 +91,10 @@ class Site:
         self.cluster.start()
 
     @property
+    def log(self) -> Path:
+        return self.cluster.directory / "server.log"
+
+    @property
     def data(self) -> Path:
         return self.cluster.directory / "data"
 

@@ -151,6 +151,9 @@ class _Run:
                     verdict = Verdict(script.seed, script.name, self.command(script), str(script))
                     verdict.problems.append("the story broke off")
                     verdict.told = traceback.format_exc().splitlines()
+                    # What is left of its servers is not for the next story.
+                    fleet.close()
+                    fleet = make_fleet(home, f"storm-{number}", SERVERS)
                 self.note(verdict)
         finally:
             progress.remove_task(bar)

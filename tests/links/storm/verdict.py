@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +72,7 @@ class Verdict:
             f" {self.took:.0f} s ({phases})"
         )
         if self.remarks:
-            told = f"{told}, {len(self.remarks)} deadlocks"
+            told = f"{told}, {sum('deadlock detected' in said for said in self.remarks)} times a deadlock was noted"
         if self.is_clean:
             return f"{told}: clean"
         kinds = {finding.kind: self.count(finding.kind) for finding in self.findings}
@@ -254,13 +255,28 @@ def complaints(world: World) -> list[str]:
 def deadlocks(world: World) -> list[str]:
     """Return the deadlocks that broke links; the links reconnect, so a deadlock costs time and no events."""
     logs = {name: world.crew.log(name) for name in world.members}
-    return [
+    return [*_deadlocks_of_servers(world)] + [
         f"{name}: {line[:200]}"
         for name, log in logs.items()
         if log.exists()
         for line in log.read_text(errors="replace").splitlines()
         if "deadlock detected" in line and " WARNING " in line
     ]
+
+
+def _deadlocks_of_servers(world: World) -> Iterator[str]:
+    """Yield what the servers say of each deadlock: which sessions waited for which locks, in which statements."""
+    for number, site in enumerate(world.fleet.sites):
+        with site.log.open(errors="replace") as log:
+            log.seek(world.server_logs.get(site, 0))
+            found = False
+            for line in log:
+                if " ERROR: " in line:
+                    found = "deadlock detected" in line
+                elif not re.search("DETAIL|CONTEXT|STATEMENT|HINT", line) and not line.startswith("\t"):
+                    found = False
+                if found:
+                    yield f"server {number}: {line.rstrip()[:300]}"
 
 
 def told(world: World) -> list[str]:

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from pgps.embedded import EmbeddedCluster
+from pgps.errors import StartFailed
 from tests.fix_broker import call, rows, value
-from tests.links.fleet import Fleet, Member
+from tests.fix_db import wait_until
+from tests.links.fleet import Fleet, Member, Site
 from tests.links.storm.crew import Crew
 from tests.links.storm.furniture import furnish, make_type, together
 from tests.links.storm.script import FILTERS, Pair, Script, Step
@@ -64,12 +67,15 @@ class World:
     told: list[Told] = field(default_factory=list)
     undone: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    server_logs: dict[Site, int] = field(default_factory=dict)
+    """How long each server's log was when the story began."""
     began: float = field(default_factory=time.time)
 
     # Setting up
 
     def build(self) -> None:
         """Make brokers, types, links, workers and the subscriptions that stay."""
+        self.server_logs = {site: site.log.stat().st_size for site in self.fleet.sites}
         for name, server in self.script.brokers.items():
             site = self.fleet.sites[server]
             member = self.fleet.broker(name, site=site, template=site.template("storm_template", furnish))
@@ -275,7 +281,8 @@ class World:
     def do_start_server(self, server: str) -> None:
         site = self.fleet.sites[int(server)]
         before = site.cluster.dsn()
-        site.cluster.start()
+        # A session that was born while the server was killed holds its memory until it notices.
+        wait_until(functools.partial(_starts, site.cluster), what=f"server {server} starts")
         assert site.cluster.dsn() == before, "somebody took the server's port"
         self.down.discard(int(server))
         for name in self.on(int(server)):
@@ -356,11 +363,21 @@ class World:
         for member in self.members.values():
             self.crew.kill(member.name)
         for server in self.down:
-            self.fleet.sites[server].cluster.start()
+            wait_until(functools.partial(_starts, self.fleet.sites[server].cluster), what=f"server {server} starts")
         for copy in self.copies.values():
             for site in self.fleet.sites if copy.database else ():
                 site.drop(copy.database)
         self.fleet.clear()
+
+
+def _starts(cluster: EmbeddedCluster) -> bool:
+    try:
+        cluster.start()
+    except StartFailed as error:
+        if "shared memory block" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _one_line(error: BaseException) -> str:
