@@ -90,8 +90,7 @@ _MISSING_AT_THE_END = Taken(
     "if false then",
 )
 
-_IN_FORCE_ANYHOW = Taken("interests", "on x.key = a.key and", "on false and")
-_KEPT_ANYHOW = Taken("interests", "w.key = any (a.keep)\n", "false\n")
+_ASKED_ANYHOW = Taken("interests", "where o.parent is not null and not exists", "where false and not exists")
 
 # For each scene the ways to take its rule out.
 RULES: list[tuple[Step, list[list[Taken]]]] = [
@@ -184,9 +183,9 @@ RULES: list[tuple[Step, list[list[Taken]]]] = [
         covered_keep,
         [[Taken("still_kept", "where c.by_key = w.key and c.key = any (still_kept.keep)", "where false")]],
     ),
-    (stale_offer, [[_IN_FORCE_ANYHOW]]),
-    (unpublished_keep, [[_KEPT_ANYHOW]]),
-    (unpublished_and_covered, [[_KEPT_ANYHOW, _IN_FORCE_ANYHOW]]),
+    (stale_offer, [[_ASKED_ANYHOW]]),
+    (unpublished_keep, [[_ASKED_ANYHOW]]),
+    (unpublished_and_covered, [[_ASKED_ANYHOW]]),
     (broken_for_child, [[Taken("answer_again", "set is_live = false", "set is_live = true")]]),
 ]
 TAKEN = [(scene, taken) for scene, mutations in RULES for taken in mutations]

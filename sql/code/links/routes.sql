@@ -115,45 +115,42 @@ begin
     -- quarter of the processor time of a link's new session before its first event. Callers need most of the rows
     -- anyway.
     return query
+    with carried as materialized (select c.* from pgps_internal.carried c),
+    -- What is in force here, or a child has had without a break and keeps, goes on being asked for where the parent does
+    -- not offer the type. The path may just not have been told yet that the type is published; or the origin does not
+    -- publish it, and said of all filters of its neighbours that they are in force. If such a filter were dropped,
+    -- events would be missing between those before and those after; if it were not answered, the child would get nothing
+    -- of the origin at all.
+    lacking as materialized (
+        select x.origin_id, x.key, l.type_id, o.parent
+        from (select a.origin_id, a.key from pgps_internal.activation a
+            union select t.origin_id, k from pgps_internal.attached t, unnest(t.keep) k) x
+        join pgps_internal.link_filter l using (key)
+        join pgps_internal.origin o using (origin_id)
+        where o.parent is not null and not exists (select from carried c
+                where c.neighbour_id = o.parent and c.origin_id = x.origin_id and c.type_id = l.type_id)
+            and pgps_internal.may_carry(o.parent, l.type_id)
+    )
     select null::integer, f.origin_id, p.key, p.type_id
     from pgps_internal.pushed p
-    join pgps_internal.carried f using (type_id)
+    join carried f using (type_id)
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
     union
     select w.neighbour_id, a.origin_id, w.key, l.type_id
     from pgps_internal.wanted w
     join pgps_internal.link_filter l using (key)
     join pgps_internal.attached a using (neighbour_id)
-    join pgps_internal.carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
+    join carried f on f.origin_id = a.origin_id and f.type_id = l.type_id
     join pgps_internal.origin o on o.origin_id = f.origin_id and o.parent = f.neighbour_id
     where o.parent <> w.neighbour_id and w.gone_batch is null
     union
-    -- What is in force goes on being asked for where the parent does not offer the type. An origin that has lost its
-    -- parent for good takes what there is, and that path may just not have been told yet that the type is published. If
-    -- the filter were dropped, events would be missing between those that came before and those that come after.
-    select x.neighbour_id, a.origin_id, x.key, x.type_id
-    from pgps_internal.activation a
-    join pgps_internal.origin o on o.origin_id = a.origin_id and o.parent is not null
-    join (
-        select null::integer as neighbour_id, null::integer as origin_id, p.key, p.type_id from pgps_internal.pushed p
-        union all
-        select w.neighbour_id, t.origin_id, w.key, l.type_id
-        from pgps_internal.wanted w join pgps_internal.link_filter l using (key)
-            join pgps_internal.attached t using (neighbour_id)
-        where w.gone_batch is null
-    ) x on x.key = a.key and coalesce(x.origin_id, a.origin_id) = a.origin_id
-    where o.parent is distinct from x.neighbour_id and pgps_internal.may_carry(o.parent, x.type_id)
+    select null, l.origin_id, l.key, l.type_id from lacking l join pgps_internal.pushed p using (key)
     union
-    -- What a child has had without a break, and keeps, is asked for also where the origin does not publish the type,
-    -- as far as this broker knows: the child was linked to the origin itself, which says of all types that they are in
-    -- force. Not answered for such a filter, the child would get nothing of the origin at all. Filters of a type that
-    -- the parent may not publish here, or has another schema of, are waited for by nobody (see go_live).
-    select w.neighbour_id, a.origin_id, w.key, l.type_id
-    from pgps_internal.attached a
-    join pgps_internal.wanted w on w.neighbour_id = a.neighbour_id and w.key = any (a.keep)
-    join pgps_internal.link_filter l using (key)
-    join pgps_internal.origin o on o.origin_id = a.origin_id
-    where o.parent <> w.neighbour_id and w.gone_batch is null and pgps_internal.may_carry(o.parent, l.type_id);
+    select w.neighbour_id, l.origin_id, l.key, l.type_id
+    from lacking l
+    join pgps_internal.wanted w using (key)
+    join pgps_internal.attached a on a.neighbour_id = w.neighbour_id and a.origin_id = l.origin_id
+    where l.parent <> w.neighbour_id and w.gone_batch is null;
 end
 $$;
 comment on function pgps_internal.interests() is 'The rows of the view pgps_internal.interest';
