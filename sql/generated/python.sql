@@ -7876,7 +7876,10 @@ class Step:
         """Hand an occurrence to what is made of it."""
         if node.roots:
             self.found.append(Found(state.key, node, self.point, occurrence))
-        for parent, role in node.parents:
+        for place, (parent, role) in enumerate(node.parents):
+            if place:
+                # Each operand that it is open in closes it by itself, and names what it closes by the serial alone.
+                occurrence = (state.number(), *occurrence[1:])
             inputs = self.pending.get(parent.index)
             if inputs is None:
                 self.pending[parent.index] = [(role, occurrence)]
@@ -11466,7 +11469,10 @@ class Step:
         """Hand an occurrence to what is made of it."""
         if node.roots:
             self.found.append(Found(state.key, node, self.point, occurrence))
-        for parent, role in node.parents:
+        for place, (parent, role) in enumerate(node.parents):
+            if place:
+                # Each operand that it is open in closes it by itself, and names what it closes by the serial alone.
+                occurrence = (state.number(), *occurrence[1:])
             inputs = self.pending.get(parent.index)
             if inputs is None:
                 self.pending[parent.index] = [(role, occurrence)]
@@ -12835,6 +12841,10 @@ OPEN_NOW = """
 select o.key, o.node, o.slot, o.serial, o.start_at::text as start_at, o.data::text as data
 from pgps_internal.open_now o where o.state_id = any ($1::bigint[])"""
 
+KEYS_NOW = """
+select k.key, k.version, k.serial, k.clock::text as clock, k.ticked, k.due, k.live::text as live
+from pgps_internal.key_now k where k.state_id = any ($1::bigint[])"""
+
 
 def take_over(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> int:
     """Write what is open in one state into another, whose nodes have other names; return how many rows."""
@@ -12851,20 +12861,33 @@ def take_over(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> int:
             walk(one, other)
 
     walk(root_of(before.nodes), root_of(after.nodes))
+    kept = {row["key"]: row for row in queries.rows(KEYS_NOW, [job["from"]])}
     rows = []
     for row in queries.rows(OPEN_NOW, [job["from"]]):
-        for old, new in pairs.get(row["node"], ()):
+        for copy, (old, new) in enumerate(pairs.get(row["node"], ())):
             data = json.loads(row["data"])
-            inner = inner_node(old, new, data[3])
-            if row["slot"] == -1:
-                inner = new
-            data = renamed(data, inner)
-            rows.append(
-                (job["to"], row["key"], new.name, row["slot"], row["serial"], row["start_at"], json.dumps(data))
-            )
+            held = row["slot"] == -1
+            data = renamed(data, new if held else inner_node(old, new, data[3]))
+            serial = row["serial"]
+            if not held:
+                # What one node held, two may hold now, and each closes its own: the second copies get serials above.
+                serial = data[0] = serial + copy * kept[row["key"]]["serial"]
+            rows.append((job["to"], row["key"], new.name, row["slot"], serial, row["start_at"], json.dumps(data)))
     if rows:
         queries.rows(WRITE_OPENED, *(list(column) for column in zip(*rows)))
+    copies = max(len(known) for known in pairs.values())
+    keys = [copied_key(job["to"], row, copies) for row in kept.values()]
+    if keys:
+        queries.rows(WRITE_KEYS, *(list(column) for column in zip(*keys)))
     return len(rows)
+
+
+def copied_key(state_id: int, row: dict[str, Any], copies: int) -> tuple[Any, ...]:
+    """Return the row of a key in another state, in which its serials are repeated, each time above those before."""
+    serial, live = row["serial"], read_ranges(row["live"])
+    live = [(low + copy * serial, high + copy * serial) for copy in range(copies) for low, high in live]
+    clock, ticked, due = row["clock"], row["ticked"], row["due"]
+    return (state_id, row["key"], 0, row["version"], serial * copies, clock, ticked, due, write_ranges(live))
 
 
 def root_of(nodes: list[Node]) -> Node:
@@ -15925,7 +15948,10 @@ class Step:
         """Hand an occurrence to what is made of it."""
         if node.roots:
             self.found.append(Found(state.key, node, self.point, occurrence))
-        for parent, role in node.parents:
+        for place, (parent, role) in enumerate(node.parents):
+            if place:
+                # Each operand that it is open in closes it by itself, and names what it closes by the serial alone.
+                occurrence = (state.number(), *occurrence[1:])
             inputs = self.pending.get(parent.index)
             if inputs is None:
                 self.pending[parent.index] = [(role, occurrence)]

@@ -95,9 +95,6 @@ begin
     perform pgps_internal.detect_step(jsonb_build_object('before', (take_state_over.before).given,
         'after', (take_state_over.after).given, 'from', (take_state_over.before).state_id,
         'to', (take_state_over.after).state_id, 'intervals', pgps_internal.interval_types())::text);
-    insert into pgps_internal.composite_key (state_id, key, born, version, serial, clock, ticked, due, live)
-    select (take_state_over.after).state_id, k.key, 0, k.version, k.serial, k.clock, k.ticked, k.due, k.live
-    from pgps_internal.key_now k where k.state_id = (take_state_over.before).state_id;
 end
 $$;
 comment on function pgps_internal.take_state_over(pgps_internal.composite, pgps_internal.composite) is

@@ -131,7 +131,10 @@ class Step:
         """Hand an occurrence to what is made of it."""
         if node.roots:
             self.found.append(Found(state.key, node, self.point, occurrence))
-        for parent, role in node.parents:
+        for place, (parent, role) in enumerate(node.parents):
+            if place:
+                # Each operand that it is open in closes it by itself, and names what it closes by the serial alone.
+                occurrence = (state.number(), *occurrence[1:])
             inputs = self.pending.get(parent.index)
             if inputs is None:
                 self.pending[parent.index] = [(role, occurrence)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 
 from tests.fix_broker import call, column, make_type, rows, value
+from tests.fix_clock import Clock
 from tests.fix_db import Connect
+from tests.sql.composite.histories import Player
 
 SEGMENT = 262_144
 
@@ -36,3 +38,20 @@ def test_what_is_open_is_carried_over_when_segments_are_truncated(connect: Conne
     assert value(broker, "select detected from pgps.composite_events") == 4
     found = column(broker, "select partition_key ->> 0 from pgps.open_occurrences order by 1")
     assert found == ["other2", "other3", "other4", "other5"]
+
+
+def test_a_part_that_a_new_filter_splits_closes_for_each_by_itself(
+    connect: Connect, own_database: str, clock: Clock
+) -> None:
+    player = Player(connect(dsn=own_database), clock, "abcd")
+    # Both halves are one part of the graph until the filter speaks of the first alone.
+    text = "((a x ; b p) ; c) or ((a y ; b q) ; d)"
+    player.create("it", text, context="chronicle", max_open=100)
+    player.publish("a", "a1", 1, k=1)
+    player.dispatch()
+    call(player.connection, "alter_composite_event", "it", filter="x.k = p.k")
+    for name, at, k in (("b1", 2, 2), ("b2", 3, 1), ("c1", 4, 0), ("d1", 5, 0)):
+        player.publish(name[0], name, at, k=k)
+        player.dispatch()
+    names = [[name for _, name in parts] for _, _, _, parts in player.found("it")]
+    assert names == [["a1", "b2", "c1"], ["a1", "b1", "d1"]]
