@@ -46,7 +46,7 @@ begin
     for v_each in
         select c.oid::regclass as name, c.relkind = 'v' as is_view, c.relowner::regrole as owner
         from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps')
+        where c.relkind in ('r', 'p', 'v') and (n.nspname in ('pgps_event', 'pgps', 'pgps_entry')
             or n.nspname = 'pgps_internal' and not exists (select from pgps_internal.event_type t
                 where c.relname = any (array[t.name || '_log', t.name || '_kept', t.name || '_audit',
                     t.name || '_stage', t.name || '_entry'])))

@@ -11,7 +11,8 @@ begin
     end if;
 
     -- Triggers that rules put on other tables depend on functions in here, and go with them.
-    drop schema if exists pgps_queue, pgps_link, pgps_load, pgps_event, pgps, pgps_internal cascade;
+    drop schema if exists pgps_queue, pgps_link, pgps_load, pgps_event, pgps, pgps_entry, pgps_stage, pgps_log_0,
+        pgps_log_1, pgps_log_2, pgps_log_3, pgps_internal cascade;
 
     if v_made_language then
         begin

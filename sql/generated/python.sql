@@ -3602,7 +3602,7 @@ def parse_attributes(attributes: str) -> dict[str, Any]:
     whatever standard_conforming_strings is. Empty when the list is.
     names: of the attributes, in order, folded unless quoted.
     Raises SqlTextError: 42601, 0A000 for clauses that an event type cannot have, 42701 for the columns that it
-    has anyway, 54000 when too long or nested too deep.
+    has anyway and for a name given twice, 54000 when too long or nested too deep.
     """
     if len(attributes) > LIST_CHARACTERS:
         raise SqlTextError(
@@ -3619,8 +3619,15 @@ def parse_attributes(attributes: str) -> dict[str, Any]:
     check_brackets(tokens, "attribute list")
     refuse_strays_of_list(tokens)
     end = Token("end", "", "", len(attributes) + 1)
-    names = [AttributeReader(item, end).element() for item in items_of(tokens, end)]
-    return {"text": write_tokens(tokens), "names": [name for name in names if name is not None]}
+    names: list[str] = []
+    for item in items_of(tokens, end):
+        name = AttributeReader(item, end).element()
+        if name in names:
+            hint = "Give each attribute once, under a name of its own."
+            raise SqlTextError(f'attribute "{name}" is given twice', item[0].position, hint, sqlstate="42701")
+        if name is not None:
+            names.append(name)
+    return {"text": write_tokens(tokens), "names": names}
 
 
 def refused_in_list(token: Token, hint: str = EXAMPLE) -> SqlTextError:

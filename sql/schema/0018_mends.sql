@@ -120,5 +120,56 @@ create index on pgps_internal.callback_function (function_id);
 -- It takes the number of each event.
 drop function if exists pgps._insert_events(text, jsonb, text, bigint, text);
 
+-- Names ---------------------------------------------------------------------------------------------------------------
+
+-- Schema pgps has what users call and read. The views through which its functions enter are in another one.
+create schema pgps_entry;
+comment on schema pgps_entry is 'pgps: what the functions of schema pgps call; not for applications';
+grant usage on schema pgps_entry to public;
+
+-- When a row breaks a constraint, PostgreSQL names the table that it was for. So the tables that events are put into,
+-- the segments of the logs and the stages of immediate types, have the names of their event types.
+create schema pgps_log_0;
+create schema pgps_log_1;
+create schema pgps_log_2;
+create schema pgps_log_3;
+create schema pgps_stage;
+comment on schema pgps_log_0 is 'pgps: the first segment of each log';
+comment on schema pgps_log_1 is 'pgps: the second segment of each log';
+comment on schema pgps_log_2 is 'pgps: the third segment of each log';
+comment on schema pgps_log_3 is 'pgps: the fourth segment of each log';
+comment on schema pgps_stage is 'pgps: immediate events before they are forwarded';
+grant usage on schema pgps_log_0, pgps_log_1, pgps_log_2, pgps_log_3 to pgps_link, pgps_worker, pgps_admin;
+
+do $$
+declare
+    v_each record;
+begin
+    for v_each in
+        select v.name as old, 'pgps_entry' as schema, ltrim(c.relname, '_') as new
+        from unnest('{_calls,_client_calls,_receive_calls,_receive_rows_calls}'::text[]) v(name)
+        join pg_class c on c.oid = to_regclass('pgps.' || v.name)
+    loop
+        execute format('alter view pgps.%I set schema %I', v_each.old, v_each.schema);
+        execute format('alter view %I.%I rename to %I', v_each.schema, v_each.old, v_each.new);
+    end loop;
+    for v_each in
+        select s.relation, s.schema, t.name, c.relname
+        from pgps_internal.event_type t
+        cross join lateral (
+            select to_regclass(format('pgps_link.%I', t.name || '_log_' || n)) as relation, 'pgps_log_' || n as schema
+            from generate_series(0, 3) n
+            union all select to_regclass(format('pgps_internal.%I', t.name || '_stage')), 'pgps_stage'
+        ) s
+        join pg_class c on c.oid = s.relation
+    loop
+        execute format('alter table %s set schema %I', v_each.relation, v_each.schema);
+        execute format('alter table %I.%I rename to %I', v_each.schema, v_each.relname, v_each.name);
+        execute format('alter index if exists %I.%I rename to %I', v_each.schema, v_each.relname || '_event_id_idx',
+            v_each.name || '_event_id_idx');
+    end loop;
+end
+$$;
+
 insert into pgps_internal.installation (key, value) values ('schema_revision', '0018')
 on conflict (key) do update set value = excluded.value;

@@ -75,10 +75,10 @@ _GENERATED = r"""
     ),
     r as (
         select c.oid::regclass::text as name, c.* from pg_class c join pg_namespace n on n.oid = c.relnamespace
-        where n.nspname in ('pgps_queue', 'pgps_link', 'pgps_event')
-            or n.nspname = 'pgps' and c.relname ~ '^_log_\d+$'
+        where n.nspname in ('pgps_queue', 'pgps_link', 'pgps_event', 'pgps_stage')
+            or n.nspname ~ '^pgps_log_\d$' or n.nspname = 'pgps_entry' and c.relname ~ '^log_\d+$'
             or n.nspname = 'pgps_internal' and c.relname ~ '^wire_\d+$'
-            or n.nspname = 'pgps_internal' and c.relname ~ '_(entry|stage|log|kept|audit)$'
+            or n.nspname = 'pgps_internal' and c.relname ~ '_(entry|log|kept|audit)$'
                 and exists (select from pgps_internal.event_type t where starts_with(c.relname, t.name))
     )
     select f.name, pg_get_functiondef(f.oid) from f

@@ -26,7 +26,7 @@ _SQL_ARGUMENTS = frozenset(
 _SYNTAX = re.compile("42601|42P01|42P10|42P02|42P16|42P18|42P20|42P22|42702|42725|42803|42846|3F000|42000")
 # Nobody has given these names, so nobody should have to read them.
 _INTERNAL = re.compile(
-    r"pgps_internal|pgps_link\.|pgps_load\.|_log_[0-3]\b|\bdo_[a-z_]+\(|pgps_policy_that|%[sIL]\b|\bv_[a-z]+\b"
+    r"pgps_internal|pgps_link\.|pgps_load\.|pgps_log_|pgps_stage|pgps_entry|_log_[0-3]\b|\bdo_[a-z_]+\(|pgps_policy_that|%[sIL]\b|\bv_[a-z]+\b"
     r"|plpy|Traceback|unrecognized|cache lookup"
 )
 SECONDS = 5.0

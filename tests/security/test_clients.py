@@ -81,7 +81,7 @@ def test_forged_calls_about_clients_end_in_an_error_of_their_own(mallory: Mallor
             rows(mallory.connection, "select pgps._call_client(%s, %s, %s)", [verb, Jsonb(args), b"x"])
     for column_name in ("caller", "result", "blobs", "handed", "payloads"):
         with may_fail("42"):
-            rows(mallory.connection, f"insert into pgps._client_calls (verb, {column_name}) values ('x', null)")
+            rows(mallory.connection, f"insert into pgps_entry.client_calls (verb, {column_name}) values ('x', null)")
     assert other.call("client_channels")
 
 

@@ -189,7 +189,7 @@ def test_who_may_not_publish_cannot_settle_a_publication(
 
 def test_the_caller_cannot_be_given(mallory: Mallory) -> None:
     with refused("42501"):
-        rows(mallory.connection, "insert into pgps._calls (verb, args, caller) values ('x', '{}', 'postgres')")
+        rows(mallory.connection, "insert into pgps_entry.calls (verb, args, caller) values ('x', '{}', 'postgres')")
 
 
 def test_inside_a_definers_function_the_caller_is_its_owner(

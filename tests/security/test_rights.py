@@ -139,19 +139,19 @@ def test_nothing_but_the_doors_can_be_written(admin: psycopg.Connection, people:
         """
         select distinct c.oid::regclass::text from pg_class c
         cross join unnest(%s::text[]) r
-        where c.relnamespace in ('pgps'::regnamespace, 'pgps_internal'::regnamespace, 'pgps_queue'::regnamespace)
+        where c.relnamespace::regnamespace::text in ('pgps', 'pgps_entry', 'pgps_internal', 'pgps_queue')
             and c.relkind in ('r', 'p', 'v', 'm', 'f') and has_any_column_privilege(r, c.oid, 'insert, update')
         """,
         [[people[kind] for kind in KINDS]],
     )
     assert sorted(writable) == [
-        "pgps._calls",
-        "pgps._client_calls",
-        "pgps._receive_calls",
-        "pgps._receive_rows_calls",
-        "pgps._spool_calls",
-        "pgps._spooled",
-        "pgps._unit_calls",
+        "pgps_entry.calls",
+        "pgps_entry.client_calls",
+        "pgps_entry.receive_calls",
+        "pgps_entry.receive_rows_calls",
+        "pgps_entry.spool_calls",
+        "pgps_entry.spooled",
+        "pgps_entry.unit_calls",
     ]
 
 

@@ -12,7 +12,7 @@ from pgps._resources import sql_dir
 _CODE = sql_dir() / "code"
 _TARGET = re.compile(
     r"\b(?:insert into|(?<!for )(?<!key )update|delete from|merge into|truncate(?: table)?|copy)\s+(?:only\s+)?"
-    r"((?:pgps_internal|pgps_event|pgps_link|pgps_load|pg_temp|pgps)\.[\w%${}]+|%\d*\$?[sI]|\{\w+\})",
+    r"((?:pgps_internal|pgps_event|pgps_entry|pgps_link|pgps_load|pg_temp|pgps)\.[\w%${}]+|%\d*\$?[sI]|\{\w+\})",
     re.IGNORECASE,
 )
 # A segment, or a table for each of something: its name ends in what the text puts there.
@@ -59,7 +59,7 @@ def test_the_header_names_the_tables_that_the_text_writes(script: Path) -> None:
         ("execute format('truncate only %s', segment)", set(), True),
         ("select pgps_internal.render('insert into {log} (event_id) select 1', names)", set(), True),
         ("-- insert into pgps_internal.a\nselect 1; copy pgps_internal.b (c) from stdin", {"b"}, False),
-        ("insert into pgps._calls (verb) values ('x')", {"pgps._calls"}, False),
+        ("insert into pgps_entry.calls (verb) values ('x')", {"pgps_entry.calls"}, False),
         ("insert into pg_temp.mine values (1)", {"pg_temp.mine"}, False),
     ],
 )
@@ -68,7 +68,7 @@ def test_what_a_text_writes(text: str, names: set[str], by_name: bool) -> None:
 
 
 def test_what_a_header_says() -> None:
-    said = "-- Locks: none.\n-- Writes: a, b_c,\n-- pgps._calls; by name: the log of a\n-- type.\n\nselect 1;"
-    assert declared(said) == ({"a", "b_c", "pgps._calls"}, True)
+    said = "-- Locks: none.\n-- Writes: a, b_c,\n-- pgps_entry.calls; by name: the log of a\n-- type.\n\nselect 1;"
+    assert declared(said) == ({"a", "b_c", "pgps_entry.calls"}, True)
     assert declared("-- About it.\n-- Writes: nothing.\n\nselect 1;") == (set(), False)
     assert declared("-- About it.\n\n-- Writes: nothing.\nselect 1;") is None

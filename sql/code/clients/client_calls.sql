@@ -1,6 +1,6 @@
--- The way in for calls that take or return bytes and messages: like pgps._calls (core/entry.sql).
+-- The way in for calls that take or return bytes and messages: like pgps_entry.calls (core/entry.sql).
 -- Locks: those of the call.
--- Writes: pgps._client_calls.
+-- Writes: pgps_entry.client_calls.
 
 create or replace function pgps_internal.enter_client() returns trigger
 language plpgsql security definer
@@ -28,23 +28,23 @@ begin
 end
 $$;
 comment on function pgps_internal.enter_client() is
-'Runs a verb about a client for whoever inserts into pgps._client_calls';
+'Runs a verb about a client for whoever inserts into pgps_entry.client_calls';
 
 do $$
 begin
-    if to_regclass('pgps._client_calls') is null then
-        create view pgps._client_calls as
+    if to_regclass('pgps_entry.client_calls') is null then
+        create view pgps_entry.client_calls as
         select null::text as verb, null::jsonb as args, null::bytea as data, null::name as caller,
             null::jsonb as result, null::bytea[] as blobs,
             null::pgps_internal.handed[] as pushed, null::jsonb[] as payloads where false;
-        alter view pgps._client_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._client_calls
+        alter view pgps_entry.client_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.client_calls
         for each row execute function pgps_internal.enter_client();
-        grant insert (verb, args, data), select (result, blobs, pushed, payloads) on pgps._client_calls to public;
+        grant insert (verb, args, data), select (result, blobs, pushed, payloads) on pgps_entry.client_calls to public;
     end if;
 end
 $$;
-comment on view pgps._client_calls is 'The way in of the functions about clients; see pgps._call';
+comment on view pgps_entry.client_calls is 'The way in of the functions about clients; see pgps._call';
 
 create or replace function pgps._call_client(verb text, args jsonb, data bytea = null) returns jsonb
 language plpgsql
@@ -52,7 +52,8 @@ as $$
 declare
     v_result pg_catalog.jsonb;
 begin
-    insert into pgps._client_calls (verb, args, data) values (_call_client.verb, _call_client.args, _call_client.data)
+    insert into pgps_entry.client_calls (verb, args, data)
+    values (_call_client.verb, _call_client.args, _call_client.data)
     returning result into v_result;
     return v_result;
 end

@@ -2,7 +2,7 @@
 -- number, and may act as the client's owner, may continue the session.
 -- Locks: the turn of the client, until the transaction ends, for calls that change what it has received, sent or
 -- registered; the client's row in connect and disconnect.
--- Writes: client, pgps._client_calls, turn.
+-- Writes: client, pgps_entry.client_calls, turn.
 
 create or replace function pgps_internal.find_client(caller name, name text) returns pgps_internal.client
 language plpgsql stable
@@ -272,7 +272,7 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._client_calls (verb, args)
+        insert into pgps_entry.client_calls (verb, args)
             values ('connect_client', pg_catalog.jsonb_build_object('client', $1, 'take_over', $2, 'session', $3))
         returning result, blobs
     )

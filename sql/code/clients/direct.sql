@@ -2,7 +2,7 @@
 -- clients that were not connected get a note later. Also the handler clause, which decides for which clients an
 -- occurrence is. Locks: none in fetch; in retries share update exclusive on registration_type, rows of registrations
 -- and of event types.
--- Writes: appointment, pgps._client_calls, registration.
+-- Writes: appointment, pgps_entry.client_calls, registration.
 
 create or replace function pgps_internal.raiser_of(client_id bigint) returns text
 language plpgsql stable
@@ -271,7 +271,7 @@ as $$
 begin
     return query
     with fetched as (
-        insert into pgps._client_calls (verb, args)
+        insert into pgps_entry.client_calls (verb, args)
             values ('fetch_direct', pg_catalog.jsonb_build_object('client', fetch_direct.client,
             'notes', fetch_direct.notes, 'after', fetch_direct.after, 'max', fetch_direct.max_events, 'session',
                 fetch_direct.session)) returning pushed

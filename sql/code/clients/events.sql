@@ -1,5 +1,5 @@
 -- Functions that applications call for the events of queued registrations. Locks: see receive_events.sql.
--- Writes: pgps._client_calls.
+-- Writes: pgps_entry.client_calls.
 
 create or replace function pgps.receive_event(
     client text, event text = null, checkpoint bytea = null, session bigint = null
@@ -55,7 +55,7 @@ as $$
 begin
     return query
     with fetched as (
-        insert into pgps._client_calls (verb, args)
+        insert into pgps_entry.client_calls (verb, args)
             values ('fetch_tuples', pg_catalog.jsonb_build_object('client', fetch_tuples.client,
             'after', fetch_tuples.after, 'max', fetch_tuples.max_tuples, 'session', fetch_tuples.session))
                 returning pushed

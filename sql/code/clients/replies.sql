@@ -1,5 +1,5 @@
 -- Replies to queued requests, in the order of the requests. Locks: the turn of the client, until the transaction ends.
--- Writes: pgps._client_calls, reply_mark.
+-- Writes: pgps_entry.client_calls, reply_mark.
 
 create or replace function pgps_internal.last_reply_mark(client_id bigint) returns pgps_internal.reply_mark
 language plpgsql stable
@@ -167,7 +167,7 @@ as $$
 begin
     return query
     with fetched as (
-        insert into pgps._client_calls (verb, args)
+        insert into pgps_entry.client_calls (verb, args)
             values ('fetch_reply', pg_catalog.jsonb_build_object('client', fetch_reply.client,
             'after', fetch_reply.after, 'max', fetch_reply.max_rows, 'session', fetch_reply.session)) returning payloads
     )

@@ -78,7 +78,7 @@ begin
                     (pg_catalog.to_jsonb(%1$s) - 'pgps_event_id' - 'pgps_slot' - 'pgps_xid' - 'pgps_statement')::text
                         as pgps_payload,
                     %2$s as pgps_time, %3$s
-                from pgps._log_%4$s as %1$s where (%5$s
+                from pgps_entry.log_%4$s as %1$s where (%5$s
                 )) l
             where ($4 is null or l.pgps_at >= $4) and ($5 is null or l.pgps_at <= $5)$query$,
             pg_catalog.quote_ident(v_leaf ->> 'type'),

@@ -7,7 +7,7 @@
 -- and is kept while the segment grows to 65,536 events (a receive then takes 0.7 s, until autovacuum has analyzed the
 -- segment). Filters, policies and callbacks run with sequential scans enabled again. With them disabled, what can only
 -- be scanned looks costly enough for parallel workers, which take 20 ms to start: these are disabled, too.
--- Writes: pgps._calls.
+-- Writes: pgps_entry.calls.
 
 create or replace function pgps_internal.enter() returns trigger
 language plpgsql security definer
@@ -37,32 +37,32 @@ begin
 end
 $$;
 comment on function pgps_internal.enter() is
-'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps._calls; the verb checks the caller''s
+'Runs the internal verb do_<verb>(caller, args) for whoever inserts into pgps_entry.calls; the verb checks the caller''s
 rights.';
 
 do $$
 begin
-    if to_regclass('pgps._calls') is null then
-        create view pgps._calls as
+    if to_regclass('pgps_entry.calls') is null then
+        create view pgps_entry.calls as
         select null::text as verb, null::jsonb as args, null::name as caller, null::jsonb as result where false;
-        alter view pgps._calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._calls
+        alter view pgps_entry.calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.calls
         for each row execute function pgps_internal.enter();
-        grant insert (verb, args), select (result) on pgps._calls to public;
+        grant insert (verb, args), select (result) on pgps_entry.calls to public;
     end if;
 end
 $$;
-comment on view pgps._calls is 'The only way from public functions to internals; see pgps._call';
+comment on view pgps_entry.calls is 'The only way from public functions to internals; see pgps._call';
 
--- Written in PL/pgSQL, which keeps the plan of the INSERT from call to call. The view is in schema pgps so that callers
--- may name it.
+-- Written in PL/pgSQL, which keeps the plan of the INSERT from call to call. The view is in a schema of its own, since
+-- callers must be able to name it, and whoever lists the views of pgps is to see those for applications.
 create or replace function pgps._call(verb text, args jsonb) returns jsonb
 language plpgsql
 as $$
 declare
     v_result pg_catalog.jsonb;
 begin
-    insert into pgps._calls (verb, args) values (_call.verb, _call.args) returning result into v_result;
+    insert into pgps_entry.calls (verb, args) values (_call.verb, _call.args) returning result into v_result;
     return v_result;
 end
 $$;

@@ -37,6 +37,14 @@ set search_path = pg_catalog, pg_temp
 as $$ select l.size from pgps_internal.ledgers() l where l.ledger = segment_size.ledger $$;
 comment on function pgps_internal.segment_size(text) is 'How many numbers a segment of a ledger has';
 
+-- A segment of a log is named as its event type, in a schema for each slot: PostgreSQL names the table when a row
+-- breaks a constraint, and whoever published the row knows the type.
+create or replace function pgps_internal.segment_name(type_name text, slot integer) returns text
+language sql immutable parallel safe
+return format('pgps_log_%s.%I', segment_name.slot, segment_name.type_name);
+comment on function pgps_internal.segment_name(text, integer) is
+'A segment of the log of an event type, qualified and quoted; slot: 0 to 3';
+
 create or replace function pgps_internal.segment_of(number text, ledger text) returns text
 language sql immutable
 set search_path = pg_catalog, pg_temp
@@ -53,9 +61,12 @@ create or replace function pgps_internal.in_log_segments(number text, lo text, h
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-    select format('(%s) in (%s)', pgps_internal.segment_of(in_log_segments.number, 'control'),
-        string_agg(format('(%1$s / %3$s + least(%2$s / %3$s - %1$s / %3$s, %4$s)) %% 4', in_log_segments.lo,
-            in_log_segments.hi, pgps_internal.segment_size('control'), n), ', ' order by n))
+    -- Asked for each row. Nearly always the first comparison holds, and the others are not evaluated; a list behind IN
+    -- would be built anew for each row.
+    select format('(%s)', string_agg(format('%s = %s', pgps_internal.segment_of(in_log_segments.number, 'control'),
+        case n when 0 then pgps_internal.segment_of(in_log_segments.lo, 'control')
+            else format('(%1$s / %3$s + least(%2$s / %3$s - %1$s / %3$s, %4$s)) %% 4', in_log_segments.lo,
+                in_log_segments.hi, pgps_internal.segment_size('control'), n) end), ' or ' order by n))
     from generate_series(0, 3) n
 $$;
 comment on function pgps_internal.in_log_segments(text, text, text) is

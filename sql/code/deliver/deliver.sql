@@ -2,7 +2,7 @@
 -- the deliveries of its classes, kept as an append-only ledger, with failures (events to come again) and shares
 -- (competing consumers) beside it.
 -- Locks: the turn of the subscription, until the transaction ends; competing consumers: see leases.sql.
--- Writes: failure, pgps._receive_calls, position.
+-- Writes: failure, pgps_entry.receive_calls, position.
 
 create or replace function pgps_internal.require_consumer(
     subscription pgps_internal.subscription, at pgps_internal.position, consumer text
@@ -86,7 +86,7 @@ as $$
 declare
     v_id bigint := (hand_out.subscription).subscription_id;
     v_position pgps_internal.position;
-    v_has_failures boolean;
+    v_has_failures boolean := false;
     v_due pgps_internal.received[] := '{}';
     v_next pgps_internal.received[];
     v_last pgps_internal.received;
@@ -98,7 +98,9 @@ begin
         perform pgps_internal.require_read_committed();
     end if;
     v_position := pgps_internal.position_of(v_id);
-    v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
+    if pg_relation_size('pgps_internal.failure'::regclass) > 0 then
+        v_has_failures := exists (select from pgps_internal.failure f where f.subscription_id = v_id);
+    end if;
     v_next := pgps_internal.next_received(v_id, v_position, hand_out.max_events, v_has_failures);
     -- The turn is taken only when there is something to hand out: taking it writes, and a call that finds nothing
     -- writes nothing.
@@ -278,23 +280,23 @@ comment on function pgps_internal.require_rights(pgps_internal.subscription) is
 
 do $$
 begin
-    if to_regclass('pgps._receive_calls') is null then
-        create view pgps._receive_calls as
+    if to_regclass('pgps_entry.receive_calls') is null then
+        create view pgps_entry.receive_calls as
         select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
             null::pgps_internal.message[] as messages, null::text as consumer where false;
-        alter view pgps._receive_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._receive_calls
+        alter view pgps_entry.receive_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.receive_calls
         for each row execute function pgps_internal.enter_receive();
-        grant insert (subscription, max_events, acks), select (messages) on pgps._receive_calls to public;
+        grant insert (subscription, max_events, acks), select (messages) on pgps_entry.receive_calls to public;
     end if;
     -- The column consumer was added later; create or replace can append a column to a view.
-    create or replace view pgps._receive_calls as
+    create or replace view pgps_entry.receive_calls as
     select null::text as subscription, null::integer as max_events, null::boolean as acks, null::name as caller,
         null::pgps_internal.message[] as messages, null::text as consumer where false;
-    grant insert (consumer) on pgps._receive_calls to public;
+    grant insert (consumer) on pgps_entry.receive_calls to public;
 end
 $$;
-comment on view pgps._receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
+comment on view pgps_entry.receive_calls is 'The way in of pgps.receive and pgps.take; see pgps_internal.call';
 
 create or replace function pgps.receive(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,
@@ -303,9 +305,9 @@ language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_messages pgps._receive_calls.messages%type;
+    v_messages pgps_entry.receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events, consumer)
+    insert into pgps_entry.receive_calls (subscription, max_events, consumer)
         values (receive.subscription, receive.max_events, receive.consumer)
     returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then
@@ -333,9 +335,9 @@ language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_messages pgps._receive_calls.messages%type;
+    v_messages pgps_entry.receive_calls.messages%type;
 begin
-    insert into pgps._receive_calls (subscription, max_events, acks, consumer)
+    insert into pgps_entry.receive_calls (subscription, max_events, acks, consumer)
         values (take.subscription, take.max_events, true, take.consumer)
     returning messages into v_messages;
     if pg_catalog.array_ndims(v_messages) is not null then

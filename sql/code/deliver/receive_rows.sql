@@ -246,23 +246,24 @@ comment on function pgps_internal.enter_receive_rows() is 'Behind pgps_queue.<ty
 
 do $$
 begin
-    if to_regclass('pgps._receive_rows_calls') is null then
-        create view pgps._receive_rows_calls as
+    if to_regclass('pgps_entry.receive_rows_calls') is null then
+        create view pgps_entry.receive_rows_calls as
         select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events,
             null::name as caller,
             null::pgps_internal.run[] as runs, null::integer[] as others where false;
-        alter view pgps._receive_rows_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._receive_rows_calls
+        alter view pgps_entry.receive_rows_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.receive_rows_calls
         for each row execute function pgps_internal.enter_receive_rows();
-        grant insert (type_id, subscriptions, max_events), select (runs, others) on pgps._receive_rows_calls to public;
+        grant insert (type_id, subscriptions, max_events), select (runs, others) on pgps_entry.receive_rows_calls
+            to public;
     end if;
-    create or replace view pgps._receive_rows_calls as
+    create or replace view pgps_entry.receive_rows_calls as
     select null::integer as type_id, null::text[] as subscriptions, null::integer as max_events, null::name as caller,
         null::pgps_internal.run[] as runs, null::integer[] as others, null::text as consumer where false;
-    grant insert (consumer) on pgps._receive_rows_calls to public;
+    grant insert (consumer) on pgps_entry.receive_rows_calls to public;
 end
 $$;
-comment on view pgps._receive_rows_calls is 'The way in of pgps_queue.<type>_receive; see pgps_internal.call';
+comment on view pgps_entry.receive_rows_calls is 'The way in of pgps_queue.<type>_receive; see pgps_internal.call';
 
 create or replace function pgps_internal.do_ack_each(caller name, args jsonb) returns jsonb
 language plpgsql

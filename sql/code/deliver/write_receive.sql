@@ -1,13 +1,13 @@
--- Generated: pgps_queue.<type>_receive, and the view that it reads: pgps._log_<type>, the log as its readers may see
--- it. See receive_rows.sql.
--- Writes: pgps._receive_rows_calls.
+-- Generated: pgps_queue.<type>_receive, and the view that it reads: pgps_entry.log_<type>, the log as its readers may
+-- see it. See receive_rows.sql.
+-- Writes: pgps_entry.receive_rows_calls.
 
 create or replace function pgps_internal.write_log_rows(names jsonb) returns pgps_internal.piece
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $write$
     -- Has the columns by which a run is looked up. Read by the function below, with the reader's rights.
-    select pgps_internal.write_view('pgps._log_{type_id}', $view$with (security_invoker = true) as
+    select pgps_internal.write_view('pgps_entry.log_{type_id}', $view$with (security_invoker = true) as
         select l.event_id as pgps_event_id, {segment} as pgps_slot, l.xid as pgps_xid,
             ({statement}) as pgps_statement{more_attributes} from {log} l$view$, 'public',
         write_log_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('l.event_id', 'control'),
@@ -15,7 +15,7 @@ as $write$
                 source => 'pgps_internal.statement')))
 $write$;
 comment on function pgps_internal.write_log_rows(jsonb) is
-'Writes pgps._log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
+'Writes pgps_entry.log_<type>: the log as pgps_queue.<type>_receive reads it for its caller';
 
 create or replace function pgps_internal.write_run_rows(names jsonb) returns text
 language sql stable
@@ -35,7 +35,7 @@ as $write$
                 -- Values that a run's events have in common are written as text once, not for each event.
                 from (select u.*, u.publishers_xid::text::bigint as xid_number, u.places::text as places_text
                     from unnest(pgps_taken.runs) u offset 0) r
-                join pgps._log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
+                join pgps_entry.log_{type_id} l on l.pgps_event_id >= r.lo and l.pgps_event_id <= r.hi
                     and l.pgps_slot = {segment}$query$,
         write_run_rows.names || jsonb_build_object('segment', pgps_internal.segment_of('r.lo', 'control')))
 $write$;
@@ -61,7 +61,7 @@ as $write$
             pgps_taken record;
             pgps_rows bigint;
         begin
-            insert into pgps._receive_rows_calls (type_id, subscriptions, max_events, consumer)
+            insert into pgps_entry.receive_rows_calls (type_id, subscriptions, max_events, consumer)
                 values ({type_id}, $1, $2, $3)
             returning runs, others into pgps_taken;
             if cardinality(pgps_taken.runs) = 1 then

@@ -179,16 +179,16 @@ as $$
 declare
     -- The functions that run for each batch have no SET clauses: they run with the settings of this function, since
     -- setting them again took as long as some of the work.
-    v_cap integer := coalesce(dispatch.max_events,
-        (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events'));
+    v_cap integer;
     v_events bigint;
     v_total bigint := 0;
     v_until xid8 := pg_snapshot_xmax(pg_current_snapshot());
     v_last pgps_internal.batch;
     v_started timestamptz;
+    v_again boolean;
 begin
-    if v_cap <= 0 then
-        raise exception 'invalid max_events %', v_cap using errcode = '22023',
+    if dispatch.max_events <= 0 then
+        raise exception 'invalid max_events %', dispatch.max_events using errcode = '22023',
             hint = 'Give a positive number, or null for all that waits.';
     end if;
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -196,8 +196,12 @@ begin
     end if;
     lock table only pgps_internal.batch in share row exclusive mode;
     -- Two questions in one statement, to save executor start-up.
-    if exists (select from pgps_internal.class c where c.is_pending)
-        or exists (select from pgps_internal.broken_type b where b.is_mended) then
+    select coalesce(dispatch.max_events,
+            (select s.value::integer from pgps_internal.setting s where s.name = 'max_batch_events')),
+        exists (select from pgps_internal.class c where c.is_pending)
+    into v_cap, v_again;
+    -- The table is mostly empty, which its size tells without a query.
+    if v_again or pg_relation_size('pgps_internal.broken_type'::regclass) > 0 then
         perform pgps_internal.catch_up_all();
         v_total := pgps_internal.dispatch_mended(v_cap);
     end if;
@@ -211,7 +215,7 @@ begin
         v_last := pgps_internal.last_batch();
         exit when v_last.upto is null and pg_snapshot_xmax(v_last.snapshot) >= v_until;
     end loop;
-    if exists (select from pgps_internal.lane) then
+    if pg_relation_size('pgps_internal.lane'::regclass) > 0 then
         perform pgps_internal.run_lanes_here();
     end if;
     -- Where there never was a composite event, this is all that it costs: no query.

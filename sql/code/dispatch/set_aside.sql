@@ -78,8 +78,11 @@ declare
     v_state text;
     v_context text;
 begin
-    if exists (select from pgps_internal.broken_type) then
-        return pgps_internal.dispatch_with_care(dispatch_parts.batch_id, dispatch_parts.parts);
+    -- Mostly the table is empty, which its size tells without a query.
+    if pg_relation_size('pgps_internal.broken_type'::regclass) > 0 then
+        if exists (select from pgps_internal.broken_type) then
+            return pgps_internal.dispatch_with_care(dispatch_parts.batch_id, dispatch_parts.parts);
+        end if;
     end if;
     begin
         foreach v_part in array dispatch_parts.parts loop

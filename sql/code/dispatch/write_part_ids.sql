@@ -21,8 +21,8 @@ as $write$
                 into v_found.ids, v_found.events, v_found.numbered
                 from {log} l
                 where l.event_id between v_lower and v_upper and l.event_id <@ pgps_ranges and l.xid = any (pgps_xids)
-                    and pgps_internal.log_segment(l.event_id)
-                        in (pgps_internal.log_segment(v_lower), pgps_internal.log_segment(v_upper));
+                    and (pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(v_lower)
+                        or pgps_internal.log_segment(l.event_id) = pgps_internal.log_segment(v_upper));
                 return v_found;
             end if;
             -- Common case: every id in the ranges belongs to these transactions.

@@ -120,8 +120,8 @@ begin
         v_last := pg_sequence_last_value('pgps_internal.event_id_seq');
     end if;
     perform set_config('pgps.link_base', v_last::text, true);
-    return format('copy pgps_link.%I (pgps_origin_event%s) from stdin (format binary)', v_type.name || '_log_'
-        || pgps_internal.log_segment(v_last + 1),
+    return format('copy %s (pgps_origin_event%s) from stdin (format binary)',
+        pgps_internal.segment_name(v_type.name, pgps_internal.log_segment(v_last + 1)::integer),
         (select coalesce(string_agg(format(', %I', a.value ->> 'name'), '' order by a.n), '')
             from jsonb_array_elements(open_segment.wire -> 'attributes') with ordinality a(value, n)));
 end
@@ -135,10 +135,10 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select case when copied.base is null then format('pg_temp.pgps_stage_%s', (copied.event_type).type_id)
-        else format('(select l.event_id as pgps_id from pgps_link.%I l where l.event_id > %s and l.event_id <= %s and '
+        else format('(select l.event_id as pgps_id from %s l where l.event_id > %s and l.event_id <= %s and '
             'l.xid = (select pg_current_xact_id()))',
-            (copied.event_type).name || '_log_' || pgps_internal.log_segment(copied.base + 1), copied.base,
-                pg_sequence_last_value('pgps_internal.event_id_seq')) end
+            pgps_internal.segment_name((copied.event_type).name, pgps_internal.log_segment(copied.base + 1)::integer),
+            copied.base, pg_sequence_last_value('pgps_internal.event_id_seq')) end
 $$;
 comment on function pgps_internal.copied(pgps_internal.event_type, bigint) is
 'The relation that has the ids of the events that came by COPY in this transaction: the staging table, or, with base,

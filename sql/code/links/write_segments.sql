@@ -15,7 +15,7 @@ as $write$
             from jsonb_array_elements(pgps_internal.wire_columns((write_segment.event_type).endpoint))
                 with ordinality c(value, n))),
         null::regrole, null::text
-    from (select format('pgps_link.%I', (write_segment.event_type).name || '_log_' || write_segment.slot) as name) s
+    from pgps_internal.segment_name((write_segment.event_type).name, write_segment.slot) s(name)
 $write$;
 comment on function pgps_internal.write_segment(pgps_internal.event_type, integer) is
 'Writes the trigger and the privilege with which links put events straight into a segment of the log';

@@ -124,7 +124,7 @@ declare
         where q.type_id = (reclaim_log.event_type).type_id and q.kind in ('in', 'out') and q.auditable);
 begin
     for v_slot in 0..3 loop
-        v_segment := to_regclass(format('pgps_link.%I', (reclaim_log.event_type).name || '_log_' || v_slot));
+        v_segment := to_regclass(pgps_internal.segment_name((reclaim_log.event_type).name, v_slot));
         continue when v_segment is null or v_slot = v_current or pg_relation_size(v_segment) = 0;
         v_low := coalesce(v_low, pgps_internal.kept_batch((reclaim_log.event_type).type_id));
         continue when not pgps_internal.is_past((reclaim_log.event_type).type_id, v_segment, v_low);
@@ -192,7 +192,7 @@ declare
     v_any boolean;
 begin
     for v_type in select t.* from pgps_internal.event_type t loop
-        v_segment := to_regclass(format('pgps_link.%I', v_type.name || '_log_' || logs_use.slot));
+        v_segment := to_regclass(pgps_internal.segment_name(v_type.name, logs_use.slot));
         if pg_relation_size(v_segment) > 0 then
             execute format('select exists (select from %s)', v_segment) into v_any;
             if v_any then

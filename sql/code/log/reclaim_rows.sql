@@ -81,7 +81,7 @@ begin
         delete from pgps_internal.discarded d using pgps_internal.queue q
         where q.type_id = v_type.type_id and q.kind = 'exception' and d.type_id = q.type_id
             and d.settled_at < pgps_internal.clock() - q.retention;
-        v_stage := to_regclass(format('pgps_internal.%I', v_type.name || '_stage'));
+        v_stage := to_regclass(format('pgps_stage.%I', v_type.name));
         if v_stage is not null and pg_relation_size(v_stage) > 1048576 and pgps_internal.try_lock(v_stage) then
             execute format('truncate %s', v_stage);
         end if;

@@ -1,6 +1,6 @@
 -- The public functions about spools' messages, pointers, groups and replay.
 -- Locks: see the functions that they call.
--- Writes: pgps._spool_calls, pgps._spooled.
+-- Writes: pgps_entry.spool_calls, pgps_entry.spooled.
 
 create or replace function pgps.spool(
     name text, entry integer, message jsonb, keys jsonb = null, keywords text[] = null, expires timestamptz = null,
@@ -16,7 +16,7 @@ begin
         raise exception 'the message is null' using errcode = '22023',
             hint = 'Give any JSON; ''null''::jsonb is one.';
     end if;
-    insert into pgps._spooled (name, entry, message, keys, keywords, expires, network, ordering, sender)
+    insert into pgps_entry.spooled (name, entry, message, keys, keywords, expires, network, ordering, sender)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9) returning id into v_id;
     return v_id;
 end
@@ -232,9 +232,9 @@ language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_spooled pgps._spool_calls.spooled%type;
+    v_spooled pgps_entry.spool_calls.spooled%type;
 begin
-    insert into pgps._spool_calls (verb, args)
+    insert into pgps_entry.spool_calls (verb, args)
     values ('receive_spooled', pg_catalog.jsonb_build_object('name', $1, 'member', $2, 'max_messages', $3,
         'session', $4))
     returning spooled into v_spooled;

@@ -51,21 +51,21 @@ begin
     return new;
 end
 $$;
-comment on function pgps_internal.enter_one() is 'Spools a message for whoever inserts into pgps._spooled';
+comment on function pgps_internal.enter_one() is 'Spools a message for whoever inserts into pgps_entry.spooled';
 
 do $$
 begin
-    if to_regclass('pgps._spooled') is null then
-        create view pgps._spooled as
+    if to_regclass('pgps_entry.spooled') is null then
+        create view pgps_entry.spooled as
         select null::text as name, null::integer as entry, null::jsonb as message, null::jsonb as keys,
             null::text[] as keywords, null::timestamptz as expires, null::text as network, null::text as ordering,
             null::name as sender, null::name as caller, null::bigint as id where false;
-        alter view pgps._spooled alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._spooled
+        alter view pgps_entry.spooled alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.spooled
         for each row execute function pgps_internal.enter_one();
         grant insert (name, entry, message, keys, keywords, expires, network, ordering, sender), select (id)
-            on pgps._spooled to public;
+            on pgps_entry.spooled to public;
     end if;
 end
 $$;
-comment on view pgps._spooled is 'The way in of pgps.spool; see pgps._call';
+comment on view pgps_entry.spooled is 'The way in of pgps.spool; see pgps._call';

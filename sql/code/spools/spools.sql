@@ -2,7 +2,7 @@
 -- them. Their messages are events of a hidden type, pgps_spool, until they are dispatched: then they get their numbers
 -- and go into the store (number.sql).
 -- Locks: share row exclusive on the table of spools while one is made.
--- Writes: pgps._spool_calls, spool, spool_grant, spool_store.
+-- Writes: pgps_entry.spool_calls, spool, spool_grant, spool_store.
 
 create or replace function pgps_internal.spool_allows(caller name, spool pgps_internal.spool, privilege text)
 returns boolean
@@ -234,7 +234,7 @@ $$;
 comment on function pgps_internal.do_revoke_spool(name, jsonb) is 'See pgps.revoke_spool';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- The way in: like pgps._calls; calls of this room are many, and one of them returns messages
+-- The way in: like pgps_entry.calls; calls of this room are many, and one of them returns messages
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.enter_spool() returns trigger
@@ -256,22 +256,22 @@ begin
 end
 $$;
 comment on function pgps_internal.enter_spool() is
-'Runs a verb about spools for whoever inserts into pgps._spool_calls';
+'Runs a verb about spools for whoever inserts into pgps_entry.spool_calls';
 
 do $$
 begin
-    if to_regclass('pgps._spool_calls') is null then
-        create view pgps._spool_calls as
+    if to_regclass('pgps_entry.spool_calls') is null then
+        create view pgps_entry.spool_calls as
         select null::text as verb, null::jsonb as args, null::name as caller, null::jsonb as result,
             null::pgps_internal.spooled[] as spooled where false;
-        alter view pgps._spool_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._spool_calls
+        alter view pgps_entry.spool_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.spool_calls
         for each row execute function pgps_internal.enter_spool();
-        grant insert (verb, args), select (result, spooled) on pgps._spool_calls to public;
+        grant insert (verb, args), select (result, spooled) on pgps_entry.spool_calls to public;
     end if;
 end
 $$;
-comment on view pgps._spool_calls is 'The way in of pgps.spool, receive_spooled and ack_spooled; see pgps._call';
+comment on view pgps_entry.spool_calls is 'The way in of pgps.spool, receive_spooled and ack_spooled; see pgps._call';
 
 create or replace function pgps._call_spool(verb text, args jsonb) returns jsonb
 language plpgsql
@@ -279,7 +279,7 @@ as $$
 declare
     v_result pg_catalog.jsonb;
 begin
-    insert into pgps._spool_calls (verb, args) values (_call_spool.verb, _call_spool.args)
+    insert into pgps_entry.spool_calls (verb, args) values (_call_spool.verb, _call_spool.args)
     returning result into v_result;
     return v_result;
 end

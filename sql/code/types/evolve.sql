@@ -66,6 +66,7 @@ begin
         perform pgps_internal.require_plain(caller, v_scratch);
         perform pgps_internal.require_columns(v_scratch, args -> 'attributes', false);
         perform pgps_internal.check_attribute_names(v_scratch, v_type.name);
+        perform pgps_internal.require_new_attributes(v_scratch, v_type);
         perform pgps_internal.insert_columns(v_scratch, v_type.endpoint);
         foreach v_relation in array array[v_type.log::text, format('pgps_internal.%I', v_type.name || '_kept'),
                 format('pgps_internal.%I', v_type.name || '_audit')] loop

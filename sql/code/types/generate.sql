@@ -13,7 +13,7 @@ as $$
         'endpoint', t.endpoint::text, 'log', t.log::text, 'kept', format('pgps_internal.%I', t.name || '_kept'),
         'audit', format('pgps_internal.%I', t.name || '_audit'), 'entry',
             format('pgps_internal.%I', t.name || '_entry'),
-        'stage', format('pgps_internal.%I', t.name || '_stage'), 'columns', pgps_internal.column_list(t.endpoint),
+        'stage', format('pgps_stage.%I', t.name), 'columns', pgps_internal.column_list(t.endpoint),
         'l_columns', pgps_internal.column_list(t.endpoint, 'l.'), 'r_columns',
             pgps_internal.column_list(t.endpoint, 'r.'))
         || (select jsonb_build_object('attributes', coalesce(string_agg('l.' || quote_ident(a.name), ', '), ''),

@@ -33,7 +33,7 @@ begin
             using errcode = '55000', hint = 'Create a guaranteed event type.';
         end if;
         for v_slot in 0..3 loop
-            execute format('alter table pgps_link.%I set %s', v_type.name || '_log_' || v_slot,
+            execute format('alter table %s set %s', pgps_internal.segment_name(v_type.name, v_slot),
                 case when v_persistent then 'logged' else 'unlogged' end);
         end loop;
         update pgps_internal.event_type t set persistent = v_persistent where t.type_id = v_type.type_id;

@@ -22,6 +22,26 @@ $$;
 comment on function pgps_internal.check_attribute_names(regclass, text) is
 'Raises 42939 when an attribute has a name that belongs to pgps';
 
+create or replace function pgps_internal.require_new_attributes(
+    definition regclass, event_type pgps_internal.event_type
+) returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_there text := (select a.name from pgps_internal.attributes_of(require_new_attributes.definition) a
+        join pgps_internal.attributes_of((require_new_attributes.event_type).endpoint) t using (name) limit 1);
+begin
+    if v_there is not null then
+        raise exception 'event type "%" has an attribute "%" already', (require_new_attributes.event_type).name, v_there
+        using errcode = '42701', hint = 'Choose another name; there are: '
+            || pgps._attribute_names((require_new_attributes.event_type).endpoint);
+    end if;
+end
+$$;
+comment on function pgps_internal.require_new_attributes(regclass, pgps_internal.event_type) is
+'Raises 42701 when an event type has an attribute of one of these names';
+
 create or replace function pgps_internal.require_plain(caller name, relation regclass) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -115,8 +115,8 @@ begin
             pgps_origin_event bigint
         ) partition by list ((%s))$sql$, v_log, v_endpoint, pgps_internal.segment_of('event_id', 'control'));
     for v_slot in 0..3 loop
-        execute format('create %s table pgps_link.%I partition of %s for values in (%s)',
-            case when v_durable then '' else 'unlogged' end, v_name || '_log_' || v_slot, v_log, v_slot);
+        execute format('create %s table %s partition of %s for values in (%s)',
+            case when v_durable then '' else 'unlogged' end, pgps_internal.segment_name(v_name, v_slot), v_log, v_slot);
     end loop;
     execute format('create index on %s (event_id)', v_log);
     execute format($sql$
@@ -235,7 +235,7 @@ begin
     where c.oid in (v_type.endpoint, v_type.log,
         to_regclass(format('pgps_internal.%I', v_type.name || '_kept')),
         to_regclass(format('pgps_internal.%I', v_type.name || '_audit')),
-        to_regclass(format('pgps_internal.%I', v_type.name || '_stage')),
+        to_regclass(format('pgps_stage.%I', v_type.name)),
         to_regclass(format('pgps_internal.%I', v_type.name || '_entry')));
     if v_left is not null then
         execute format('drop table %s cascade', v_left);

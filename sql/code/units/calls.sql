@@ -1,6 +1,6 @@
 -- The public functions of services and units of work.
 -- Locks: see the functions that they call.
--- Writes: pgps._unit_calls.
+-- Writes: pgps_entry.unit_calls.
 
 create or replace function pgps_internal.enter_unit() returns trigger
 language plpgsql security definer
@@ -31,22 +31,22 @@ begin
 end
 $$;
 comment on function pgps_internal.enter_unit() is
-'Runs a verb about units of work for whoever inserts into pgps._unit_calls';
+'Runs a verb about units of work for whoever inserts into pgps_entry.unit_calls';
 
 do $$
 begin
-    if to_regclass('pgps._unit_calls') is null then
-        create view pgps._unit_calls as
+    if to_regclass('pgps_entry.unit_calls') is null then
+        create view pgps_entry.unit_calls as
         select null::text as verb, null::jsonb as args, null::bytea as message, null::name as caller,
             null::pgps.received_message[] as result where false;
-        alter view pgps._unit_calls alter column caller set default current_user;
-        create trigger enter instead of insert on pgps._unit_calls
+        alter view pgps_entry.unit_calls alter column caller set default current_user;
+        create trigger enter instead of insert on pgps_entry.unit_calls
         for each row execute function pgps_internal.enter_unit();
-        grant insert (verb, args, message), select (result) on pgps._unit_calls to public;
+        grant insert (verb, args, message), select (result) on pgps_entry.unit_calls to public;
     end if;
 end
 $$;
-comment on view pgps._unit_calls is 'The way in of the functions about units of work; see pgps._call';
+comment on view pgps_entry.unit_calls is 'The way in of the functions about units of work; see pgps._call';
 
 create or replace function pgps.create_service(
     class text, server text, service text, store text = null, lifetime interval = null,
@@ -216,7 +216,7 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._unit_calls (verb, args, message)
+        insert into pgps_entry.unit_calls (verb, args, message)
         values ('send', pg_catalog.jsonb_build_object(
             'conversation', $2, 'to_service', $3, 'option', $4, 'store', $5, 'lifetime', $6,
             'status_lifetime', $7, 'user_status', $8, 'session', $9), $1)
@@ -249,7 +249,7 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._unit_calls (verb, args)
+        insert into pgps_entry.unit_calls (verb, args)
         values ('receive', pg_catalog.jsonb_build_object(
             'conversation', $1, 'option', $2, 'class', $3, 'server', $4, 'service', $5, 'user_status', $6,
             'session', $7))
@@ -282,7 +282,7 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._unit_calls (verb, args)
+        insert into pgps_entry.unit_calls (verb, args)
         values ('syncpoint', pg_catalog.jsonb_build_object(
             'option', $1, 'uow_id', $2, 'conversation', $3, 'user_status', $4, 'session', $5))
         returning result
@@ -312,7 +312,7 @@ as $$
 begin
     return query
     with made as (
-        insert into pgps._unit_calls (verb, args)
+        insert into pgps_entry.unit_calls (verb, args)
         values ('end', pg_catalog.jsonb_build_object(
             'conversation', $1, 'session', $2))
         returning result

@@ -72,7 +72,7 @@ class Player:
     def found(self, composite: str) -> list[Detected]:
         """Return what was detected, in the order in which it was published."""
         self.dispatch()
-        query = f"select detected_at, starts_at, ends_at, constituents from pgps._log_{self.type_id(composite)} "
+        query = f"select detected_at, starts_at, ends_at, constituents from pgps_entry.log_{self.type_id(composite)} "
         return [
             (self.offset(detected), self.offset(starts), self.offset(ends), [self.part(one) for one in parts])
             for detected, starts, ends, parts in rows(self.connection, query + "order by pgps_event_id")

@@ -31,7 +31,7 @@ def found(connection: psycopg.Connection, name: str) -> list[tuple[str, ...]]:
     type_id = value(connection, "select type_id from pgps_internal.event_type where name = %s", [name])
     query = f"""
         select array(select p ->> 'event_type' || coalesce(' ' || (p -> 'payload' ->> 'id'), '')
-            from jsonb_array_elements(constituents) p) from pgps._log_{type_id} order by pgps_event_id"""
+            from jsonb_array_elements(constituents) p) from pgps_entry.log_{type_id} order by pgps_event_id"""
     return [tuple(one) for (one,) in rows(connection, query)]
 
 
@@ -92,4 +92,4 @@ def test_transactions_begin_and_end(broker: psycopg.Connection) -> None:
         ("first", 2),
     ]
     type_id = value(broker, "select type_id from pgps_internal.event_type where name = 'first'")
-    assert rows(broker, f"select id from pgps._log_{type_id} order by id") == [(1,), (3,)]
+    assert rows(broker, f"select id from pgps_entry.log_{type_id} order by id") == [(1,), (3,)]

@@ -24,7 +24,7 @@ def come(everybody: list[Broker], links: list[Link]) -> None:
 
 def parts(broker: Broker, name: str) -> list[list[Any]]:
     """Return of what a broker has detected the types of the constituents, in order."""
-    query = f"select constituents from pgps._log_{type_id(broker, name)} order by pgps_event_id"
+    query = f"select constituents from pgps_entry.log_{type_id(broker, name)} order by pgps_event_id"
     return [[one["event_type"] for one in found] for found in column(broker.admin, query)]
 
 
@@ -35,7 +35,7 @@ def type_id(broker: Broker, name: str) -> int:
 def held(broker: Broker, name: str) -> int:
     """Return how many events of a type a broker has got; it may not know the type."""
     known = value(broker.admin, "select count(*) from pgps_internal.event_type where name = %s", [name])
-    return int(value(broker.admin, f"select count(*) from pgps._log_{type_id(broker, name)}")) if known else 0
+    return int(value(broker.admin, f"select count(*) from pgps_entry.log_{type_id(broker, name)}")) if known else 0
 
 
 def test_what_applications_detect_is_put_together_elsewhere(
@@ -69,7 +69,7 @@ def test_what_applications_detect_is_put_together_elsewhere(
         assert found
         assert all(sorted(one) == ["sor", "tand"] for one in found)
         # What comes over a link keeps its interval: one that lies within the other is none.
-        bounds = "select starts_at < ends_at from pgps._log_{} order by pgps_event_id"
+        bounds = "select starts_at < ends_at from pgps_entry.log_{} order by pgps_event_id"
         assert all(column(v.admin, bounds.format(type_id(v, "g_and"))))
 
 

@@ -279,6 +279,58 @@ def test_an_error_in_a_rule_or_a_policy_has_its_place_too(admin: psycopg.Connect
         call(admin, "create_policy", tick, tick, "pg_monitor", "nope > 1")
 
 
+WRONG = [
+    ("null", "1", "23502", "not-null"),
+    ("'w'", "-1", "23514", "n_check"),
+]
+
+
+@pytest.mark.parametrize("visibility", ["deferred", "immediate"])
+def test_an_event_that_breaks_a_constraint_is_told_which_type_and_which_constraint(
+    admin: psycopg.Connection, name: Name, visibility: str
+) -> None:
+    made = name("checked")
+    make_type(admin, made, "word text not null, n integer check (n > 0)", visibility=visibility)
+    ways = (
+        f"insert into {endpoint(made)} (word, n) values ({{}}, {{}})",
+        f"select pgps.publish('{quoted(made)}', jsonb_build_object('word', {{}}::text, 'n', {{}}))",
+    )
+    for way in ways:
+        for word, n, state, broken in WRONG:
+            with pytest.raises(psycopg.Error) as refusal:
+                rows(admin, way.format(word, n))
+            said = refusal.value.diag
+            assert said.sqlstate == state
+            assert f'relation "{made}"' in (said.message_primary or "")
+            assert broken in (said.message_primary or "")
+            # Over the loopback connection of publish only the message comes back.
+            assert said.table_name in (made, None)
+            assert said.constraint_name in (f"{made}_n_check", None)
+
+
+def test_an_attribute_that_is_there_already_is_refused_with_what_to_do(admin: psycopg.Connection, name: Name) -> None:
+    made = name("tick")
+    for twice in ("n integer, n text", 'n integer, "n" integer'):
+        with refused("42701", '"n" is given twice', "once"):
+            call(admin, "create_event_type", made, twice)
+    make_type(admin, made, "n integer, word text")
+    with refused("42701", f'"{made}" has an attribute "word" already', "n integer, word text"):
+        call(admin, "alter_event_type", made, add_attribute="word text")
+
+
+def test_who_lists_views_sees_what_is_for_users(admin: psycopg.Connection, tick: str) -> None:
+    rows(admin, "set search_path = pgps, pgps_event, pgps_queue")
+    # As \d and \dv ask.
+    seen = column(
+        admin,
+        "select c.relname from pg_class c where c.relkind in ('r', 'p', 'v') and pg_table_is_visible(c.oid)"
+        " and c.relnamespace in ('pgps'::regnamespace, 'pgps_event'::regnamespace, 'pgps_queue'::regnamespace)",
+    )
+    rows(admin, "reset search_path")
+    assert {"subscriptions", tick, f"{tick}_in", f"{tick}_out", f"{tick}_exception"} <= set(seen)
+    assert [relation for relation in seen if relation.startswith("_") or relation.endswith(("_0", "_stage"))] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "hint"), [("in", "INSERT INTO pgps_event."), ("out", "pgps.ack"), ("exception", "pgps.discard_exception")]
 )
