@@ -1,0 +1,87 @@
+"""The profile monitoring of docker-compose.yml, and how its containers come by their password."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.test_containers import ROOT
+
+FILE = ROOT / "docker-compose.yml"
+BOARD = ROOT / "docker" / "grafana" / "broker.json"
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(FILE.read_text())
+    return loaded
+
+
+@pytest.fixture
+def monitoring(compose: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in compose["services"].items() if each.get("profiles") == ["monitoring"]}
+
+
+def test_there_are_a_console_prometheus_and_grafana_for_this_machine_only(monitoring: dict[str, Any]) -> None:
+    assert set(monitoring) == {"console", "prometheus", "grafana"}
+    for service in monitoring.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert {"test", "interval", "timeout", "retries"} <= set(service["healthcheck"])
+
+
+def test_what_is_mounted_exists(compose: dict[str, Any], monitoring: dict[str, Any]) -> None:
+    for service in monitoring.values():
+        for source, _, _ in (volume.partition(":") for volume in service.get("volumes", [])):
+            assert (ROOT / source).exists() if source.startswith(".") else source in compose["volumes"]
+
+
+def test_prometheus_scrapes_a_worker_that_can_be_reached(compose: dict[str, Any]) -> None:
+    config = yaml.safe_load((ROOT / "docker" / "prometheus" / "prometheus.yml").read_text())
+    (target,) = config["scrape_configs"][0]["static_configs"][0]["targets"]
+    host, _, port = target.partition(":")
+    environment = compose["services"][host]["environment"]
+    assert (environment["PGPS_WORKER_HEALTH_HOST"], environment["PGPS_WORKER_HEALTH_PORT"]) == ("0.0.0.0", port)
+    assert "ports" not in compose["services"][host]
+
+
+def test_the_board_asks_for_metrics_that_exist() -> None:
+    told = (ROOT / "sql" / "code" / "views" / "metrics.sql").read_text()
+    health = (ROOT / "worker" / "pgps_worker" / "health.py").read_text()
+    vitals = (ROOT / "worker" / "pgps_worker" / "vitals.py").read_text()
+    panels = json.loads(BOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        for target in panel["targets"]:
+            for metric in re.findall(r"pgps_\w+", target["expr"]):
+                area, _, name = metric.removeprefix("pgps_").partition("_")
+                counted = re.search(rf"\b{name.removesuffix('_total')}: int\b", vitals) if area == "worker" else None
+                part = f'("{name}"' in health and f"pgps_{area}_" in health
+                assert metric in told or metric in health or part or counted, metric
+
+
+def test_no_password_is_in_an_environment_or_a_connection_string(compose: dict[str, Any]) -> None:
+    assert compose["secrets"] == {"password": {"file": "${PGPS_PASSWORD_FILE:-docker/password}"}}
+    for service in compose["services"].values():
+        for key, value in service.get("environment", {}).items():
+            assert "PASSWORD" not in key or value == "/run/secrets/password"
+            assert "password=" not in str(value)
+        named = any("password" in key.lower() for key in service.get("environment", {}))
+        assert not named or "password" in service["secrets"]
+
+
+def test_the_tools_get_the_password_from_its_file(tmp_path: Path) -> None:
+    script = ROOT / "docker" / "with-password.sh"
+    secret = tmp_path / "password"
+    secret.write_text('it\'s "secret"\n')
+    environment = {name: value for name, value in os.environ.items() if name != "PGPASSWORD"}
+    told = ["sh", "-c", 'printf %s "${PGPASSWORD-none}"']
+    for given, expected in (({"PGPS_PASSWORD_FILE": str(secret)}, 'it\'s "secret"'), ({}, "none")):
+        done = subprocess.run([script, *told], env={**environment, **given}, capture_output=True, text=True, check=True)
+        assert done.stdout == expected
