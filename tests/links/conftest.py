@@ -36,6 +36,8 @@ def brokers(
             admin.execute("select pgps.configure('broker', %s)", [letter])
             # What is published is compared with what came as often as anybody looks.
             admin.execute("select pgps.configure('link_report_interval', '0 seconds')")
+            # On a machine that is busy with something else the lanes' work is not left to a worker that is not there.
+            admin.execute("select pgps.configure('dispatch_lane_timeout', '1 hour')")
             made.append(Broker(letter, dsn, admin))
         return made[-count:]
 

@@ -121,15 +121,21 @@ begin
     -- publish it, and said of all filters of its neighbours that they are in force. If such a filter were dropped,
     -- events would be missing between those before and those after; if it were not answered, the child would get nothing
     -- of the origin at all.
-    lacking as materialized (
+    -- Asked once for each parent and type, since it reads the catalogue.
+    unoffered as materialized (
         select x.origin_id, x.key, l.type_id, o.parent
         from (select a.origin_id, a.key from pgps_internal.activation a
             union select t.origin_id, k from pgps_internal.attached t, unnest(t.keep) k) x
         join pgps_internal.link_filter l using (key)
         join pgps_internal.origin o using (origin_id)
         where o.parent is not null and not exists (select from carried c
-                where c.neighbour_id = o.parent and c.origin_id = x.origin_id and c.type_id = l.type_id)
-            and pgps_internal.may_carry(o.parent, l.type_id)
+            where c.neighbour_id = o.parent and c.origin_id = x.origin_id and c.type_id = l.type_id)
+    ),
+    lacking as materialized (
+        select u.* from unoffered u
+        -- "offset 0", since the planner would ask before it removes duplicates.
+        join (select distinct u.parent, u.type_id from unoffered u offset 0) d using (parent, type_id)
+        where pgps_internal.may_carry(d.parent, d.type_id)
     )
     select null::integer, f.origin_id, p.key, p.type_id
     from pgps_internal.pushed p
@@ -160,6 +166,13 @@ create or replace view pgps_internal.interest as
 -- parent for an origin has none in that origin, since it does not get its events from here.
 select i.neighbour_id, i.origin_id, i.key, i.type_id from pgps_internal.interests() i;
 comment on view pgps_internal.interest is 'Who wants which filter of which origin, as far as a parent is known for it';
+
+create or replace function pgps_internal.all_interests() returns pgps_internal.interest[]
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$ select coalesce(array_agg(i), '{}') from pgps_internal.interest i $$;
+comment on function pgps_internal.all_interests() is
+'The rows of the view pgps_internal.interest, for functions that need them several times';
 
 create or replace function pgps_internal.ads_for(neighbour pgps_internal.neighbour)
 returns table (origin_id integer, path uuid[], cost integer, types text[], is_draining boolean)
@@ -199,8 +212,9 @@ comment on function pgps_internal.ads_for(pgps_internal.neighbour) is
 'What this broker offers to a neighbour: each origin by the path its events come on, or the best one that does not lead
 through the neighbour; the types its role may receive';
 
+drop function if exists pgps_internal.link_filters_for(pgps_internal.neighbour);
 create or replace function pgps_internal.link_filters_for(
-    neighbour pgps_internal.neighbour
+    neighbour pgps_internal.neighbour, interests pgps_internal.interest[]
 ) returns table (key text, type_id integer)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -210,7 +224,7 @@ begin
     return query
     with desired as materialized (
         select distinct i.key, i.type_id
-        from pgps_internal.interest i
+        from unnest(link_filters_for.interests) i
         join pgps_internal.origin o using (origin_id)
         where o.parent = (link_filters_for.neighbour).neighbour_id
     )
@@ -218,7 +232,7 @@ begin
     where not exists (select from pgps_internal.cover c join desired w on w.key = c.by_key where c.key = d.key);
 end
 $$;
-comment on function pgps_internal.link_filters_for(pgps_internal.neighbour) is
+comment on function pgps_internal.link_filters_for(pgps_internal.neighbour, pgps_internal.interest[]) is
 'The filters that a neighbour should have from here: wanted, and not implied by another one';
 
 create or replace function pgps_internal.answer_again(origin_id integer, key text) returns void
@@ -259,27 +273,30 @@ $$;
 comment on function pgps_internal.is_told_active(integer, integer, text) is
 'True when a neighbour was told that a filter of its own is in force here for an origin';
 
-create or replace function pgps_internal.activate() returns void
+drop function if exists pgps_internal.activate();
+create or replace function pgps_internal.activate(interests pgps_internal.interest[]) returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_has_new boolean;
     v_broken bigint;
 begin
     -- A filter is in force where another one is that covers it and was told to the parent; but only from the horizon
     -- on, since what came before was skipped for it.
     insert into pgps_internal.activation (origin_id, key, since, is_confirmed)
     select i.origin_id, i.key, greatest(min(a.since), pgps_internal.horizon(i.origin_id)), false
-    from (select distinct i.origin_id, i.key from pgps_internal.interest i) i
+    from (select distinct i.origin_id, i.key from unnest(activate.interests) i) i
     join pgps_internal.origin o using (origin_id)
     join pgps_internal.cover c on c.key = i.key
     join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = c.by_key
     join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = a.key
     group by i.origin_id, i.key
     on conflict do nothing;
+    v_has_new := found;
     with broken as (
         delete from pgps_internal.activation a
-        where not exists (select from pgps_internal.interest i where i.origin_id = a.origin_id and i.key = a.key)
+        where not exists (select from unnest(activate.interests) i where i.origin_id = a.origin_id and i.key = a.key)
             and not exists (select from pgps_internal.origin o join pgps_internal.told t on t.neighbour_id = o.parent
                 where o.origin_id = a.origin_id and t.kind = 'sub' and t.key = a.key)
             -- Kept where the path to an origin is lost, and not the interest in it.
@@ -288,10 +305,12 @@ begin
         returning a.origin_id, a.key
     )
     select count(pgps_internal.answer_again(b.origin_id, b.key)) into v_broken from broken b;
+    return v_has_new or v_broken > 0;
 end
 $$;
-comment on function pgps_internal.activate() is
-'Maintains "since" of filters: those implied by one in force get it, those that nobody wants lose it';
+comment on function pgps_internal.activate(pgps_internal.interest[]) is
+'Maintains "since" of filters: those implied by one in force get it, those that nobody wants lose it. True when it has
+changed something: then who is interested in what may be something else';
 
 create or replace view pgps_internal.early as
 -- Up to "since", what comes of an origin is not for the member, nor for one that its lane has yet to make (class_id

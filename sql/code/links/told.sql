@@ -18,8 +18,9 @@ $$;
 comment on function pgps_internal.definition_of(pgps_internal.event_type) is
 'The schema of an event type, as it travels';
 
+drop function if exists pgps_internal.should_know(pgps_internal.neighbour);
 create or replace function pgps_internal.should_know(
-    neighbour pgps_internal.neighbour
+    neighbour pgps_internal.neighbour, interests pgps_internal.interest[]
 ) returns table (kind text, key text, value jsonb)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -39,7 +40,7 @@ begin
         where (should_know.neighbour).direction <> 'in'
     ),
     filters as materialized (
-        select f.* from pgps_internal.link_filters_for(should_know.neighbour) f
+        select f.* from pgps_internal.link_filters_for(should_know.neighbour, should_know.interests) f
             where (should_know.neighbour).direction <> 'out'
     )
     select 'type', t.name, pgps_internal.definition_of(t) from pgps_internal.event_type t
@@ -60,7 +61,7 @@ begin
     select 'attach', o.origin_id::text,
         jsonb_build_object('broker', o.broker_id, 'epoch', o.epoch, 'attachment', o.attachment)
     from pgps_internal.origin o
-    where o.parent = v_id and exists (select from pgps_internal.interest i where i.origin_id = o.origin_id
+    where o.parent = v_id and exists (select from unnest(should_know.interests) i where i.origin_id = o.origin_id
         and i.neighbour_id is distinct from v_id)
     union all
     -- Origins and filters of the neighbour that are in force here.
@@ -77,7 +78,7 @@ begin
     select l.* from pgps_internal.lows(v_id) l where (should_know.neighbour).direction <> 'out';
 end
 $$;
-comment on function pgps_internal.should_know(pgps_internal.neighbour) is
+comment on function pgps_internal.should_know(pgps_internal.neighbour, pgps_internal.interest[]) is
 'All that a neighbour should know: types, advertisements, filters, for which origins it is the parent, which of its own
 filters are in force, and from which batch on somebody here may ask for an origin''s events again';
 
@@ -150,6 +151,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer := (refresh.neighbour).neighbour_id;
+    -- Found once: it is by far the most work of all that is done here.
+    v_interests pgps_internal.interest[];
     v_known pgps_internal.told[];
     v_news jsonb;
 begin
@@ -157,12 +160,14 @@ begin
     perform pgps_internal.compare_types(refresh.neighbour);
     perform pgps_internal.choose_parents();
     perform pgps_internal.push_filters();
-    perform pgps_internal.activate();
+    v_interests := pgps_internal.all_interests();
+    if pgps_internal.activate(v_interests) then
+        v_interests := pgps_internal.all_interests();
+    end if;
     perform pgps_internal.settle_origins();
     perform pgps_internal.go_live(refresh.neighbour);
-    -- Evaluated once: it is by far the most work of all that is done here.
     select array_agg((v_id, s.kind, s.key, s.value)::pgps_internal.told) into v_known
-        from pgps_internal.should_know(refresh.neighbour) s;
+        from pgps_internal.should_know(refresh.neighbour, v_interests) s;
     select jsonb_agg(jsonb_build_object('kind', coalesce(s.kind, t.kind), 'key', coalesce(s.key, t.key), 'value',
         coalesce(s.value, t.value),
         'message', case when s.kind is not null then s.kind else case t.kind when 'ad' then 'unad' when 'sub'
@@ -226,7 +231,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     select exists (
-        select from pgps_internal.link_filters_for(is_awaited.neighbour) f
+        select from pgps_internal.link_filters_for(is_awaited.neighbour, pgps_internal.all_interests()) f
         join pgps_internal.interest i on i.key = f.key
         join pgps_internal.origin o on o.origin_id = i.origin_id and o.parent = (is_awaited.neighbour).neighbour_id
         left join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = i.key
