@@ -291,6 +291,7 @@ begin
     join pgps_internal.cover c on c.key = i.key
     join pgps_internal.activation a on a.origin_id = i.origin_id and a.key = c.by_key
     join pgps_internal.told t on t.neighbour_id = o.parent and t.kind = 'sub' and t.key = a.key
+    where not exists (select from pgps_internal.activation x where x.origin_id = i.origin_id and x.key = i.key)
     group by i.origin_id, i.key
     on conflict do nothing;
     v_has_new := found;
