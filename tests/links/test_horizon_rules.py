@@ -76,7 +76,9 @@ Step = Callable[[Scene], object]
 _ATTACHMENT = "(admit_item.item ->> 'attachment')::integer"
 _PREVIOUS = "(admit_item.item ->> 'previous')::bigint > v_place"
 _UNCONFIRMED = "update pgps_internal.activation a set is_confirmed = false\n        from"
-_UNWANTED = "where not exists (select from unnest(activate.interests) i where i.origin_id = a.origin_id and i.key = a.key)"
+_UNWANTED = (
+    "where not exists (select from unnest(activate.interests) i where i.origin_id = a.origin_id and i.key = a.key)"
+)
 _OF_WHAT_WAS_TOLD = (
     "and exists (select from pgps_internal.told t",
     "and true or exists (select from pgps_internal.told t",
