@@ -187,6 +187,7 @@
 
 -- spools: Messages for a group that may be away: numbers, pointers, replay, members.
 \ir code/spools/patterns.sql
+\ir code/spools/find.sql
 \ir code/spools/requests.sql
 \ir code/spools/cancel.sql
 \ir code/spools/pointers.sql
@@ -195,6 +196,7 @@
 \ir code/spools/groups.sql
 \ir code/spools/replay.sql
 \ir code/spools/hand_out.sql
+\ir code/spools/acknowledge.sql
 \ir code/spools/long_haul.sql
 \ir code/spools/networks.sql
 \ir code/spools/one.sql

@@ -83,15 +83,20 @@ create table pgps_internal.spool_message (
 ) partition by list (slot);
 create index spool_message_seqn_idx on pgps_internal.spool_message (spool_id, seqn);
 create index spool_message_id_idx on pgps_internal.spool_message (id);
+create index spool_message_checkpoint_idx on pgps_internal.spool_message (spool_id, seqn) where is_checkpoint;
+create index spool_message_expires_idx on pgps_internal.spool_message (spool_id, expires) where expires is not null;
 
+-- place: the ctid of the message, which stays while the slot does, since messages are neither updated nor deleted.
+-- Whether it may be used is asked first: see spool_slot.
 create table pgps_internal.spool_key (
     slot smallint not null,
     spool_id integer not null,
     seqn bigint not null,
     name text not null,
-    value numeric not null
+    value numeric not null,
+    place tid not null
 ) partition by list (slot);
-create index spool_key_idx on pgps_internal.spool_key (spool_id, name, value, seqn);
+create index spool_key_idx on pgps_internal.spool_key (spool_id, name, value, seqn) include (place);
 
 -- Messages that were discarded by a pattern, or cancelled, and are still in the store. What was discarded without a
 -- pattern is a range: spool_state.emptied.
@@ -124,6 +129,15 @@ create table pgps_internal.spool_store (
     looked_at bigint not null
 );
 insert into pgps_internal.spool_store (logged_slot, unlogged_slot, dropped, looked_at) values (0, 8, 0, 0);
+
+-- In which file of which database a slot was begun; null: there is nothing in it. When it is another one now (the
+-- database was dumped and restored, or the slot was rewritten by vacuum full), places are not valid, and messages are
+-- looked up by their numbers.
+create table pgps_internal.spool_slot (
+    slot smallint primary key,
+    begun_in text
+);
+insert into pgps_internal.spool_slot (slot) select generate_series(0, 11);
 
 -- The standing of a spool after a batch that asked for something: the newest row counts. Written by the dispatcher only.
 create table pgps_internal.spool_state (
@@ -171,20 +185,23 @@ create table pgps_internal.spool_member (
 create index spool_member_client_idx on pgps_internal.spool_member (client_id);
 
 -- A replay: what it repeats (from first_seqn to last_seqn, if they match the pattern), and after which number what is
--- new begins. Its id is that of the marker that ends it.
+-- new begins (start, checkpoints_upto: see spool_mark). Its id is that of the marker that ends it. It has no numbers yet
+-- when the spool was asked for something before that is not dispatched.
 create table pgps_internal.spool_replay (
     replay_id bigint primary key,
     spool_id integer not null references pgps_internal.spool on delete cascade,
-    first_seqn bigint not null,
-    last_seqn bigint not null,
     pattern jsonb not null,
-    repeated int8multirange not null,
+    first_seqn bigint,
+    last_seqn bigint,
+    start bigint,
+    checkpoints_upto bigint,
+    repeated int8multirange,
     replayed_at timestamptz not null default pgps._clock()
 );
 
 -- Where a member is: the newest row counts. The phase is r (replay), m (its marker) or n (what is new); seqn: up to
--- which it has acknowledged in that phase; got: up to which it was handed out. start: after which number what is new
--- begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got.
+-- which it has acknowledged in that phase; got: up to which it was handed out, and how many since. start: after which
+-- number what is new begins; skip: what is not new to it; acked, had: of what is new, what it ever acknowledged, and what it ever got.
 create sequence pgps_internal.spool_mark_id_seq as bigint;
 create table pgps_internal.spool_mark (
     mark_id bigint not null default nextval('pgps_internal.spool_mark_id_seq'),
@@ -195,6 +212,7 @@ create table pgps_internal.spool_mark (
     got_phase "char" not null,
     got_seqn bigint not null,
     got_id bigint,
+    got_count bigint not null,
     start bigint not null,
     checkpoints_upto bigint,
     skip int8multirange not null,
@@ -229,19 +247,21 @@ begin
 end
 $$;
 
--- A message as a member gets it.
-create type pgps_internal.spooled as (
+-- Messages that are handed out: a cursor over them, how many, and the number and the id of the last.
+create type pgps_internal.spooled_part as (
     phase "char",
+    portal text,
+    messages bigint,
     seqn bigint,
-    entry integer,
-    message jsonb,
-    keys jsonb,
-    keywords text[],
-    sender name,
-    spooler name,
-    spooled_at timestamptz,
-    in_replay boolean,
     id bigint
+);
+
+-- Something else than a message that a spool was asked for.
+create type pgps_internal.spool_request as (
+    id bigint,
+    verb text,
+    value bigint,
+    pattern jsonb
 );
 
 -- A message that is not dispatched yet: for which spool, by whom.

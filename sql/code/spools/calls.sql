@@ -232,15 +232,17 @@ language plpgsql rows 100
 as $$
 #variable_conflict use_column
 declare
-    v_spooled pgps_entry.spool_calls.spooled%type;
+    v_spooled pg_catalog.text[];
+    v_portal pg_catalog.text;
 begin
     insert into pgps_entry.spool_calls (verb, args)
     values ('receive_spooled', pg_catalog.jsonb_build_object('name', $1, 'member', $2, 'max_messages', $3,
         'session', $4))
     returning spooled into v_spooled;
-    return query
-    select s.seqn, s.entry, s.message, s.keys, s.keywords, s.sender, s.spooler, s.spooled_at, s.in_replay, s.id
-    from pg_catalog.unnest(v_spooled) s;
+    foreach v_portal in array v_spooled loop
+        return query execute pg_catalog.format('fetch all from %I', v_portal);
+        execute pg_catalog.format('close %I', v_portal);
+    end loop;
 end
 $$;
 comment on function pgps.receive_spooled(text, text, integer, bigint) is

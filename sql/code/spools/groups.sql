@@ -20,23 +20,36 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_mark pgps_internal.spool_mark;
+    v_replay pgps_internal.spool_replay;
 begin
     select m.* into v_mark from pgps_internal.spool_mark m where m.member_id = mark_of.member_id
         order by m.mark_id desc limit 1;
+    if v_mark.phase = 'r' and v_mark.seqn = -9223372036854775808 then
+        select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = v_mark.replay_id;
+    end if;
+    if v_replay.first_seqn is not null then
+        v_mark.seqn := v_replay.first_seqn - 1;
+        v_mark.got_seqn := v_mark.seqn;
+        v_mark.start := v_replay.start;
+        v_mark.checkpoints_upto := v_replay.checkpoints_upto;
+        v_mark.skip := v_replay.repeated + v_mark.acked;
+    end if;
     return v_mark;
 end
 $$;
-comment on function pgps_internal.mark_of(bigint) is 'Where a member is; null before it first joined';
+comment on function pgps_internal.mark_of(bigint) is
+'Where a member is; null before it first joined. Its seqn is the lowest number of all while its replay waits for
+dispatch';
 
 create or replace function pgps_internal.write_mark(mark pgps_internal.spool_mark) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id, start,
-        checkpoints_upto, skip, acked, had)
+    insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn, got_id,
+        got_count, start, checkpoints_upto, skip, acked, had)
     select (mark).member_id, (mark).replay_id, (mark).phase, (mark).seqn, (mark).got_phase, (mark).got_seqn,
-        (mark).got_id, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked, (mark).had;
+        (mark).got_id, (mark).got_count, (mark).start, (mark).checkpoints_upto, (mark).skip, (mark).acked, (mark).had;
 end
 $$;
 comment on function pgps_internal.write_mark(pgps_internal.spool_mark) is 'Writes where a member is now';
@@ -49,7 +62,7 @@ declare
     v_mark pgps_internal.spool_mark := pgps_internal.mark_of(begin_new.member_id);
     v_last bigint := (begin_new.state).last_seqn;
 begin
-    perform pgps_internal.write_mark(row(null, begin_new.member_id, null, 'n', v_last, 'n', v_last, null, v_last,
+    perform pgps_internal.write_mark(row(null, begin_new.member_id, null, 'n', v_last, 'n', v_last, null, 0, v_last,
         null, '{}', coalesce(v_mark.acked, '{}'), coalesce(v_mark.had, '{}'))::pgps_internal.spool_mark);
 end
 $$;
@@ -102,7 +115,8 @@ begin
     set session = excluded.session, ready = excluded.ready, joined_at = pgps_internal.clock()
     returning m.* into v_member;
     if v_replay then
-        perform pgps_internal.replay_to(v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
+        perform pgps_internal.enter_store();
+        perform pgps_internal.begin_replay(caller, v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), '{}',
             array[v_member.member_id]);
     elsif v_is_new and not (v_before is not null and coalesce((args ->> 'resume')::boolean, false)) then
         perform pgps_internal.begin_new(v_member.member_id, pgps_internal.standing_of_spool(v_spool.spool_id));

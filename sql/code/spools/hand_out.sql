@@ -1,5 +1,5 @@
 -- What a member gets: first the messages of its replay, then the marker that ends it, then what is new. It gets them
--- again until it acknowledges them.
+-- again until it acknowledges them. Messages go from a cursor, opened here, straight to the caller (decision 43).
 -- Locks: the turn of the member's client, until the transaction ends, when there is something.
 -- Writes: nothing.
 
@@ -8,131 +8,207 @@ language sql immutable
 as $$ select case phase_place.phase when 'r' then 0 when 'm' then 1 else 2 end $$;
 comment on function pgps_internal.phase_place("char") is 'The order of the phases: replay, marker, what is new';
 
-create or replace function pgps_internal.replayed_after(
-    spool pgps_internal.spool, state pgps_internal.spool_state, replay_id bigint, after_seqn bigint, upto bigint,
-    max_messages integer
-) returns pgps_internal.spooled[]
+create or replace function pgps_internal.opened_part(phase "char", portal refcursor) returns pgps_internal.spooled_part
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_part pgps_internal.spooled_part := row(opened_part.phase, opened_part.portal, 0, null, null);
+    v_last record;
+begin
+    -- Sorted, or kept by the cursor: read twice, and worked out once.
+    move forward all from portal;
+    get diagnostics v_part.messages = row_count;
+    if v_part.messages > 0 then
+        fetch prior from portal into v_last;
+        v_part.seqn := v_last.seqn;
+        v_part.id := v_last.id;
+        move absolute 0 from portal;
+    else
+        close portal;
+    end if;
+    return v_part;
+end
+$$;
+comment on function pgps_internal.opened_part("char", refcursor) is
+'What a scrollable cursor is about to hand out; pgps.receive_spooled fetches all of it, and closes it';
+
+create or replace function pgps_internal.replay_parts(
+    spool pgps_internal.spool, state pgps_internal.spool_state, mark pgps_internal.spool_mark, max_messages integer
+) returns pgps_internal.spooled_part[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_replay pgps_internal.spool_replay;
-    v_found pgps_internal.spooled[] := '{}';
-    v_more pgps_internal.spooled[];
-    v_after bigint := replayed_after.after_seqn;
+    v_parts pgps_internal.spooled_part[] := '{}';
+    v_part pgps_internal.spooled_part;
+    v_portal refcursor;
+    v_after bigint := (replay_parts.mark).seqn;
+    v_left bigint := replay_parts.max_messages;
+    v_step bigint := replay_parts.max_messages;
     v_upto bigint;
-    v_window bigint;
-    v_live text;
 begin
-    select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = replayed_after.replay_id;
-    if v_replay.last_seqn <= replayed_after.after_seqn then
-        return '{}';
-    end if;
-    loop
-        v_upto := least(v_replay.last_seqn, replayed_after.upto);
-        if v_replay.pattern ? 'by' and replayed_after.max_messages is not null then
-            -- Of what has the key no more is looked up than a call may return.
-            execute pgps_internal.seqns_text(v_replay.pattern) || ' order by k.seqn offset $6 - 1 limit 1'
-            using (replayed_after.spool).spool_id, v_after + 1, v_upto,
-                pgps_internal.first_slot(replayed_after.spool), pgps_internal.last_slot(replayed_after.spool),
-                replayed_after.max_messages
-            into v_window;
-            v_upto := coalesce(v_window, v_upto);
-        end if;
-        -- Sorted apart (offset 0), since the order must not decide how messages are looked up.
-        v_live := pgps_internal.live_text(v_replay.pattern, ' and (m.expires is null
-            or m.expires > pgps_internal.clock())
-            and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)');
-        execute 'select array_agg(o.delivery order by o.seqn) from (
-            select (''r'', m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender, m.spooler, m.spooled_at, true,
-                m.id)::pgps_internal.spooled as delivery, m.seqn ' || case when v_replay.pattern ? 'by'
-            then 'from (select m.* ' || v_live || ' offset 0) m' else v_live end || ' order by m.seqn limit $7) o'
-        using (replayed_after.spool).spool_id, v_after + 1, v_upto,
-            pgps_internal.first_slot(replayed_after.spool), pgps_internal.last_slot(replayed_after.spool),
-            (replayed_after.state).emptied, replayed_after.max_messages - cardinality(v_found)
-        into v_more;
-        v_found := v_found || coalesce(v_more, '{}');
+    select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = (replay_parts.mark).replay_id;
+    while v_after < v_replay.last_seqn and v_left > 0 loop
+        v_upto := pgps_internal.window_of(spool, v_replay, v_after, v_step);
+        v_portal := null;
+        open v_portal scroll for execute 'select m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender::name, '
+            'm.spooler::name, m.spooled_at, true, m.id '
+            || pgps_internal.live_text(replay_parts.spool, v_replay.pattern, true) || ' order by m.seqn limit $5'
+        using (replay_parts.spool).spool_id, v_after + 1, v_upto, (replay_parts.state).emptied, v_left;
+        v_part := pgps_internal.opened_part('r', v_portal);
+        v_parts := v_parts || v_part;
+        v_left := v_left - v_part.messages;
         v_after := v_upto;
-        exit when v_upto >= least(v_replay.last_seqn, replayed_after.upto)
-            or cardinality(v_found) >= replayed_after.max_messages;
+        v_step := v_step * 2;
     end loop;
-    return v_found;
+    return v_parts;
 end
 $$;
-comment on function pgps_internal.replayed_after(
-    pgps_internal.spool, pgps_internal.spool_state, bigint, bigint, bigint, integer
-) is 'The next messages of a replay, after one number and up to another';
+comment on function pgps_internal.replay_parts(
+    pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, integer
+) is 'The next messages of the replay that a member is in, at most so many';
 
-create or replace function pgps_internal.new_after(
-    spool pgps_internal.spool, state pgps_internal.spool_state, mark pgps_internal.spool_mark, after_seqn bigint,
-    upto bigint, max_messages integer
-) returns pgps_internal.spooled[]
+create or replace function pgps_internal.window_of(
+    spool pgps_internal.spool, replay pgps_internal.spool_replay, after_seqn bigint, max_messages bigint
+) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_pattern jsonb := (window_of.replay).pattern;
+    v_upto bigint;
+begin
+    -- Of what has the key, hardly more is looked up than a call may return.
+    if (v_pattern ->> 'found')::bigint > window_of.max_messages then
+        execute format('select k.seqn from (%s) k order by k.seqn offset $4 - 1 limit 1', pgps_internal.key_text(
+            pgps_internal.used_slots(spool), v_pattern ->> 'by', v_pattern -> 'keys' -> (v_pattern ->> 'by'), 'seqn'))
+        using (window_of.spool).spool_id, window_of.after_seqn + 1, (window_of.replay).last_seqn, window_of.max_messages
+        into v_upto;
+    end if;
+    return coalesce(v_upto, (window_of.replay).last_seqn);
+end
+$$;
+comment on function pgps_internal.window_of(
+    pgps_internal.spool, pgps_internal.spool_replay, bigint, bigint
+) is 'Up to which number there are so many messages of a replay, as far as the key tells by which they are looked up';
+
+create or replace function pgps_internal.new_messages(
+    spool_id integer, first_slot integer, last_slot integer, mark pgps_internal.spool_mark, emptied int8multirange,
+    after_seqn bigint, upto bigint
+) returns setof pgps_internal.spool_message
+language sql stable
+as $$
+    -- Without SET, so that it is put into the statements that read from it.
+    select m.* from pgps_internal.spool_message m
+    where m.spool_id = new_messages.spool_id and m.slot between new_messages.first_slot and new_messages.last_slot
+        and m.seqn > new_messages.after_seqn and m.seqn <= new_messages.upto
+        and not m.seqn <@ (new_messages.mark).skip and not m.seqn <@ new_messages.emptied
+        -- A checkpoint is not played through. Where nothing can be replayed it is as new as everything.
+        and (not m.is_checkpoint or m.seqn <= (new_messages.mark).checkpoints_upto)
+        and (m.expires is null or m.expires > pgps_internal.clock())
+        and not exists (select from pgps_internal.spool_gone g
+            where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)
+        and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id offset 0)
+$$;
+comment on function pgps_internal.new_messages(
+    integer, integer, integer, pgps_internal.spool_mark, int8multirange, bigint, bigint
+) is 'The messages that are new to a member, after one number and up to another';
+
+create or replace function pgps_internal.new_part(
+    spool pgps_internal.spool, state pgps_internal.spool_state, mark pgps_internal.spool_mark, max_messages bigint
+) returns pgps_internal.spooled_part
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_found pgps_internal.spooled[];
-    v_first integer := pgps_internal.first_slot(new_after.spool);
-    v_last integer := pgps_internal.last_slot(new_after.spool);
-    v_skip int8multirange := (new_after.mark).skip + (new_after.state).emptied;
+    v_portal refcursor;
+    v_first integer := pgps_internal.first_slot(new_part.spool);
+    v_last integer := pgps_internal.last_slot(new_part.spool);
+    v_after bigint := case (new_part.mark).phase when 'n' then (new_part.mark).seqn else (new_part.mark).start end;
 begin
-    select array_agg(o.delivery order by o.seqn) into v_found
-    from (
-        select ('n', m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender, m.spooler, m.spooled_at, false,
-            m.id)::pgps_internal.spooled as delivery, m.seqn
-        from pgps_internal.spool_message m
-        where m.spool_id = (new_after.spool).spool_id and m.slot between v_first and v_last
-            and m.seqn > new_after.after_seqn and m.seqn <= new_after.upto and not m.seqn <@ v_skip
-            -- A checkpoint is not played through. Where nothing can be replayed it is as new as everything.
-            and (not m.is_checkpoint or m.seqn <= (new_after.mark).checkpoints_upto)
-            and (m.expires is null or m.expires > pgps_internal.clock())
-            and not exists (select from pgps_internal.spool_gone g
-                where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)
-            and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
-        order by m.seqn limit new_after.max_messages
-    ) o;
-    return coalesce(v_found, '{}');
+    open v_portal scroll for
+        select m.seqn, m.entry, m.message, m.keys, m.keywords, m.sender::name, m.spooler::name, m.spooled_at, false,
+            m.id
+        from pgps_internal.new_messages((new_part.spool).spool_id, v_first, v_last, new_part.mark,
+            (new_part.state).emptied, v_after, (new_part.state).last_seqn) m
+        order by m.seqn limit new_part.max_messages;
+    return pgps_internal.opened_part('n', v_portal);
 end
 $$;
-comment on function pgps_internal.new_after(
-    pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, bigint, bigint, integer
-) is 'The next messages that are new to a member, after one number and up to another';
+comment on function pgps_internal.new_part(
+    pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, bigint
+) is 'The next messages that are new to a member, at most so many';
 
-create or replace function pgps_internal.next_spooled(
-    spool pgps_internal.spool, member pgps_internal.spool_member, mark pgps_internal.spool_mark, max_messages integer
-) returns pgps_internal.spooled[]
+create or replace function pgps_internal.marker_part(mark pgps_internal.spool_mark)
+returns pgps_internal.spooled_part
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state pgps_internal.spool_state := pgps_internal.standing_of_spool((next_spooled.spool).spool_id);
-    v_found pgps_internal.spooled[] := '{}';
-    v_place integer := pgps_internal.phase_place((next_spooled.mark).phase);
+    v_portal refcursor;
 begin
-    if v_place = 0 then
-        v_found := pgps_internal.replayed_after(next_spooled.spool, v_state, (next_spooled.mark).replay_id,
-            (next_spooled.mark).seqn, 9223372036854775807, next_spooled.max_messages);
-    end if;
-    if v_place = 0 and cardinality(v_found) < next_spooled.max_messages then
-        v_found := v_found || row('m', 0, null, '{"replay": "ended"}', null, null, null, null,
-            (select r.replayed_at from pgps_internal.spool_replay r
-                where r.replay_id = (next_spooled.mark).replay_id),
-            false, (next_spooled.mark).replay_id)::pgps_internal.spooled;
-    end if;
-    if (next_spooled.spool).play_through and (next_spooled.member).ready
-        and cardinality(v_found) < next_spooled.max_messages then
-        v_found := v_found || pgps_internal.new_after(next_spooled.spool, v_state, next_spooled.mark,
-            case v_place when 2 then (next_spooled.mark).seqn else (next_spooled.mark).start end,
-            9223372036854775807, next_spooled.max_messages - cardinality(v_found));
-    end if;
-    return v_found;
+    open v_portal scroll for
+        select 0::bigint as seqn, null::integer, '{"replay": "ended"}'::jsonb, null::jsonb, null::text[], null::name,
+            null::name, r.replayed_at, false, r.replay_id as id
+        from pgps_internal.spool_replay r where r.replay_id = (marker_part.mark).replay_id;
+    return pgps_internal.opened_part('m', v_portal);
 end
 $$;
-comment on function pgps_internal.next_spooled(
-    pgps_internal.spool, pgps_internal.spool_member, pgps_internal.spool_mark, integer
+comment on function pgps_internal.marker_part(pgps_internal.spool_mark) is 'The row that ends a replay';
+
+create or replace function pgps_internal.next_parts(
+    spool pgps_internal.spool, member pgps_internal.spool_member, mark pgps_internal.spool_mark,
+    state pgps_internal.spool_state, max_messages integer
+) returns pgps_internal.spooled_part[]
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_parts pgps_internal.spooled_part[] := '{}';
+    v_left bigint := next_parts.max_messages;
+begin
+    if (next_parts.mark).phase = 'r' then
+        v_parts := pgps_internal.replay_parts(spool, state, mark, max_messages);
+        v_left := v_left - (select coalesce(sum(p.messages), 0) from unnest(v_parts) p);
+        if v_left > 0 then
+            v_parts := v_parts || pgps_internal.marker_part(mark);
+            v_left := v_left - 1;
+        end if;
+    end if;
+    if (next_parts.spool).play_through and (next_parts.member).ready and v_left > 0 then
+        v_parts := v_parts || pgps_internal.new_part(spool, state, mark, v_left);
+    end if;
+    return array(select row(p.phase, p.portal, p.messages, p.seqn, p.id)::pgps_internal.spooled_part
+        from unnest(v_parts) with ordinality p where p.messages > 0 order by p.ordinality);
+end
+$$;
+comment on function pgps_internal.next_parts(
+    pgps_internal.spool, pgps_internal.spool_member, pgps_internal.spool_mark, pgps_internal.spool_state, integer
 ) is 'What a member gets next, at most so many';
 
-create or replace function pgps_internal.receive_spooled(caller name, args jsonb) returns pgps_internal.spooled[]
+create or replace function pgps_internal.may_be_something(
+    spool pgps_internal.spool, member pgps_internal.spool_member, mark pgps_internal.spool_mark
+) returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return case (may_be_something.mark).phase when 'r' then (may_be_something.mark).seqn > -9223372036854775808
+        else (may_be_something.spool).play_through and (may_be_something.member).ready
+            and (pgps_internal.standing_of_spool((may_be_something.spool).spool_id)).last_seqn
+                > case (may_be_something.mark).phase when 'n' then (may_be_something.mark).seqn
+                    else (may_be_something.mark).start end end;
+end
+$$;
+comment on function pgps_internal.may_be_something(
+    pgps_internal.spool, pgps_internal.spool_member, pgps_internal.spool_mark
+) is
+'False when there is certainly nothing for a member: it is at the end, or its replay waits for dispatch. So whoever only
+looks takes no turn';
+
+create or replace function pgps_internal.receive_spooled(caller name, args jsonb) returns text[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
@@ -140,152 +216,71 @@ declare
     v_max integer := coalesce((args ->> 'max_messages')::integer, 100);
     v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
     v_spool pgps_internal.spool;
+    v_state pgps_internal.spool_state;
     v_mark pgps_internal.spool_mark;
-    v_found pgps_internal.spooled[];
-    v_last pgps_internal.spooled;
-    v_from bigint;
+    v_parts pgps_internal.spooled_part[];
 begin
     if v_max <= 0 then
         raise exception 'invalid max_messages %', v_max using errcode = '22023', hint = 'Give a positive number.';
     end if;
     perform pgps_internal.require_read_committed(), pgps_internal.enter_store();
-    -- The first round looks. When there is something, the second looks again with the turn: a cancellation, a replay,
-    -- or another call for the same member may have come in between.
+    -- The first round looks. When there may be something, the second looks again with the turn: a cancellation, a
+    -- replay, or another call for the same member may have come in between.
     for v_round in 1..2 loop
         select s.* into v_spool from pgps_internal.spool s where s.spool_id = v_member.spool_id;
-        select m.* into v_member from pgps_internal.spool_member m where m.member_id = v_member.member_id;
         v_mark := pgps_internal.mark_of(v_member.member_id);
-        v_found := pgps_internal.next_spooled(v_spool, v_member, v_mark, v_max);
-        exit when cardinality(v_found) = 0 or v_round = 2;
+        if not pgps_internal.may_be_something(v_spool, v_member, v_mark) then
+            return '{}';
+        end if;
+        exit when v_round = 2;
         perform pgps_internal.hold_client(v_member.client_id);
         v_member := pgps_internal.find_member(caller, args);
     end loop;
-    if cardinality(v_found) = 0 then
-        return v_found;
-    end if;
-    v_last := v_found[cardinality(v_found)];
-    if v_found[1].phase = 'r' and v_found[1].seqn > v_mark.start then
-        -- A checkpoint ahead of the replay pointer; the other messages of a replay have been processed before.
-        v_mark.had := v_mark.had + int8multirange(int8range(v_found[1].seqn, v_found[1].seqn, '[]'));
-    end if;
-    if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
-        > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
-        if v_last.phase = 'n' then
-            v_from := case v_mark.got_phase when 'n' then v_mark.got_seqn
-                else greatest(v_mark.start, (pgps_internal.standing_of_spool(v_spool.spool_id)).lowest - 1) end;
-            v_mark.had := v_mark.had + (int8multirange(int8range(v_from, v_last.seqn, '(]'))
-                - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_from, v_last.seqn));
-        end if;
-        v_mark.got_phase := v_last.phase;
-        v_mark.got_seqn := v_last.seqn;
-        v_mark.got_id := v_last.id;
-        perform pgps_internal.write_mark(v_mark);
-    end if;
-    return v_found;
-end
-$$;
-comment on function pgps_internal.receive_spooled(name, jsonb) is 'See pgps.receive_spooled';
-
-create or replace function pgps_internal.place_of(
-    spool pgps_internal.spool, mark pgps_internal.spool_mark, id bigint, out phase "char", out seqn bigint
-) returns record
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_message pgps_internal.spool_message;
-begin
-    if place_of.id is null or place_of.id = (place_of.mark).got_id then
-        -- The last that was handed out may have been discarded meanwhile.
-        phase := (place_of.mark).got_phase;
-        seqn := (place_of.mark).got_seqn;
-        return;
-    elsif place_of.id = (place_of.mark).replay_id then
-        phase := 'm';
-        seqn := 0;
-        return;
-    end if;
-    v_message := pgps_internal.stored(place_of.id);
-    if v_message.spool_id = (place_of.spool).spool_id then
-        seqn := v_message.seqn;
-        phase := case when (place_of.mark).replay_id is null or seqn > (place_of.mark).start
-            and not exists (select from pgps_internal.spool_replay r
-                where r.replay_id = (place_of.mark).replay_id and v_message.seqn <@ r.repeated) then 'n' else 'r' end;
-    end if;
-end
-$$;
-comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
-'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out';
-
-create or replace function pgps_internal.checkpoints_between(
-    spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
-) returns int8multirange
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select coalesce(range_agg(int8range(m.seqn, m.seqn, '[]')), '{}')
-        from pgps_internal.spool_message m
-        where m.spool_id = (checkpoints_between.spool).spool_id
-            and m.slot between pgps_internal.first_slot(checkpoints_between.spool)
-                and pgps_internal.last_slot(checkpoints_between.spool)
-            and m.seqn > greatest(checkpoints_between.after_seqn, checkpoints_between.checkpoints_upto)
-            and m.seqn <= checkpoints_between.upto and m.is_checkpoint);
-end
-$$;
-comment on function pgps_internal.checkpoints_between(pgps_internal.spool, bigint, bigint, bigint) is
-'The checkpoints after a number and up to another that are not handed out as new; checkpoints_upto: those are';
-
-create or replace function pgps_internal.ack_spooled(caller name, args jsonb) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
-    v_spool pgps_internal.spool;
-    v_state pgps_internal.spool_state;
-    v_mark pgps_internal.spool_mark;
-    v_before pgps_internal.spool_mark;
-    v_place record;
-    v_acked bigint := 0;
-begin
-    perform pgps_internal.require_read_committed(), pgps_internal.enter_store(),
-        pgps_internal.hold_client(v_member.client_id);
-    v_member := pgps_internal.find_member(caller, args);
-    select s.* into v_spool from pgps_internal.spool s where s.spool_id = v_member.spool_id;
     v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
-    v_mark := pgps_internal.mark_of(v_member.member_id);
-    v_before := v_mark;
-    v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
-    if v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
-        > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
-        raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'
-        using errcode = '22023', hint = 'Give an id that pgps.receive_spooled returned since the member joined.';
-    elsif (pgps_internal.phase_place(v_place.phase), v_place.seqn)
-        <= (pgps_internal.phase_place(v_mark.phase), v_mark.seqn) then
-        return 0;
+    v_parts := pgps_internal.next_parts(v_spool, v_member, v_mark, v_state, v_max);
+    if v_parts <> '{}' then
+        perform pgps_internal.note_handed_out(v_spool, v_state, v_mark, v_parts);
+    end if;
+    return array(select p.portal from unnest(v_parts) with ordinality p order by p.ordinality);
+end
+$$;
+comment on function pgps_internal.receive_spooled(name, jsonb) is
+'See pgps.receive_spooled; returns the names of the cursors that have the messages';
+
+create or replace function pgps_internal.note_handed_out(
+    spool pgps_internal.spool, state pgps_internal.spool_state, mark pgps_internal.spool_mark,
+    parts pgps_internal.spooled_part[]
+) returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pgps_internal.spool_mark := note_handed_out.mark;
+    v_last pgps_internal.spooled_part := note_handed_out.parts[cardinality(note_handed_out.parts)];
+    v_from bigint;
+begin
+    if (pgps_internal.phase_place(v_last.phase), v_last.seqn)
+        <= (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
+        return;
     end if;
     if v_mark.phase = 'r' then
-        v_acked := cardinality(pgps_internal.replayed_after(v_spool, v_state, v_mark.replay_id, v_mark.seqn,
-            case v_place.phase when 'r' then v_place.seqn else 9223372036854775807 end, null));
+        -- A checkpoint ahead of the replay pointer; the other messages of a replay have been processed before.
+        v_mark.had := v_mark.had + (select r.repeated from pgps_internal.spool_replay r
+            where r.replay_id = v_mark.replay_id);
     end if;
-    v_acked := v_acked + (v_mark.phase = 'r' and v_place.phase <> 'r')::integer;
-    if v_place.phase = 'n' then
-        v_mark.seqn := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
-        v_acked := v_acked + cardinality(pgps_internal.new_after(v_spool, v_state, v_mark, v_mark.seqn, v_place.seqn,
-            null));
-        -- What the replay pointer has passed is never new again.
-        v_mark.acked := (v_mark.acked + (int8multirange(int8range(
-            greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]'))
-            - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
-            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
-        v_mark.had := v_mark.had
-            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
+    if v_last.phase = 'n' then
+        v_from := case v_mark.got_phase when 'n' then v_mark.got_seqn
+            else greatest(v_mark.start, (note_handed_out.state).lowest - 1) end;
+        v_mark.had := v_mark.had + (int8multirange(int8range(v_from, v_last.seqn, '(]'))
+            - pgps_internal.checkpoints_between(spool, v_mark.checkpoints_upto, v_from, v_last.seqn));
     end if;
-    v_mark.phase := v_place.phase;
-    v_mark.seqn := v_place.seqn;
+    v_mark.got_phase := v_last.phase;
+    v_mark.got_seqn := v_last.seqn;
+    v_mark.got_id := v_last.id;
+    v_mark.got_count := (select sum(p.messages) from unnest(note_handed_out.parts) p);
     perform pgps_internal.write_mark(v_mark);
-    return v_acked;
 end
 $$;
-comment on function pgps_internal.ack_spooled(name, jsonb) is 'See pgps.ack_spooled';
+comment on function pgps_internal.note_handed_out(
+    pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, pgps_internal.spooled_part[]
+) is 'Notes up to where a member has been handed messages, and which of the new ones it ever had';

@@ -132,13 +132,10 @@ begin
             ''keywords'', o.keywords, ''expires'', o.expires, ''sender'', o.sender, ''spooler'', o.spooler,
             ''spooled_at'', o.spooled_at) order by o.seqn)
         from (select m.*, sum(m.bytes) over (order by m.seqn) - m.bytes as before
-            from (select m.* ' || pgps_internal.live_text('{}', ' and (m.expires is null
-                or m.expires > pgps_internal.clock())
-                and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)
-                order by m.seqn limit $7') || ') m) o
+            from (select m.* ' || pgps_internal.live_text(read_outbox.spool, '{}', true,
+                ' order by m.seqn limit $5') || ') m) o
         where o.before < 4194304'
-    using (read_outbox.spool).spool_id, read_outbox.after_seqn + 1, 9223372036854775807,
-        pgps_internal.first_slot(read_outbox.spool), pgps_internal.last_slot(read_outbox.spool),
+    using (read_outbox.spool).spool_id, read_outbox.after_seqn + 1, (read_outbox.state).last_seqn,
         (read_outbox.state).emptied, read_outbox.max_messages
     into upto, messages;
 end

@@ -12,6 +12,8 @@ declare
     v_states pgps_internal.spool_state[];
 begin
     perform pgps_internal.enter_store();
+    perform pgps_internal.begin_slot(t.logged_slot), pgps_internal.begin_slot(t.unlogged_slot)
+    from pgps_internal.spool_store t;
     v_states := pgps_internal.store_spooled(number_spooled.batch_id, number_spooled.ids);
     -- Spools that were asked for more than to keep messages, or that drop their oldest.
     foreach v_state in array coalesce(v_states, '{}') loop
@@ -64,11 +66,12 @@ begin
         select n.slot, n.spool_id, n.seqn, n.event_id, n.entry, n.message, n.keys, n.keywords, n.expires, n.sender,
             n.spooler, n.spooled_at, n.verb <> 's', n.bytes
         from numbered n order by n.spool_id, n.seqn
+        returning slot, spool_id, seqn, keys, ctid
     ),
     keyed as (
-        insert into pgps_internal.spool_key (slot, spool_id, seqn, name, value)
-        select n.slot, n.spool_id, n.seqn, k.key, (k.value #>> '{}')::numeric
-        from numbered n cross join lateral jsonb_each(n.keys) k where n.keys is not null
+        insert into pgps_internal.spool_key (slot, spool_id, seqn, name, value, place)
+        select n.slot, n.spool_id, n.seqn, k.key, (k.value #>> '{}')::numeric, n.ctid
+        from stored n cross join lateral jsonb_each(n.keys) k where n.keys is not null
     ),
     added as (
         select n.spool_id, max(n.seqn) as last_seqn, min(n.seqn) as lowest, count(*) as messages,
@@ -120,6 +123,8 @@ begin
                 v_state := pgps_internal.discard_spooled(apply_requests.spool, v_state, v_asked.pattern,
                     v_asked.event_id, apply_requests.ids);
                 v_state.checkpoint_pointer := (pgps_internal.stored(v_asked.event_id)).seqn;
+            when 'y' then perform pgps_internal.settle_replay(apply_requests.spool, v_state, v_asked.value,
+                v_asked.event_id, apply_requests.ids);
             else v_state := pgps_internal.apply_retention(apply_requests.spool, v_state);
         end case;
     end loop;
@@ -144,12 +149,13 @@ declare
     v_bytes bigint;
     v_kept int8multirange;
     -- What this batch prepends later than this request is not there yet.
-    v_before text := ' and not (m.id >= $7 and m.id <@ $8)';
+    v_before text := ' and not (m.id >= $5 and m.id <@ $6)';
 begin
     if v_state.replay_pointer is not null and discard_spooled.pattern = '{}' then
-        execute 'select count(*), coalesce(sum(m.bytes), 0) ' || pgps_internal.live_text('{}', v_before)
-        using v_state.spool_id, -9223372036854775808, v_state.replay_pointer, pgps_internal.first_slot(spool),
-            pgps_internal.last_slot(spool), v_state.emptied, discard_spooled.request, discard_spooled.ids
+        execute 'select count(*), coalesce(sum(m.bytes), 0) '
+            || pgps_internal.live_text(discard_spooled.spool, '{}', more => v_before)
+        using v_state.spool_id, -9223372036854775808, v_state.replay_pointer, v_state.emptied,
+            discard_spooled.request, discard_spooled.ids
         into v_count, v_bytes;
         select coalesce(range_agg(int8range(m.seqn, m.seqn, '[]')), '{}') into v_kept
         from pgps_internal.spool_message m
@@ -162,12 +168,12 @@ begin
         v_state.bytes := v_state.bytes - v_bytes;
         v_state.discarded := v_state.discarded + v_count;
     elsif v_state.replay_pointer is not null then
-        v_state := pgps_internal.note_gone(spool, v_state, pgps_internal.live_text(
-            pgps_internal.planned(spool, discard_spooled.pattern), v_before),
-            v_state.replay_pointer, discard_spooled.request, discard_spooled.ids);
+        v_state := pgps_internal.note_gone(spool, v_state, pgps_internal.live_text(spool,
+            pgps_internal.planned(spool, v_state, discard_spooled.pattern, null, v_state.replay_pointer),
+            more => v_before), v_state.replay_pointer, discard_spooled.request, discard_spooled.ids);
     end if;
-    return pgps_internal.note_gone(spool, v_state, pgps_internal.live_text('{}',
-        v_before || ' and m.expires <= pgps_internal.clock()'), 9223372036854775807, discard_spooled.request,
+    return pgps_internal.note_gone(spool, v_state, pgps_internal.live_text(spool, '{}',
+        more => v_before || ' and m.expires <= $7'), 9223372036854775807, discard_spooled.request,
         discard_spooled.ids);
 end
 $$;
@@ -191,8 +197,8 @@ begin
     execute 'with gone as materialized (select m.slot, m.seqn, m.bytes ' || note_gone.source || '),
         noted as (insert into pgps_internal.spool_gone (slot, spool_id, seqn) select g.slot, $1, g.seqn from gone g)
         select count(*), coalesce(sum(g.bytes), 0) from gone g'
-    using v_state.spool_id, -9223372036854775808, note_gone.upto, pgps_internal.first_slot(spool),
-        pgps_internal.last_slot(spool), v_state.emptied, note_gone.request, note_gone.ids
+    using v_state.spool_id, -9223372036854775808, note_gone.upto, v_state.emptied, note_gone.request, note_gone.ids,
+        pgps_internal.clock()
     into v_count, v_bytes;
     v_state.messages := v_state.messages - v_count;
     v_state.bytes := v_state.bytes - v_bytes;
@@ -212,8 +218,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgps_internal.spool_cancelled c where c.id = note_cancelled.id;
-    return pgps_internal.note_gone(spool, note_cancelled.state, pgps_internal.live_text('{}', ' and m.id = $7'),
-        9223372036854775807, note_cancelled.id, '{}');
+    return pgps_internal.note_gone(spool, note_cancelled.state, pgps_internal.live_text(spool, '{}',
+        more => ' and m.id = $5'), 9223372036854775807, note_cancelled.id, '{}');
 end
 $$;
 comment on function pgps_internal.note_cancelled(pgps_internal.spool, pgps_internal.spool_state, bigint) is
@@ -230,9 +236,8 @@ declare
     v_dropped record;
 begin
     execute 'select count(*) as messages, coalesce(sum(m.bytes), 0) as bytes, min(m.seqn) as first_seqn, '
-        'max(m.seqn) as last_seqn ' || pgps_internal.live_text('{}')
-    using v_state.spool_id, -9223372036854775808, drop_up_to.upto, pgps_internal.first_slot(spool),
-        pgps_internal.last_slot(spool), v_state.emptied
+        'max(m.seqn) as last_seqn ' || pgps_internal.live_text(drop_up_to.spool, '{}')
+    using v_state.spool_id, -9223372036854775808, drop_up_to.upto, v_state.emptied
     into v_dropped;
     if v_dropped.messages > 0 then
         insert into pgps_internal.spool_gap (spool_id, first_seqn, last_seqn, messages, reason)
@@ -262,10 +267,9 @@ begin
         return drop_oldest.state;
     end if;
     execute 'select o.seqn from (select m.seqn, row_number() over (order by m.seqn) as messages, '
-        'sum(m.bytes) over (order by m.seqn) as bytes ' || pgps_internal.live_text('{}')
-        || ') o where o.messages >= $7 and o.bytes >= $8 order by o.seqn limit 1'
-    using (drop_oldest.state).spool_id, -9223372036854775808, 9223372036854775807,
-        pgps_internal.first_slot(spool), pgps_internal.last_slot(spool), (drop_oldest.state).emptied,
+        'sum(m.bytes) over (order by m.seqn) as bytes ' || pgps_internal.live_text(drop_oldest.spool, '{}')
+        || ') o where o.messages >= $5 and o.bytes >= $6 order by o.seqn limit 1'
+    using (drop_oldest.state).spool_id, -9223372036854775808, 9223372036854775807, (drop_oldest.state).emptied,
         coalesce(v_messages, 0), coalesce(v_bytes, 0)
     into v_upto;
     return pgps_internal.drop_up_to(spool, drop_oldest.state, v_upto, 'limit');
@@ -286,10 +290,10 @@ begin
         return apply_retention.state;
     end if;
     -- Up to the message before the first that is young enough: spooled_at is nearly in the order of the numbers.
-    execute 'select m.seqn - 1 ' || pgps_internal.live_text('{}', ' and m.spooled_at >= $7 order by m.seqn limit 1')
+    execute 'select m.seqn - 1 ' || pgps_internal.live_text(apply_retention.spool, '{}',
+        more => ' and m.spooled_at >= $5 order by m.seqn limit 1')
     using (apply_retention.state).spool_id, -9223372036854775808, 9223372036854775807,
-        pgps_internal.first_slot(spool), pgps_internal.last_slot(spool), (apply_retention.state).emptied,
-        pgps_internal.clock() - (apply_retention.spool).retention
+        (apply_retention.state).emptied, pgps_internal.clock() - (apply_retention.spool).retention
     into v_upto;
     return pgps_internal.drop_up_to(spool, apply_retention.state, coalesce(v_upto, 9223372036854775806), 'retention');
 end

@@ -1,5 +1,5 @@
 -- Patterns: which messages of a spool are replayed or discarded. A pattern is read and checked when it is given, kept
--- as JSON with absolute times, and becomes text of a query that reads only what may match.
+-- as JSON with absolute times, and becomes the text of conditions of a query (find.sql).
 -- Locks: none.
 -- Writes: nothing.
 
@@ -170,71 +170,5 @@ begin
 end
 $$;
 comment on function pgps_internal.pattern_text(jsonb) is
-'A pattern that was read as text: conditions on m, a message of spool $1 in the slots from $4 to $5, each beginning with
-" and"';
-
-create or replace function pgps_internal.planned(spool pgps_internal.spool, pattern jsonb) returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_key record;
-    v_few bigint := greatest(1000, (pgps_internal.standing_of_spool((planned.spool).spool_id)).messages / 20);
-begin
-    for v_key in select k.key, k.value from jsonb_each(coalesce(planned.pattern -> 'keys', '{}')) k loop
-        if not exists (select from pgps_internal.spool_key k
-            where k.spool_id = (planned.spool).spool_id and k.name = v_key.key
-                and k.slot between pgps_internal.first_slot(planned.spool) and pgps_internal.last_slot(planned.spool)
-                and k.value >= coalesce((v_key.value ->> 0)::numeric, '-infinity')
-                and k.value <= coalesce((v_key.value ->> 1)::numeric, 'infinity')
-            offset v_few) then
-            return planned.pattern || jsonb_build_object('by', v_key.key);
-        end if;
-    end loop;
-    return planned.pattern;
-end
-$$;
-comment on function pgps_internal.planned(pgps_internal.spool, jsonb) is
-'A pattern with a mark, by: the key by which its messages are to be looked up. Without one all messages are read in
-order, and compared: when many match, that is less work';
-
-create or replace function pgps_internal.bounds_text(value text, bounds jsonb) returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-    select case when bounds ->> 0 is not null then format(' and %s >= %L', bounds_text.value, bounds ->> 0) else '' end
-        || case when bounds ->> 1 is not null then format(' and %s <= %L', bounds_text.value, bounds ->> 1) else '' end
-$$;
-comment on function pgps_internal.bounds_text(text, jsonb) is
-'The text of conditions, each beginning with " and", for a numeric expression and its bounds';
-
-create or replace function pgps_internal.seqns_text(pattern jsonb) returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    select format('select k.seqn from pgps_internal.spool_key k where k.spool_id = $1 and k.slot between $4 and $5
-        and k.seqn between $2 and $3 and k.name = %L%s', seqns_text.pattern ->> 'by',
-        pgps_internal.bounds_text('k.value', seqns_text.pattern -> 'keys' -> (seqns_text.pattern ->> 'by')))
-$$;
-comment on function pgps_internal.seqns_text(jsonb) is
-'The text of a query for the numbers of messages that have the key by which a pattern looks them up; parameters as those
-of live_text';
-
-create or replace function pgps_internal.live_text(pattern jsonb, more text = '') returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-    -- The numbers as an array: messages are then looked up one after the other, whatever the statistics say.
-    select case when live_text.pattern ? 'by' then format('from unnest(array(%s)) o(seqn)
-            join pgps_internal.spool_message m on m.seqn = o.seqn', pgps_internal.seqns_text(live_text.pattern))
-        else 'from pgps_internal.spool_message m' end
-        || ' where m.spool_id = $1 and m.slot between $4 and $5'
-        ' and m.seqn between $2 and $3 and not m.seqn <@ $6'
-        -- What is gone is noted beside the message. Each is looked up (offset 0): joined, all notes would be compared.
-        ' and not exists (select from pgps_internal.spool_gone g'
-        ' where g.slot = m.slot and g.spool_id = m.spool_id and g.seqn = m.seqn offset 0)'
-        || pgps_internal.pattern_text(live_text.pattern) || live_text.more
-$$;
-comment on function pgps_internal.live_text(jsonb, text) is
-'The text of FROM and WHERE for the messages m of spool $1, with numbers from $2 to $3, in the slots from $4 to $5, that
-are not discarded ($6: what was, as ranges) and match a pattern; more: further conditions';
+'A pattern that was read as text: conditions on m, a message, each beginning with " and"; not for the key by which a
+pattern is looked up (see pgps_internal.planned)';

@@ -1,4 +1,4 @@
--- Pointers of a spool: from where it is replayed, its checkpoint, and how many of its messages are live.
+-- Pointers of a spool: up to where it was processed, and from where it is replayed; and discards.
 -- Locks: none but those of publishing.
 -- Writes: nothing.
 
@@ -50,42 +50,9 @@ declare
     v_state pgps_internal.spool_state := pgps_internal.standing_of_spool(v_spool.spool_id);
     v_pointer bigint := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_spool.spool_id));
 begin
-    perform pgps_internal.ask_spool(caller, v_spool, 'd', null, v_pattern);
-    return case when v_pointer is null then 0
-        else pgps_internal.count_live(v_spool, v_state, v_pattern, null, v_pointer) end;
+    perform pgps_internal.ask_spool(caller, v_spool, 'd', null, v_pattern), pgps_internal.enter_store();
+    return case when v_pointer is null then 0 else pgps_internal.count_live(v_spool, v_state,
+        pgps_internal.planned(v_spool, v_state, v_pattern, null, v_pointer), null, v_pointer) end;
 end
 $$;
 comment on function pgps_internal.do_spool_discard(name, jsonb) is 'See pgps.spool_discard';
-
-create or replace function pgps_internal.count_live(
-    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, from_seqn bigint, upto bigint
-) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_count bigint;
-begin
-    perform pgps_internal.enter_store();
-    execute 'select count(*) ' || pgps_internal.live_text(pgps_internal.planned(count_live.spool,
-        count_live.pattern))
-    using (count_live.spool).spool_id, coalesce(count_live.from_seqn, -9223372036854775808), count_live.upto,
-        pgps_internal.first_slot(count_live.spool), pgps_internal.last_slot(count_live.spool),
-        (count_live.state).emptied
-    into v_count;
-    return v_count;
-end
-$$;
-comment on function pgps_internal.count_live(
-    pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint, bigint
-) is 'How many messages of a spool, between two numbers, match a pattern and are not discarded';
-
-create or replace function pgps_internal.first_slot(spool pgps_internal.spool) returns integer
-language sql immutable
-as $$ select case when (first_slot.spool).persistent then 0 else 8 end $$;
-comment on function pgps_internal.first_slot(pgps_internal.spool) is 'The first slot of the store that a spool uses';
-
-create or replace function pgps_internal.last_slot(spool pgps_internal.spool) returns integer
-language sql immutable
-as $$ select case when (last_slot.spool).persistent then 7 else 11 end $$;
-comment on function pgps_internal.last_slot(pgps_internal.spool) is 'The last slot of the store that a spool uses';

@@ -2,7 +2,7 @@
 -- slot is truncated. No message is deleted by itself, so an old snapshot keeps no dead rows. Beside it the ledgers of
 -- spools and members, whose newest rows are carried over.
 -- Locks: access exclusive on one slot, for which it waits a tenth of a second at most: members look all the time.
--- Writes: spool_key, spool_mark, spool_message, spool_replay, spool_state, spool_store.
+-- Writes: spool_key, spool_mark, spool_message, spool_replay, spool_slot, spool_state, spool_store.
 
 create or replace function pgps_internal.carry_over_spools(ledger text, segment regclass, newest bigint) returns void
 language plpgsql
@@ -20,8 +20,8 @@ begin
             carry_over_spools.newest, carry_over_spools.segment);
     else
         execute format('insert into pgps_internal.spool_mark (member_id, replay_id, phase, seqn, got_phase, got_seqn,
-                got_id, start, checkpoints_upto, skip, acked, had)
-            select o.member_id, o.replay_id, o.phase, o.seqn, o.got_phase, o.got_seqn, o.got_id, o.start,
+                got_id, got_count, start, checkpoints_upto, skip, acked, had)
+            select o.member_id, o.replay_id, o.phase, o.seqn, o.got_phase, o.got_seqn, o.got_id, o.got_count, o.start,
                 o.checkpoints_upto, o.skip, o.acked, o.had
             from %s o join pgps_internal.spool_member m using (member_id)
             where not exists (select from pgps_internal.spool_mark n
@@ -67,9 +67,9 @@ as $$
 declare
     v_oldest timestamptz;
 begin
-    execute 'select m.spooled_at ' || pgps_internal.live_text('{}', ' order by m.seqn limit 1')
+    execute 'select m.spooled_at ' || pgps_internal.live_text(ask_retention.spool, '{}',
+        more => ' order by m.seqn limit 1')
     using (ask_retention.spool).spool_id, -9223372036854775808, 9223372036854775807,
-        pgps_internal.first_slot(ask_retention.spool), pgps_internal.last_slot(ask_retention.spool),
         (pgps_internal.standing_of_spool((ask_retention.spool).spool_id)).emptied
     into v_oldest;
     if v_oldest < pgps_internal.clock() - (ask_retention.spool).retention then
@@ -230,6 +230,7 @@ begin
         v_into := pgps_internal.free_slot(compact_slot.slot);
         perform pgps_internal.write_slot_next(v_into);
     end if;
+    perform pgps_internal.begin_slot(v_into);
     execute format('with standing as materialized (select s.spool_id, t.emptied from pgps_internal.spool s
             cross join lateral pgps_internal.standing_of_spool(s.spool_id) t),
         kept as (
@@ -238,13 +239,14 @@ begin
             select %2$s, m.spool_id, m.seqn, m.id, m.entry, m.message, m.keys, m.keywords, m.expires, m.sender,
                 m.spooler, m.spooled_at, m.is_checkpoint, m.bytes
             from %3$s order by m.spool_id, m.seqn
-            returning spool_id, seqn)
-        insert into pgps_internal.spool_key_%2$s (slot, spool_id, seqn, name, value)
-        select %2$s, k.spool_id, k.seqn, k.name, k.value
+            returning spool_id, seqn, ctid)
+        insert into pgps_internal.spool_key_%2$s (slot, spool_id, seqn, name, value, place)
+        select %2$s, k.spool_id, k.seqn, k.name, k.value, kept.ctid
         from pgps_internal.spool_key_%1$s k join kept using (spool_id, seqn)',
         compact_slot.slot, v_into, pgps_internal.slot_text(compact_slot.slot));
     execute format('truncate only pgps_internal.spool_message_%1$s, only pgps_internal.spool_key_%1$s, '
         'only pgps_internal.spool_gone_%1$s', compact_slot.slot);
+    update pgps_internal.spool_slot s set begun_in = null where s.slot = compact_slot.slot;
     return 1;
 end
 $$;

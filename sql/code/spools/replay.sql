@@ -1,41 +1,142 @@
 -- Replay: what lies between the checkpoint pointer and the replay pointer, and matches a pattern, is handed out again.
+-- A replay is a pattern and two numbers, and a member in it is at a number: nothing is written for a message. It begins
+-- at once, unless the spool was asked for something before that is not dispatched yet: then it begins when that is.
 -- Locks: the turns of the members' clients, in the order of their ids, until the transaction ends.
 -- Writes: spool, spool_replay.
 
-create or replace function pgps_internal.replay_to(
-    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, members bigint[]
+create or replace function pgps_internal.replay_of(
+    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb
+) returns pgps_internal.spool_replay
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state := replay_of.state;
+    v_replay pgps_internal.spool_replay;
+begin
+    -- What is prepended later is no part of it.
+    v_replay.first_seqn := greatest(v_state.checkpoint_pointer, v_state.lowest);
+    v_replay.start := coalesce(v_state.replay_pointer, -9223372036854775808);
+    -- Below the first when the replay pointer is before everything that is there: nothing is repeated then.
+    v_replay.last_seqn := case when v_state.replay_pointer is null then v_replay.start
+        else greatest(v_state.checkpoint_pointer, v_state.replay_pointer) end;
+    v_replay.checkpoints_upto := case when v_state.replay_pointer is null then v_state.last_seqn end;
+    v_replay.pattern := pgps_internal.planned(replay_of.spool, v_state, replay_of.pattern, v_replay.first_seqn,
+        v_replay.last_seqn);
+    -- A checkpoint that lies ahead of the replay pointer is replayed alone; it is not new afterwards.
+    v_replay.repeated := case when v_replay.last_seqn > v_replay.start and v_replay.first_seqn = v_replay.last_seqn
+        and pgps_internal.count_live(replay_of.spool, v_state, v_replay.pattern, v_replay.first_seqn,
+            v_replay.last_seqn) > 0
+        then int8multirange(int8range(v_replay.first_seqn, v_replay.first_seqn, '[]')) else '{}' end;
+    return v_replay;
+end
+$$;
+comment on function pgps_internal.replay_of(pgps_internal.spool, pgps_internal.spool_state, jsonb) is
+'What a replay with a pattern repeats, at a standing; the caller keeps the slots';
+
+create or replace function pgps_internal.begin_replay(
+    caller name, spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb, members bigint[]
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_id bigint := nextval('pgps_internal.event_id_seq');
+    v_replay pgps_internal.spool_replay;
+    v_lowest bigint := -9223372036854775808;
+begin
+    if not exists (select from pgps_internal.asked_of((begin_replay.spool).spool_id)) then
+        v_replay := pgps_internal.replay_of(spool, state, pattern);
+    end if;
+    if begin_replay.members <> '{}' then
+        insert into pgps_internal.spool_replay (replay_id, spool_id, pattern, first_seqn, last_seqn, start,
+            checkpoints_upto, repeated)
+        values (v_id, (begin_replay.spool).spool_id, coalesce(v_replay.pattern, begin_replay.pattern),
+            v_replay.first_seqn, v_replay.last_seqn, v_replay.start, v_replay.checkpoints_upto, v_replay.repeated);
+        perform pgps_internal.ask_spool(caller, spool, 'y', v_id) where v_replay.first_seqn is null;
+        -- Where a member begins is in the replay: see pgps_internal.mark_of.
+        perform pgps_internal.write_mark(row(null, m.member_id, v_id, 'r', v_lowest, 'r', v_lowest, null, 0, v_lowest,
+            null, '{}', coalesce(k.acked, '{}'), coalesce(k.had, '{}'))::pgps_internal.spool_mark)
+        from unnest(begin_replay.members) m(member_id) left join lateral pgps_internal.mark_of(m.member_id) k on true;
+    end if;
+    return case when v_replay.first_seqn is null then pgps_internal.expected_of(spool, state, pattern)
+        else pgps_internal.count_live(spool, state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true)
+        end;
+end
+$$;
+comment on function pgps_internal.begin_replay(
+    name, pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[]
+) is
+'Begins a replay for members whose turns the caller has, and returns how many messages it repeats; what the spool was
+asked for before takes effect first, at dispatch. The caller keeps the slots';
+
+create or replace function pgps_internal.expected_of(
+    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_state pgps_internal.spool_state := expected_of.state;
+    v_moved pgps_internal.spool_request;
+    v_replay pgps_internal.spool_replay;
+    v_found bigint := 0;
+begin
+    v_state.replay_pointer := greatest(v_state.replay_pointer, pgps_internal.asked_pointer(v_state.spool_id));
+    select a.* into v_moved from pgps_internal.asked_of(v_state.spool_id) a where a.verb in ('k', 'c', 'p')
+    order by a.id desc limit 1;
+    if v_moved.verb = 'k' then
+        v_state.checkpoint_pointer := v_moved.value;
+    elsif found and v_state.replay_pointer is not null then
+        -- The checkpoint has no number yet.
+        execute 'select count(*) from (select $2 as seqn, l.keys, l.keywords, l.sender, l.spooler, l.spooled_at
+            from pgps_internal.pgps_spool_log l where l.event_id = $1) m where true'
+            || pgps_internal.pattern_text(expected_of.pattern)
+        using v_moved.id, case v_moved.verb when 'p' then v_state.lowest - 1 else v_state.last_seqn + 1 end
+        into v_found;
+        v_state.checkpoint_pointer := null;
+    end if;
+    if v_moved.verb = 'c' or v_moved.verb = 'p' and v_moved.pattern = '{}' or v_state.replay_pointer is null then
+        return v_found;
+    end if;
+    v_replay := pgps_internal.replay_of(spool, v_state, pattern);
+    return v_found
+        + pgps_internal.count_live(spool, v_state, v_replay.pattern, v_replay.first_seqn, v_replay.last_seqn, true);
+end
+$$;
+comment on function pgps_internal.expected_of(pgps_internal.spool, pgps_internal.spool_state, jsonb) is
+'How many messages a replay will repeat when what the spool was asked for has taken effect, discards by a pattern
+aside';
+
+create or replace function pgps_internal.settle_replay(
+    spool pgps_internal.spool, state pgps_internal.spool_state, replay_id bigint, request bigint, ids int8multirange
 ) returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_state pgps_internal.spool_state := replay_to.state;
-    -- What is prepended later is no part of it.
-    v_first bigint := greatest(v_state.checkpoint_pointer, v_state.lowest);
-    v_start bigint := coalesce(v_state.replay_pointer, -9223372036854775808);
-    -- Below the first when the replay pointer is before everything that is there: nothing is repeated then.
-    v_last bigint := case when v_state.replay_pointer is null then v_start
-        else greatest(v_state.checkpoint_pointer, v_state.replay_pointer) end;
+    v_state pgps_internal.spool_state := settle_replay.state;
     v_replay pgps_internal.spool_replay;
-    v_upto bigint := case when v_state.replay_pointer is null then v_state.last_seqn end;
 begin
-    -- A checkpoint that lies ahead of the replay pointer is replayed alone; it is not new afterwards.
-    insert into pgps_internal.spool_replay (replay_id, spool_id, first_seqn, last_seqn, pattern, repeated)
-    values (nextval('pgps_internal.event_id_seq'), (replay_to.spool).spool_id, v_first, v_last,
-        pgps_internal.planned(replay_to.spool, replay_to.pattern),
-        case when v_last > v_start and v_first = v_last
-            and pgps_internal.count_live(replay_to.spool, v_state, replay_to.pattern, v_first, v_first) > 0
-            then int8multirange(int8range(v_first, v_first, '[]')) else '{}' end)
-    returning * into v_replay;
-    perform pgps_internal.write_mark(row(null, m.member_id, v_replay.replay_id, 'r', v_first - 1, 'r', v_first - 1,
-        null, v_start, v_upto, v_replay.repeated + coalesce(k.acked, '{}'), coalesce(k.acked, '{}'),
-        coalesce(k.had, '{}'))::pgps_internal.spool_mark)
-    from unnest(replay_to.members) m(member_id) left join lateral pgps_internal.mark_of(m.member_id) k on true;
+    -- Without what this batch spools later than this request.
+    select v_state.last_seqn - count(*) filter (where l.verb <> 'p'),
+        v_state.lowest + count(*) filter (where l.verb = 'p')
+    into v_state.last_seqn, v_state.lowest
+    from pgps_internal.pgps_spool_log l
+    where l.spool_id = v_state.spool_id and l.verb in ('s', 'c', 'p') and l.event_id > settle_replay.request
+        and l.event_id <@ settle_replay.ids;
+    select (pgps_internal.replay_of(spool, v_state, r.pattern)).* into v_replay
+    from pgps_internal.spool_replay r where r.replay_id = settle_replay.replay_id;
+    update pgps_internal.spool_replay r
+    set pattern = v_replay.pattern, first_seqn = v_replay.first_seqn, last_seqn = v_replay.last_seqn,
+        start = v_replay.start, checkpoints_upto = v_replay.checkpoints_upto, repeated = v_replay.repeated
+    where r.replay_id = settle_replay.replay_id and v_replay.first_seqn is not null;
 end
 $$;
-comment on function pgps_internal.replay_to(
-    pgps_internal.spool, pgps_internal.spool_state, jsonb, bigint[]
-) is 'Begins a replay for members whose turns the caller has';
+comment on function pgps_internal.settle_replay(
+    pgps_internal.spool, pgps_internal.spool_state, bigint, bigint, int8multirange
+) is
+'Lets a replay begin that has waited for dispatch, at a standing';
 
 create or replace function pgps_internal.do_spool_replay(caller name, args jsonb) returns bigint
 language plpgsql
@@ -45,49 +146,21 @@ declare
     v_spool pgps_internal.spool := pgps_internal.find_spool(caller, args ->> 'name', 'replay');
     v_pattern jsonb := pgps_internal.read_pattern(args -> 'pattern');
     v_members bigint[];
-    v_state pgps_internal.spool_state;
 begin
     perform pgps_internal.require_read_committed();
     perform pgps_internal.hold_client(m.client_id) from (select m.client_id from pgps_internal.spool_member m
         where m.spool_id = v_spool.spool_id and pgps_internal.is_present(m) order by m.client_id offset 0) m;
     v_members := array(select m.member_id from pgps_internal.spool_member m
         where m.spool_id = v_spool.spool_id and pgps_internal.is_present(m));
-    v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    perform pgps_internal.enter_store();
     if v_members <> '{}' then
-        perform pgps_internal.replay_to(v_spool, v_state, v_pattern, v_members);
         perform pg_notify('pgps_spool_' || v_spool.spool_id, '');
     end if;
-    return case when v_state.replay_pointer is null then 0
-        else pgps_internal.count_replayed(v_spool, v_state, v_pattern) end;
+    return pgps_internal.begin_replay(caller, v_spool, pgps_internal.standing_of_spool(v_spool.spool_id), v_pattern,
+        v_members);
 end
 $$;
 comment on function pgps_internal.do_spool_replay(name, jsonb) is 'See pgps.spool_replay';
-
-create or replace function pgps_internal.count_replayed(
-    spool pgps_internal.spool, state pgps_internal.spool_state, pattern jsonb
-) returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_count bigint;
-begin
-    perform pgps_internal.enter_store();
-    execute 'select count(*) ' || pgps_internal.live_text(
-        pgps_internal.planned(count_replayed.spool, count_replayed.pattern),
-        ' and (m.expires is null or m.expires > pgps_internal.clock())
-        and not exists (select from pgps_internal.spool_cancelled c where c.id = m.id)')
-    using (count_replayed.spool).spool_id, coalesce((count_replayed.state).checkpoint_pointer, -9223372036854775808),
-        greatest((count_replayed.state).checkpoint_pointer, (count_replayed.state).replay_pointer),
-        pgps_internal.first_slot(count_replayed.spool), pgps_internal.last_slot(count_replayed.spool),
-        (count_replayed.state).emptied
-    into v_count;
-    return v_count;
-end
-$$;
-comment on function pgps_internal.count_replayed(
-    pgps_internal.spool, pgps_internal.spool_state, jsonb
-) is 'How many messages a replay hands out';
 
 create or replace function pgps_internal.do_spool_play_through(caller name, args jsonb) returns void
 language plpgsql

@@ -2,7 +2,7 @@
 -- happens when the caller's transaction commits, in the order of commit, and everything that one transaction asks for
 -- happens together: at dispatch (number.sql).
 -- Verbs: s a message; c, p a checkpoint at the end, at the front; r, k the replay and the checkpoint pointer; d a
--- discard; x a message that was cancelled; l the limits are to be applied.
+-- discard; x a message that was cancelled; l the limits are to be applied; y a replay that waits for other requests.
 -- Locks: none but those of publishing.
 -- Writes: pgps_spool_log.
 
@@ -66,17 +66,28 @@ $$;
 comment on function pgps_internal.ask_spool(name, pgps_internal.spool, text, bigint, jsonb) is
 'Asks a spool for something that is no message; returns the id of the request';
 
-create or replace function pgps_internal.asked_pointer(spool_id integer) returns bigint
-language plpgsql stable
+create or replace function pgps_internal.asked_of(spool_id integer) returns setof pgps_internal.spool_request
+language plpgsql stable rows 10
 set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last pgps_internal.batch := pgps_internal.last_batch();
 begin
-    return (select max(l.value) from pgps_internal.pgps_spool_log l
-        where l.spool_id = asked_pointer.spool_id and l.verb <> 's' and l.verb = 'r'
-            and (v_last.batch_id is null or l.xid >= pg_snapshot_xmin(v_last.previous)
-                and not pgps_internal.is_dispatched(l.xid, l.event_id, v_last)));
+    return query select l.event_id, l.verb, l.value, l.pattern from pgps_internal.pgps_spool_log l
+    where l.spool_id = asked_of.spool_id and l.verb <> 's' and l.verb in ('r', 'k', 'd', 'c', 'p')
+        and (v_last.batch_id is null or l.xid >= pg_snapshot_xmin(v_last.previous)
+            and not pgps_internal.is_dispatched(l.xid, l.event_id, v_last));
+end
+$$;
+comment on function pgps_internal.asked_of(integer) is
+'What a spool was asked for besides messages, that is not dispatched yet, as far as the caller can see';
+
+create or replace function pgps_internal.asked_pointer(spool_id integer) returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select max(a.value) from pgps_internal.asked_of(asked_pointer.spool_id) a where a.verb = 'r');
 end
 $$;
 comment on function pgps_internal.asked_pointer(integer) is

@@ -234,7 +234,7 @@ $$;
 comment on function pgps_internal.do_revoke_spool(name, jsonb) is 'See pgps.revoke_spool';
 
 -- ---------------------------------------------------------------------------------------------------------------------
--- The way in: like pgps_entry.calls; calls of this room are many, and one of them returns messages
+-- The way in: like pgps_entry.calls; calls of this room are many, and one of them returns messages, as names of cursors
 -- ---------------------------------------------------------------------------------------------------------------------
 
 create or replace function pgps_internal.enter_spool() returns trigger
@@ -263,7 +263,7 @@ begin
     if to_regclass('pgps_entry.spool_calls') is null then
         create view pgps_entry.spool_calls as
         select null::text as verb, null::jsonb as args, null::name as caller, null::jsonb as result,
-            null::pgps_internal.spooled[] as spooled where false;
+            null::text[] as spooled where false;
         alter view pgps_entry.spool_calls alter column caller set default current_user;
         create trigger enter instead of insert on pgps_entry.spool_calls
         for each row execute function pgps_internal.enter_spool();

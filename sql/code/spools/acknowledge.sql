@@ -1,0 +1,135 @@
+-- What a member has received it acknowledges, up to one of its deliveries.
+-- Locks: the turn of the member's client, until the transaction ends.
+-- Writes: nothing.
+
+create or replace function pgps_internal.place_of(
+    spool pgps_internal.spool, mark pgps_internal.spool_mark, id bigint, out phase "char", out seqn bigint
+) returns record
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_message pgps_internal.spool_message;
+begin
+    if place_of.id is null or place_of.id = (place_of.mark).got_id then
+        -- The last that was handed out may have been discarded meanwhile.
+        phase := (place_of.mark).got_phase;
+        seqn := (place_of.mark).got_seqn;
+        return;
+    elsif place_of.id = (place_of.mark).replay_id then
+        phase := 'm';
+        seqn := 0;
+        return;
+    end if;
+    v_message := pgps_internal.stored(place_of.id);
+    if v_message.spool_id = (place_of.spool).spool_id then
+        seqn := v_message.seqn;
+        phase := case when (place_of.mark).replay_id is null or seqn > (place_of.mark).start
+            and not exists (select from pgps_internal.spool_replay r
+                where r.replay_id = (place_of.mark).replay_id and v_message.seqn <@ r.repeated) then 'n' else 'r' end;
+    end if;
+end
+$$;
+comment on function pgps_internal.place_of(pgps_internal.spool, pgps_internal.spool_mark, bigint) is
+'Where in what a member gets a delivery is; nulls for one that is not known. id null: the last that was handed out';
+
+create or replace function pgps_internal.checkpoints_between(
+    spool pgps_internal.spool, checkpoints_upto bigint, after_seqn bigint, upto bigint
+) returns int8multirange
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select coalesce(range_agg(int8range(m.seqn, m.seqn, '[]')), '{}')
+        from pgps_internal.spool_message m
+        where m.spool_id = (checkpoints_between.spool).spool_id
+            and m.slot between pgps_internal.first_slot(checkpoints_between.spool)
+                and pgps_internal.last_slot(checkpoints_between.spool)
+            and m.seqn > greatest(checkpoints_between.after_seqn, checkpoints_between.checkpoints_upto)
+            and m.seqn <= checkpoints_between.upto and m.is_checkpoint);
+end
+$$;
+comment on function pgps_internal.checkpoints_between(pgps_internal.spool, bigint, bigint, bigint) is
+'The checkpoints after a number and up to another that are not handed out as new; checkpoints_upto: those are';
+
+create or replace function pgps_internal.count_handed_out(
+    spool pgps_internal.spool, state pgps_internal.spool_state, mark pgps_internal.spool_mark, phase "char",
+    seqn bigint
+) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_mark pgps_internal.spool_mark := count_handed_out.mark;
+    v_replay pgps_internal.spool_replay;
+    v_first integer := pgps_internal.first_slot(spool);
+    v_last integer := pgps_internal.last_slot(spool);
+    v_count bigint := 0;
+begin
+    if (count_handed_out.phase, count_handed_out.seqn) = (v_mark.got_phase, v_mark.got_seqn) then
+        return v_mark.got_count;
+    end if;
+    if v_mark.phase = 'r' then
+        select r.* into v_replay from pgps_internal.spool_replay r where r.replay_id = v_mark.replay_id;
+        v_count := (count_handed_out.phase <> 'r')::integer + pgps_internal.count_live(spool, state,
+            v_replay.pattern - '{by,found}'::text[], v_mark.seqn + 1,
+            case count_handed_out.phase when 'r' then count_handed_out.seqn else v_replay.last_seqn end, true);
+    end if;
+    if count_handed_out.phase = 'n' then
+        v_count := v_count + (select count(*) from pgps_internal.new_messages((spool).spool_id, v_first, v_last, v_mark,
+            (state).emptied, case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end,
+            count_handed_out.seqn));
+    end if;
+    return v_count;
+end
+$$;
+comment on function pgps_internal.count_handed_out(
+    pgps_internal.spool, pgps_internal.spool_state, pgps_internal.spool_mark, "char", bigint
+) is 'How many deliveries there are between what a member has acknowledged and another place';
+
+create or replace function pgps_internal.ack_spooled(caller name, args jsonb) returns bigint
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_member pgps_internal.spool_member := pgps_internal.find_member(caller, args);
+    v_spool pgps_internal.spool;
+    v_state pgps_internal.spool_state;
+    v_mark pgps_internal.spool_mark;
+    v_place record;
+    v_acked bigint;
+begin
+    perform pgps_internal.require_read_committed(), pgps_internal.enter_store(),
+        pgps_internal.hold_client(v_member.client_id);
+    v_member := pgps_internal.find_member(caller, args);
+    select s.* into v_spool from pgps_internal.spool s where s.spool_id = v_member.spool_id;
+    v_state := pgps_internal.standing_of_spool(v_spool.spool_id);
+    v_mark := pgps_internal.mark_of(v_member.member_id);
+    v_place := pgps_internal.place_of(v_spool, v_mark, (args ->> 'id')::bigint);
+    if v_place.phase is null or (pgps_internal.phase_place(v_place.phase), v_place.seqn)
+        > (pgps_internal.phase_place(v_mark.got_phase), v_mark.got_seqn) then
+        raise exception 'member "%" has received no delivery %', args ->> 'member', args ->> 'id'
+        using errcode = '22023', hint = 'Give an id that pgps.receive_spooled returned since the member joined.';
+    elsif (pgps_internal.phase_place(v_place.phase), v_place.seqn)
+        <= (pgps_internal.phase_place(v_mark.phase), v_mark.seqn) then
+        return 0;
+    end if;
+    v_acked := pgps_internal.count_handed_out(v_spool, v_state, v_mark, v_place.phase, v_place.seqn);
+    if v_place.phase = 'n' then
+        v_mark.seqn := case v_mark.phase when 'n' then v_mark.seqn else v_mark.start end;
+        -- What the replay pointer has passed is never new again.
+        v_mark.acked := (v_mark.acked + (int8multirange(int8range(
+            greatest(v_mark.seqn, v_state.lowest - 1), v_place.seqn, '(]'))
+            - pgps_internal.checkpoints_between(v_spool, v_mark.checkpoints_upto, v_mark.seqn, v_place.seqn)))
+            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
+        v_mark.had := v_mark.had
+            * int8multirange(int8range(coalesce(v_state.replay_pointer, -9223372036854775808), null, '(]'));
+    end if;
+    v_mark.phase := v_place.phase;
+    v_mark.seqn := v_place.seqn;
+    v_mark.got_count := greatest(v_mark.got_count - v_acked, 0);
+    perform pgps_internal.write_mark(v_mark);
+    return v_acked;
+end
+$$;
+comment on function pgps_internal.ack_spooled(name, jsonb) is 'See pgps.ack_spooled';
