@@ -43,6 +43,7 @@ from bench import (
     spools_nats,
     steady,
     subscriptions,
+    units,
 )
 from bench.house import SETTINGS, House
 from pgps.embedded import EmbeddedCluster
@@ -79,6 +80,7 @@ LINES: dict[str, ModuleType] = {
     "composite_detector": composite_detector,
     "spools": spools,
     "spools_nats": spools_nats,
+    "units": units,
 }
 
 

@@ -9,7 +9,6 @@
 create or replace function pgps_internal.unit_limit(own integer, name text, service pgps_internal.service,
     attribute text, value bigint, what text) returns void
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_limit bigint := coalesce(unit_limit.own, pgps_internal.setting(unit_limit.name)::bigint);
@@ -29,7 +28,6 @@ comment on function pgps_internal.unit_limit(integer, text, pgps_internal.servic
 
 create or replace function pgps_internal.check_user_status(user_status text) returns void
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if octet_length(check_user_status.user_status) > 32 then
@@ -88,7 +86,6 @@ comment on function pgps_internal.ends_noted(integer) is 'A number that changes 
 
 create or replace function pgps_internal.note_ended(service_id integer) returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- The transaction has an id already: who counts while it runs sees that it does.
@@ -144,7 +141,6 @@ create or replace function pgps_internal.check_active(
     service pgps_internal.service, ends_at timestamptz, is_committed boolean
 ) returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_id integer;
@@ -185,7 +181,6 @@ create or replace function pgps_internal.options_of(
     out is_persistent boolean, out lifetime interval, out status_for interval
 ) returns record
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_store text := lower(args ->> 'store');

@@ -2,12 +2,11 @@
 -- Nothing is deleted from a queue: when a reader has passed enough entries that are over or held by somebody, it writes
 -- a new mark, with the held ones among those that it passed. An entry below the mark may become visible later, since
 -- its transaction was running: the mark has the snapshot in which it was made, and such transactions are asked for.
--- Locks: none.
+-- Locks: the unit of the first entry that waits; what somebody else has locked is passed over.
 -- Writes: queue_low.
 
 create or replace function pgps_internal.low_of(queue_id bigint) returns pgps_internal.queue_low
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_low pgps_internal.queue_low;
@@ -22,38 +21,10 @@ end
 $$;
 comment on function pgps_internal.low_of(bigint) is 'From where a queue is read';
 
-create or replace function pgps_internal.entries_below(low pgps_internal.queue_low)
-returns setof pgps_internal.unit_commit
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    if entries_below.low.low_no = 0 then
-        return;
-    end if;
-    return query
-    select c.* from pgps_internal.unit_commit c
-    where c.queue_id = entries_below.low.queue_id and c.entry_no = any (entries_below.low.left_behind)
-    union
-    select c.* from pgps_internal.unit_commit c
-    where c.queue_id = entries_below.low.queue_id and c.entry_no <= entries_below.low.low_no
-        and c.xid = any (array(select pg_snapshot_xip(entries_below.low.snapshot)))
-    union
-    -- Running transactions that the snapshot does not name: their ids are not older than its end.
-    select c.* from pgps_internal.unit_commit c
-    where c.queue_id = entries_below.low.queue_id and c.entry_no <= entries_below.low.low_no
-        and c.xid >= pg_snapshot_xmax(entries_below.low.snapshot) and c.xid < entries_below.low.below
-    order by 3;
-end
-$$;
-comment on function pgps_internal.entries_below(pgps_internal.queue_low) is
-'The entries below the low mark of a queue that may still wait';
-
 create or replace function pgps_internal.look_at_entry(
     entry pgps_internal.unit_commit, is_over boolean, out stands text, out standing pgps_internal.unit_standing
 ) returns record
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if look_at_entry.is_over or look_at_entry.entry.queue_id % 2 = 0
@@ -73,15 +44,120 @@ comment on function pgps_internal.look_at_entry(pgps_internal.unit_commit, boole
 'How an entry of a queue stands: over (or bound to a server), held by somebody, blocked until hot is set, or it waits:
 sync for a unit of work, msg for a message that belongs to none';
 
+create or replace function pgps_internal.late_entries(low pgps_internal.queue_low) returns bigint[]
+language plpgsql stable
+as $$
+declare
+    v_running xid8[] := array(select pg_snapshot_xip(late_entries.low.snapshot));
+    v_next xid8 := pg_snapshot_xmax(late_entries.low.snapshot);
+begin
+    if late_entries.low.low_no = 0 or v_running = '{}' and v_next >= late_entries.low.below then
+        return late_entries.low.left_behind;
+    end if;
+    -- Running transactions that the snapshot does not name have ids that are not older than its end.
+    return late_entries.low.left_behind || array(
+        select c.entry_no from pgps_internal.unit_commit c
+        where c.queue_id = late_entries.low.queue_id and c.entry_no <= late_entries.low.low_no
+            and c.xid = any (v_running)
+        union all
+        select c.entry_no from pgps_internal.unit_commit c
+        where c.queue_id = late_entries.low.queue_id and c.entry_no <= late_entries.low.low_no
+            and c.xid >= v_next and c.xid < late_entries.low.below);
+end
+$$;
+comment on function pgps_internal.late_entries(pgps_internal.queue_low) is
+'The entries below the low mark of a queue that may still wait: those left behind, and those of transactions that were
+running when it was made';
+
+create or replace function pgps_internal.waits(unit_no bigint, speaker pgps_internal.speaker) returns boolean
+language plpgsql volatile
+as $$
+declare
+    v_standing pgps_internal.unit_standing := pgps_internal.how_stands(waits.unit_no, waits.speaker);
+begin
+    return coalesce(v_standing.status = 'ACCEPTED' and not v_standing.is_held_back, false);
+end
+$$;
+comment on function pgps_internal.waits(bigint, pgps_internal.speaker) is
+'True when a unit that was committed may be given out now';
+
+-- Inlined, so without a search_path. CASE keeps functions from being called where it is plain to see.
+create or replace function pgps_internal.may_receive(
+    unit pgps_internal.unit, status text, session_id bigint, speaker pgps_internal.speaker
+) returns boolean
+language sql volatile
+as $$
+    select case
+        when may_receive.status in ('PROCESSED', 'CANCELLED', 'DELETED') then false
+        when (may_receive.unit).life_id <> (may_receive.speaker).life_id
+            or (may_receive.unit).ends_at <= pgps_internal.clock()
+            then pgps_internal.waits((may_receive.unit).unit_no, may_receive.speaker)
+        when may_receive.status is null or may_receive.status = 'ACCEPTED' then true
+        else may_receive.status = 'DELIVERED' and not pgps._session_lives(may_receive.session_id) end
+$$;
+comment on function pgps_internal.may_receive(pgps_internal.unit, text, bigint, pgps_internal.speaker) is
+'True when a unit that was committed may be given out now; status, session_id: of its newest state, null: it has none';
+
+create or replace function pgps_internal.first_waiting(
+    speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[]
+) returns pgps_internal.unit_commit
+language plpgsql
+as $$
+declare
+    v_low pgps_internal.queue_low := pgps_internal.low_of(first_waiting.queue_id);
+    v_late bigint[] := pgps_internal.late_entries(v_low);
+    v_entry pgps_internal.unit_commit;
+begin
+    if v_late <> '{}' then
+        select c.* into v_entry
+        from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
+        left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
+            order by s.version desc limit 1) s on true
+        where c.queue_id = first_waiting.queue_id and c.entry_no = any (v_late)
+            and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
+                    and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
+                    and coalesce(u.service_id = any (first_waiting.service_ids), true)
+                    and u.conversation_no <> all (first_waiting.passed)
+                then pgps_internal.is_next(c, first_waiting.speaker) end
+        order by c.entry_no limit 1
+        for update of u skip locked;
+        if found then
+            return v_entry;
+        end if;
+    end if;
+    select c.* into v_entry
+    from pgps_internal.unit_commit c join pgps_internal.unit u on u.unit_no = c.unit_no
+    left join lateral (select s.status, s.session_id from pgps_internal.unit_state s where s.unit_no = c.unit_no
+        order by s.version desc limit 1) s on true
+    where c.queue_id = first_waiting.queue_id and c.entry_no > v_low.low_no
+        and case when pgps_internal.may_receive(u, s.status, s.session_id, first_waiting.speaker)
+                and (first_waiting.option = 'any' or u.is_uow = (first_waiting.option = 'sync'))
+                and coalesce(u.service_id = any (first_waiting.service_ids), true)
+                and u.conversation_no <> all (first_waiting.passed)
+            then pgps_internal.is_next(c, first_waiting.speaker) end
+    order by c.entry_no limit 1
+    for update of u skip locked;
+    -- Some ten units later, the queue is read to move its mark.
+    if v_entry.entry_no > v_low.low_no + 128 and (first_waiting.speaker).seen_no is not null then
+        perform pgps_internal.peek_queue(first_waiting.speaker, first_waiting.queue_id, first_waiting.option,
+            first_waiting.service_ids, first_waiting.passed);
+    end if;
+    return v_entry;
+end
+$$;
+comment on function pgps_internal.first_waiting(pgps_internal.speaker, bigint, text, integer[], bigint[]) is
+'The first entry of a queue that a session may receive, whose unit it locks; null when there is none. The caller looks
+at it again, now that it is locked. passed: conversations that do not count. service_ids null: all services.';
+
 create or replace function pgps_internal.peek_queue(
     speaker pgps_internal.speaker, queue_id bigint, option text, service_ids integer[], passed bigint[],
     out entry pgps_internal.unit_commit, out standing pgps_internal.unit_standing
 ) returns record
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_low pgps_internal.queue_low := pgps_internal.low_of(peek_queue.queue_id);
+    v_late bigint[] := pgps_internal.late_entries(v_low);
     -- Taken before anything is read: what is not visible in it is asked for again.
     v_snapshot pg_snapshot := pg_current_snapshot();
     v_entry pgps_internal.unit_commit;
@@ -98,7 +174,9 @@ begin
         select e as entry, (select s.status from pgps_internal.unit_state s where s.unit_no = e.unit_no
             order by s.version desc limit 1) in ('PROCESSED', 'CANCELLED', 'DELETED') as is_over
         from (
-            select e.* from pgps_internal.entries_below(v_low) e
+            select e.* from (select l.* from pgps_internal.unit_commit l
+                where l.queue_id = peek_queue.queue_id and l.entry_no = any (v_late)
+                order by l.entry_no) e
             union all
             select c.* from (select c.* from pgps_internal.unit_commit c
                 where c.queue_id = peek_queue.queue_id and c.entry_no > v_low.low_no
@@ -126,7 +204,8 @@ begin
         standing := v_look.standing;
         exit;
     end loop;
-    if v_read >= 16 then
+    -- In a queue of which little happens, one entry is worth a mark when it is far from the last one.
+    if v_read >= 8 or v_read > 0 and v_reached - v_low.low_no > 4096 then
         perform pgps_internal.advance_queue(peek_queue.speaker, peek_queue.queue_id, v_reached, v_snapshot,
             array_remove(v_left, null));
     end if;
@@ -140,7 +219,6 @@ create or replace function pgps_internal.advance_queue(
     speaker pgps_internal.speaker, queue_id bigint, low_no bigint, snapshot pg_snapshot, left_behind bigint[]
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Every entry up to seen_no was numbered before this transaction got its id, by a transaction that had one already:

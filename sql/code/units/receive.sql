@@ -3,40 +3,39 @@
 -- belongs to no unit of work is over when it is received: its conversation is locked, too.
 -- Writes: unit_commit, unit_state.
 
-create or replace function pgps_internal.try_unit(unit_no bigint, waits boolean) returns boolean
+create or replace function pgps_internal.try_conversation(conversation_no bigint) returns boolean
 language plpgsql
-set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform from pgps_internal.conversation c where c.conversation_no = try_conversation.conversation_no
+    for update skip locked;
+    return found;
+end
+$$;
+comment on function pgps_internal.try_conversation(bigint) is
+'Locks a conversation until the transaction ends; false when it is locked by somebody else';
+
+create or replace function pgps_internal.lock_unit(unit_no bigint) returns boolean
+language plpgsql
 as $$
 declare
     v_unit pgps_internal.unit;
 begin
-    if try_unit.waits then
-        select u.* into v_unit from pgps_internal.unit u where u.unit_no = try_unit.unit_no for update;
-    else
-        select u.* into v_unit from pgps_internal.unit u where u.unit_no = try_unit.unit_no for update skip locked;
+    select u.* into v_unit from pgps_internal.unit u where u.unit_no = lock_unit.unit_no for update;
+    if v_unit.is_uow is false then
+        perform pgps_internal.lock_conversations(array[v_unit.conversation_no]);
     end if;
-    if not found then
-        return false;
-    elsif not v_unit.is_uow then
-        if try_unit.waits then
-            perform pgps_internal.lock_conversations(array[v_unit.conversation_no]);
-            return true;
-        end if;
-        perform from pgps_internal.conversation c where c.conversation_no = v_unit.conversation_no
-        for update skip locked;
-        return found;
-    end if;
-    return true;
+    return v_unit.unit_no is not null;
 end
 $$;
-comment on function pgps_internal.try_unit(bigint, boolean) is
-'Locks a unit until the transaction ends; false when it is locked by somebody else and waits is false';
+comment on function pgps_internal.lock_unit(bigint) is
+'Locks a unit until the transaction ends and, since a message that belongs to none is over when it is received, the
+conversation of that; false when there is none';
 
 create or replace function pgps_internal.note_unit(
     unit_no bigint, status text, receiver_id bigint, session_id bigint, attempts integer, messages_given integer
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into pgps_internal.unit_state (at_no, unit_no, version, status, receiver_id, session_id, attempts,
@@ -50,11 +49,26 @@ $$;
 comment on function pgps_internal.note_unit(bigint, text, bigint, bigint, integer, integer) is
 'Writes the next version of the state of a unit; the caller has locked it';
 
+create or replace function pgps_internal.note_unit(
+    standing pgps_internal.unit_standing, status text, receiver_id bigint, session_id bigint, messages_given integer
+) returns void
+language plpgsql
+as $$
+begin
+    insert into pgps_internal.unit_state (at_no, unit_no, version, status, receiver_id, session_id, attempts,
+        messages_given, noted_at)
+    values (nextval('pgps_internal.uow_no_seq'), note_unit.standing.unit_no, note_unit.standing.version + 1,
+        note_unit.status, note_unit.receiver_id, note_unit.session_id, note_unit.standing.attempts,
+        note_unit.messages_given, pgps_internal.clock());
+end
+$$;
+comment on function pgps_internal.note_unit(pgps_internal.unit_standing, text, bigint, bigint, integer) is
+'As note_unit for the number of a unit, when it is known how it stands, and it was locked before that was looked at';
+
 create or replace function pgps_internal.complete_unit(
     standing pgps_internal.unit_standing, state pgps_internal.conversation_state, server_id bigint
 ) returns pgps_internal.conversation_state
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state pgps_internal.conversation_state := complete_unit.state;
@@ -91,7 +105,6 @@ create or replace function pgps_internal.hand_out(
     speaker pgps_internal.speaker, standing pgps_internal.unit_standing, user_status text
 ) returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_standing pgps_internal.unit_standing := hand_out.standing;
@@ -101,8 +114,8 @@ declare
     v_row pgps.received_message;
     v_message record;
 begin
-    perform pgps_internal.note_unit(v_standing.unit_no, v_status, (hand_out.speaker).participant_id,
-        (hand_out.speaker).session_id, v_standing.attempts, v_number);
+    perform pgps_internal.note_unit(v_standing, v_status, (hand_out.speaker).participant_id,
+        (hand_out.speaker).session_id, v_number);
     if hand_out.user_status is not null then
         perform pgps_internal.note_user_status(v_standing.unit_no, hand_out.user_status);
         v_standing.user_status := hand_out.user_status;
@@ -117,11 +130,10 @@ begin
         perform pgps_internal.put_in_hand((hand_out.speaker).session_id, held => array[v_standing.unit_no]);
     end if;
     select m.message, (select max(n.number) from pgps_internal.unit_message n where n.unit_no = v_standing.unit_no)
-        as count, r.rolname as sender, p.token
+        as count, case when p.role is not null then pg_get_userbyid(p.role::oid) end as sender, p.token
     into v_message
     from pgps_internal.unit_message m
     left join pgps_internal.participant p on p.participant_id = v_standing.sender_id
-    left join pg_roles r on r.oid = p.role::oid
     where m.unit_no = v_standing.unit_no and m.number = v_number;
     v_row := pgps_internal.row_from(v_standing, v_state, case when not v_standing.is_uow then 'RECV_NONE'
         when v_message.count = 1 then 'RECV_ONLY' when v_number = 1 then 'RECV_FIRST'
@@ -139,10 +151,10 @@ comment on function pgps_internal.hand_out(pgps_internal.speaker, pgps_internal.
 create or replace function pgps_internal.receive_by_id(caller name, speaker pgps_internal.speaker, args jsonb)
 returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation');
+    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation',
+        receive_by_id.speaker);
     v_me bigint := (receive_by_id.speaker).participant_id;
     v_no bigint := v_conversation.conversation_no;
     v_standing pgps_internal.unit_standing;
@@ -153,8 +165,8 @@ begin
     if args ->> 'option' <> 'any' and v_conversation.is_uow <> (args ->> 'option' = 'sync') then
         return null;
     end if;
-    v_standing := pgps_internal.next_unit(v_no, v_to_server);
-    if v_standing.unit_no is null or not pgps_internal.try_unit(v_standing.unit_no, true) then
+    v_standing := pgps_internal.next_unit(v_no, v_to_server, receive_by_id.speaker);
+    if v_standing.unit_no is null or not pgps_internal.lock_unit(v_standing.unit_no) then
         return null;
     elsif not pgps_internal.stands_as(v_standing) then
         return pgps_internal.receive_by_id(receive_by_id.caller, receive_by_id.speaker, args);
@@ -182,7 +194,6 @@ create or replace function pgps_internal.sends_as_client(
     caller name, speaker pgps_internal.speaker, conversation pgps_internal.conversation
 ) returns boolean
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_me bigint := (sends_as_client.speaker).participant_id;
@@ -196,8 +207,8 @@ begin
     if (sends_as_client.conversation).client_id = v_me then
         -- Client and server may be the same participant: what waits for the client comes first.
         return not (coalesce(v_state.server_id = v_me, v_may_serve)
-            and (pgps_internal.next_unit(v_no, false)).unit_no is null
-            and (pgps_internal.next_unit(v_no, true)).unit_no is not null);
+            and (pgps_internal.next_unit(v_no, false, sends_as_client.speaker)).unit_no is null
+            and (pgps_internal.next_unit(v_no, true, sends_as_client.speaker)).unit_no is not null);
     elsif coalesce(v_state.server_id = v_me, v_may_serve) then
         return false;
     end if;
@@ -213,7 +224,6 @@ comment on function pgps_internal.sends_as_client(name, pgps_internal.speaker, p
 create or replace function pgps_internal.services_to_receive(caller name, speaker pgps_internal.speaker, args jsonb,
     out chosen integer[], out served integer[]) returns record
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(args ->> 'class', args ->> 'server', args ->> 'service') is not null then
@@ -243,48 +253,69 @@ comment on function pgps_internal.services_to_receive(name, pgps_internal.speake
 'The services that a call names (chosen, null: all) and those among them that the session serves and may serve';
 
 create or replace function pgps_internal.receive_next(
-    speaker pgps_internal.speaker, queues bigint[], chosen integer[], is_new boolean, args jsonb
+    speaker pgps_internal.speaker, queues bigint[], chosen integer[], args jsonb
 ) returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_entry pgps_internal.unit_commit;
     v_passed bigint[] := '{}';
-    v_queue bigint;
-    v_found record;
     v_standing pgps_internal.unit_standing;
 begin
     loop
-        v_entry := null;
-        foreach v_queue in array receive_next.queues loop
-            v_found := pgps_internal.peek_queue(receive_next.speaker, v_queue, args ->> 'option', receive_next.chosen,
-                v_passed);
-            if (v_found.entry).entry_no < v_entry.entry_no
-                or v_entry.entry_no is null and (v_found.entry).entry_no is not null then
-                v_entry := v_found.entry;
-                v_standing := v_found.standing;
-            end if;
-        end loop;
-        if v_entry.entry_no is null then
-            return null;
-        elsif pgps_internal.try_unit(v_entry.unit_no, false) then
-            -- Looked at again, now that it is locked.
-            if pgps_internal.stands_as(v_standing) and pgps_internal.is_next(v_entry) then
-                return pgps_internal.hand_out(receive_next.speaker, v_standing, args ->> 'user_status');
-            end if;
+        if cardinality(receive_next.queues) = 1 then
+            v_entry := pgps_internal.first_waiting(receive_next.speaker, receive_next.queues[1], args ->> 'option',
+                receive_next.chosen, v_passed);
+        else
+            v_entry := pgps_internal.first_of_queues(receive_next.speaker, receive_next.queues, args ->> 'option',
+                receive_next.chosen, v_passed);
+        end if;
+        exit when v_entry.entry_no is null;
+        -- Looked at again, now that it is locked.
+        v_standing := pgps_internal.how_stands(v_entry.unit_no, receive_next.speaker);
+        exit when v_standing.status = 'ACCEPTED' and not v_standing.is_held_back and (v_standing.is_uow or pgps_internal.try_conversation(v_entry.conversation_no));
+        v_passed := v_passed || v_entry.conversation_no;
+    end loop;
+    if v_entry.entry_no is null then
+        return null;
+    end if;
+    return pgps_internal.hand_out(receive_next.speaker, v_standing, args ->> 'user_status');
+end
+$$;
+comment on function pgps_internal.receive_next(pgps_internal.speaker, bigint[], integer[], jsonb) is
+'The first message of the next unit in some queues; null when nothing waits that nobody else is about to receive';
+
+create or replace function pgps_internal.first_of_queues(
+    speaker pgps_internal.speaker, queues bigint[], option text, chosen integer[], passed bigint[]
+) returns pgps_internal.unit_commit
+language plpgsql
+as $$
+declare
+    v_entry pgps_internal.unit_commit;
+    v_passed bigint[] := first_of_queues.passed;
+begin
+    loop
+        select (p.entry).* into v_entry
+        from unnest(first_of_queues.queues) q
+        cross join lateral pgps_internal.peek_queue(first_of_queues.speaker, q, first_of_queues.option,
+            first_of_queues.chosen, v_passed) p
+        where (p.entry).entry_no is not null order by (p.entry).entry_no limit 1;
+        exit when not found;
+        perform from pgps_internal.unit u where u.unit_no = v_entry.unit_no for update skip locked;
+        if found then
+            return v_entry;
         end if;
         v_passed := v_passed || v_entry.conversation_no;
     end loop;
+    return null;
 end
 $$;
-comment on function pgps_internal.receive_next(pgps_internal.speaker, bigint[], integer[], boolean, jsonb) is
-'The first message of the next unit in some queues; null when nothing waits that nobody else is about to receive';
+comment on function pgps_internal.first_of_queues(pgps_internal.speaker, bigint[], text, integer[], bigint[]) is
+'As first_waiting, for several queues: the first entry of them all';
 
 create or replace function pgps_internal.receive_more(speaker pgps_internal.speaker, chosen integer[], args jsonb)
 returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_standing pgps_internal.unit_standing;
@@ -302,7 +333,7 @@ begin
     if not found then
         return null;
     end if;
-    perform pgps_internal.try_unit(v_standing.unit_no, true);
+    perform pgps_internal.lock_unit(v_standing.unit_no);
     return pgps_internal.hand_out(receive_more.speaker, v_standing, args ->> 'user_status');
 end
 $$;
@@ -311,7 +342,6 @@ comment on function pgps_internal.receive_more(pgps_internal.speaker, integer[],
 
 create or replace function pgps_internal.receive_message(caller name, args jsonb) returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_args jsonb := args || jsonb_build_object('option', lower(coalesce(args ->> 'option', 'any')),
@@ -335,12 +365,12 @@ begin
         v_row := pgps_internal.receive_more(v_speaker, v_services.chosen, v_args);
         if v_row.status is null then
             v_row := pgps_internal.receive_next(v_speaker, array[pgps_internal.queue_of(v_speaker.participant_id)],
-                v_services.chosen, false, v_args);
+                v_services.chosen, v_args);
         end if;
     end if;
     if v_row.status is null and v_which <> 'old' then
         v_row := pgps_internal.receive_next(v_speaker,
-            array(select pgps_internal.queue_of(n) from unnest(v_services.served) n), null, true, v_args);
+            array(select pgps_internal.queue_of(n) from unnest(v_services.served) n), null, v_args);
     end if;
     return v_row;
 end

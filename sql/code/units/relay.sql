@@ -108,7 +108,6 @@ comment on function pgps_internal.tell_broker(pgps_internal.conversation, text, 
 
 create or replace function pgps_internal.conversation_of(conversation_no bigint) returns pgps_internal.conversation
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_conversation pgps_internal.conversation;
@@ -163,7 +162,6 @@ comment on function pgps_internal.tell_status(bigint, text, integer, text) is
 create or replace function pgps_internal.tell_change(standing pgps_internal.unit_standing, status text,
     attempts integer, user_status text) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if tell_change.standing.their_no is not null then

@@ -254,7 +254,6 @@ comment on function pgps_internal.take_relayed(name, text, jsonb) is 'Does what 
 create or replace function pgps_internal.note_relay_session(standing pgps_internal.unit_standing, session_id bigint)
 returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if note_relay_session.standing.their_no is not null then

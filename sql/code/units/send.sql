@@ -4,7 +4,6 @@
 
 create or replace function pgps_internal.note_user_status(unit_no bigint, user_status text) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if note_user_status.user_status is null then
@@ -24,7 +23,6 @@ create or replace function pgps_internal.begin_conversation(
     speaker pgps_internal.speaker, service pgps_internal.service, is_uow boolean
 ) returns pgps_internal.conversation
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_no bigint := nextval('pgps_internal.uow_no_seq');
@@ -47,7 +45,6 @@ create or replace function pgps_internal.begin_unit(
     to_server boolean, args jsonb
 ) returns pgps_internal.unit_standing
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_standing pgps_internal.unit_standing;
@@ -88,7 +85,6 @@ create or replace function pgps_internal.queue_for(
     to_server boolean, conversation pgps_internal.conversation, state pgps_internal.conversation_state
 ) returns bigint
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     -- Nobody reads queue 0: who receives it is at another broker.
@@ -109,7 +105,6 @@ create or replace function pgps_internal.commit_unit(
     state pgps_internal.conversation_state
 ) returns timestamptz
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue bigint := pgps_internal.queue_for(commit_unit.standing.to_server, commit_unit.conversation,
@@ -139,7 +134,6 @@ when. The caller has locked the conversation.';
 
 create or replace function pgps_internal.wake_queue(queue_id bigint) returns void
 language sql
-set search_path = pg_catalog, pg_temp
 as $$ select pg_notify('pgps_uow_' || wake_queue.queue_id, '') $$;
 comment on function pgps_internal.wake_queue(bigint) is
 'Wakes who listens for what comes into a queue of units of work';
@@ -148,7 +142,6 @@ create or replace function pgps_internal.direction_of(
     speaker pgps_internal.speaker, conversation pgps_internal.conversation, action text
 ) returns boolean
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_me bigint := (direction_of.speaker).participant_id;
@@ -176,13 +169,14 @@ comment on function pgps_internal.direction_of(pgps_internal.speaker, pgps_inter
 create or replace function pgps_internal.add_message(unit_no bigint, service pgps_internal.service, message bytea,
     is_first boolean) returns integer
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_number integer;
+    v_number integer := 1;
 begin
-    v_number := 1 + case when add_message.is_first then 0 else coalesce((select max(m.number)
-        from pgps_internal.unit_message m where m.unit_no = add_message.unit_no), 0) end;
+    if not add_message.is_first then
+        v_number := 1 + (select max(m.number) from pgps_internal.unit_message m
+            where m.unit_no = add_message.unit_no);
+    end if;
     perform pgps_internal.unit_limit((add_message.service).max_messages_in_uow, 'uow_max_messages',
         add_message.service, 'max_messages_in_uow', v_number, 'messages in a unit of work');
     insert into pgps_internal.unit_message (at_no, unit_no, number, message)
@@ -198,7 +192,6 @@ create or replace function pgps_internal.conversation_to_send_in(
     out service pgps_internal.service, out to_server boolean, out is_new boolean
 ) returns record
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_parts text[] := string_to_array(args ->> 'to_service', '/');
@@ -225,7 +218,7 @@ begin
         to_server := true;
         return;
     end if;
-    conversation := pgps_internal.find_conversation(args ->> 'conversation');
+    conversation := pgps_internal.find_conversation(args ->> 'conversation', speaker);
     select s.* into service from pgps_internal.service s where s.service_id = conversation.service_id;
     if args ->> 'to_service' <> pgps_internal.service_name(service) then
         raise exception 'conversation "%" is with service "%", not "%"', args ->> 'conversation',
@@ -254,7 +247,6 @@ create or replace function pgps_internal.unit_being_sent(
     speaker pgps_internal.speaker, conversation pgps_internal.conversation, to_server boolean
 ) returns pgps_internal.unit_standing
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_unit bigint;
@@ -270,7 +262,7 @@ begin
     if v_unit is null then
         return null;
     end if;
-    v_standing := pgps_internal.how_stands(v_unit);
+    v_standing := pgps_internal.how_stands(v_unit, unit_being_sent.speaker);
     if v_standing.status <> 'RECEIVED' then
         perform pgps_internal.note_told(v_unit, v_standing.status);
         raise exception 'unit of work "U%" is in status %', upper(to_hex(v_unit)), v_standing.status
@@ -286,7 +278,6 @@ has timed out.';
 create or replace function pgps_internal.send_message(caller name, args jsonb, message bytea)
 returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_option text := lower(args ->> 'option');
@@ -343,7 +334,6 @@ comment on function pgps_internal.send_message(name, jsonb, bytea) is 'See pgps.
 create or replace function pgps_internal.lock_and_require_open(conversation_no bigint)
 returns pgps_internal.conversation_state
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_state pgps_internal.conversation_state;
@@ -359,7 +349,6 @@ comment on function pgps_internal.lock_and_require_open(bigint) is
 
 create or replace function pgps_internal.require_not_ended(state pgps_internal.conversation_state) returns void
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (require_not_ended.state).ended is not null then

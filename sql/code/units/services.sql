@@ -16,9 +16,9 @@ insert into pgps_internal.setting (name, value, kind, description) values
         'again, cold drops them all, once, warm holds them back until hot is set; no: there are to be none')
 on conflict (name) do nothing;
 
+-- Without a search_path of its own, so that it is inlined.
 create or replace function pgps_internal.service_name(service pgps_internal.service) returns text
 language sql immutable
-set search_path = pg_catalog, pg_temp
 as $$ select concat_ws('/', (service_name.service).class, (service_name.service).server,
     (service_name.service).service) $$;
 comment on function pgps_internal.service_name(pgps_internal.service) is 'class/server/service';
@@ -26,7 +26,6 @@ comment on function pgps_internal.service_name(pgps_internal.service) is 'class/
 create or replace function pgps_internal.find_service(class text, server text, service text)
 returns pgps_internal.service
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_service pgps_internal.service;
@@ -47,7 +46,6 @@ comment on function pgps_internal.find_service(text, text, text) is
 create or replace function pgps_internal.has_service_right(caller name, service_id integer, privilege text)
 returns boolean
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return pg_has_role(has_service_right.caller, 'pgps_admin', 'usage') or exists (
@@ -63,7 +61,6 @@ comment on function pgps_internal.has_service_right(name, integer, text) is
 create or replace function pgps_internal.require_service_right(caller name, service pgps_internal.service,
     privilege text) returns void
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if not pgps_internal.has_service_right(require_service_right.caller, (require_service_right.service).service_id,
@@ -127,7 +124,6 @@ comment on function pgps_internal.check_service(pgps_internal.service) is
 
 create or replace function pgps_internal.check_lifetime(lifetime interval) returns void
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if check_lifetime.lifetime <= '0' or check_lifetime.lifetime > '100 years' then

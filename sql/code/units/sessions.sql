@@ -2,13 +2,12 @@
 -- logon: that is written in a transaction of its own, over the loopback connection. Which session a backend has is
 -- the value that currval returns there for participant_mark_seq: it is the backend's own, no transaction takes it back,
 -- and nobody else can set it.
--- Locks: the participant's row while it logs on, in that transaction; the session's row until the transaction ends, so
--- that the calls of one session follow one another.
+-- Locks: the participant's row while it logs on, in that transaction; the row of a session that belongs to no backend
+-- until the transaction ends, so that its calls follow one another.
 -- Writes: participant, participant_session, participant_session_end, session_hand.
 
 create or replace function pgps_internal.my_session() returns bigint
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return nullif(currval('pgps_internal.participant_mark_seq'), 0);
@@ -187,9 +186,10 @@ declare
     v_session bigint := coalesce(v_given, pgps_internal.my_session());
     v_speaker pgps_internal.speaker;
 begin
+    -- A number is for sessions that belong to no backend: the calls of another one's would not follow each other.
     select s.session_id, p.participant_id, p.role, p.token, s.life_id, null into v_speaker
     from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
-    where s.session_id = v_session;
+    where s.session_id = v_session and (s.pid is null or s.pid = pg_backend_pid());
     if v_given is not null and v_speaker.role is distinct from quote_ident(caller)::regrole then
         raise exception 'session % is none of role "%"', v_given, caller
         using errcode = case when v_speaker.role is null then '55000' else '42501' end,
@@ -211,10 +211,10 @@ session of another role.';
 
 create or replace function pgps_internal.speak(caller name, args jsonb) returns pgps_internal.speaker
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_speaker pgps_internal.speaker;
+    v_session bigint;
     v_seen bigint;
 begin
     perform pgps_internal.require_read_committed(), pg_stat_clear_snapshot();
@@ -222,12 +222,14 @@ begin
         v_seen := coalesce(pg_sequence_last_value('pgps_internal.uow_no_seq'::regclass), 0);
     end if;
     if args ->> 'session' is null then
-        -- The common case in one statement: a session of this backend, which lives while it has not logged off.
-        select s.session_id, p.participant_id, p.role, p.token, s.life_id, v_seen into v_speaker
+        -- The common case in one statement: a session of this backend, which lives while it has not logged off. Its
+        -- calls follow one another anyway.
+        v_session := pgps_internal.my_session();
+        select s.session_id, p.participant_id, p.role, p.token, m.life_id, v_seen into v_speaker
         from pgps_internal.participant_session s join pgps_internal.participant p using (participant_id)
-        where s.session_id = pgps_internal.my_session() and p.role = quote_ident(caller)::regrole
-            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id)
-        for update of s;
+        cross join pgps_internal.broker_life_mark m
+        where s.session_id = v_session and p.role = quote_ident(caller)::regrole
+            and not exists (select from pgps_internal.participant_session_end e where e.session_id = s.session_id);
         if found then
             return v_speaker;
         end if;
@@ -247,7 +249,6 @@ comment on function pgps_internal.speak(name, jsonb) is
 
 create or replace function pgps_internal.hand_of(session_id bigint) returns pgps_internal.session_hand
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_hand pgps_internal.session_hand;
@@ -266,15 +267,14 @@ create or replace function pgps_internal.put_in_hand(
     session_id bigint, sent bigint[] = '{}', held bigint[] = '{}', gone bigint[] = '{}'
 ) returns void
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
-declare
-    v_hand pgps_internal.session_hand := pgps_internal.hand_of(put_in_hand.session_id);
 begin
     insert into pgps_internal.session_hand (at_no, session_id, version, sent, held)
-    values (nextval('pgps_internal.uow_no_seq'), put_in_hand.session_id, v_hand.version + 1,
-        array(select n from unnest(v_hand.sent || put_in_hand.sent) n where n <> all (put_in_hand.gone)),
-        array(select n from unnest(v_hand.held || put_in_hand.held) n where n <> all (put_in_hand.gone)));
+    select nextval('pgps_internal.uow_no_seq'), put_in_hand.session_id, coalesce(h.version, 0) + 1,
+        array(select n from unnest(h.sent || put_in_hand.sent) n where n <> all (put_in_hand.gone)),
+        array(select n from unnest(h.held || put_in_hand.held) n where n <> all (put_in_hand.gone))
+    from (values (true)) x left join lateral (select h.* from pgps_internal.session_hand h
+        where h.session_id = put_in_hand.session_id order by h.version desc limit 1) h on true;
 end
 $$;
 comment on function pgps_internal.put_in_hand(bigint, bigint[], bigint[], bigint[]) is

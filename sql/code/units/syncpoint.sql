@@ -9,7 +9,6 @@ create or replace function pgps_internal.relation_to(
     conversation pgps_internal.conversation, state pgps_internal.conversation_state, option text
 ) returns text
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_me bigint := (relation_to.speaker).participant_id;
@@ -56,7 +55,6 @@ create or replace function pgps_internal.open_units(
     speaker pgps_internal.speaker, conversation_no bigint, out sent bigint[], out held bigint[]
 ) returns record
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_hand pgps_internal.session_hand := pgps_internal.hand_of((open_units.speaker).session_id);
@@ -83,7 +81,6 @@ create or replace function pgps_internal.unit_to_sync(
     speaker pgps_internal.speaker, option text, uow_id text, conversation_no bigint
 ) returns bigint
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_open record;
@@ -102,8 +99,8 @@ begin
         using errcode = '55000', hint = 'Name one of them with uow_id, or its conversation; uow_id => ''both'' '
             'commits the one received and the one sent.';
     elsif cardinality(v_open.sent) + cardinality(v_open.held) = 0 and unit_to_sync.option <> 'query' then
-        raise exception 'no unit of work is open%', case when unit_to_sync.conversation_no is not null
-            then ' in that conversation' end
+        raise exception 'no unit of work is open%', case when unit_to_sync.conversation_no is null then ''
+            else ' in that conversation' end
         using errcode = '55000', hint = 'Open is one that is being sent (RECEIVED) or that has been received '
             '(DELIVERED) by this session; name another one with uow_id.';
     end if;
@@ -181,7 +178,6 @@ create or replace function pgps_internal.becomes_of(
     speaker pgps_internal.speaker, standing pgps_internal.unit_standing, relation text, option text
 ) returns text
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_becomes text;
@@ -205,10 +201,10 @@ create or replace function pgps_internal.apply_transition(
     speaker pgps_internal.speaker, option text, unit_no bigint, user_status text
 ) returns pgps.received_message
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_standing pgps_internal.unit_standing := pgps_internal.how_stands(apply_transition.unit_no);
+    v_standing pgps_internal.unit_standing := pgps_internal.how_stands(apply_transition.unit_no,
+        apply_transition.speaker);
     v_conversation pgps_internal.conversation := pgps_internal.conversation_of(v_standing.conversation_no);
     v_state pgps_internal.conversation_state := pgps_internal.state_of(v_standing.conversation_no);
     v_relation text := pgps_internal.relation_to(apply_transition.speaker, v_standing, v_conversation, v_state,
@@ -244,8 +240,8 @@ begin
             pgps_internal.tell_change(v_standing, 'ACCEPTED', v_standing.attempts, apply_transition.user_status);
         perform pgps_internal.wake_queue(pgps_internal.queue_for(v_standing.to_server, v_conversation, v_state));
     else
-        perform pgps_internal.note_unit(v_standing.unit_no, v_becomes, v_standing.receiver_id, null,
-            v_standing.attempts, v_standing.messages_given), pgps_internal.note_ended(v_standing.service_id);
+        perform pgps_internal.note_unit(v_standing, v_becomes, v_standing.receiver_id, null,
+            v_standing.messages_given), pgps_internal.note_ended(v_standing.service_id);
         if v_relation = 'receiver' then
             perform pgps_internal.tell_change(v_standing, v_becomes, v_standing.attempts,
                 apply_transition.user_status);
@@ -265,7 +261,6 @@ create or replace function pgps_internal.units_to_sync(
     speaker pgps_internal.speaker, option text, args jsonb, conversation_no bigint
 ) returns bigint[]
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_open record;
@@ -295,7 +290,6 @@ comment on function pgps_internal.units_to_sync(pgps_internal.speaker, text, jso
 create or replace function pgps_internal.require_relation(speaker pgps_internal.speaker, option text, uow_id text,
     unit_no bigint) returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_standing pgps_internal.unit_standing;
@@ -320,7 +314,6 @@ comment on function pgps_internal.require_relation(pgps_internal.speaker, text, 
 
 create or replace function pgps_internal.sync_units(caller name, args jsonb) returns pgps.received_message[]
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_option text := lower(args ->> 'option');
@@ -339,7 +332,7 @@ begin
     v_speaker := case when v_option in ('last', 'query') then pgps_internal.speaker_of(caller, args)
         else pgps_internal.speak(caller, args) end;
     if args ->> 'conversation' is not null then
-        v_conversation := (pgps_internal.find_conversation(args ->> 'conversation')).conversation_no;
+        v_conversation := (pgps_internal.find_conversation(args ->> 'conversation', v_speaker)).conversation_no;
     end if;
     if v_option in ('last', 'query') then
         return array[pgps_internal.look_up_unit(v_speaker, v_option, args, v_conversation)];
@@ -373,7 +366,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_speaker pgps_internal.speaker := pgps_internal.speak(caller, args);
-    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation');
+    v_conversation pgps_internal.conversation := pgps_internal.find_conversation(args ->> 'conversation', v_speaker);
     v_state pgps_internal.conversation_state;
     v_open record;
     v_row pgps.received_message;
