@@ -24,9 +24,11 @@ from bench.house import alternate, opened, worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from multiprocessing.synchronize import Event
+    from multiprocessing.synchronize import Event as ProcessEvent
 
     from bench.house import House
+
+    Event = ProcessEvent | threading.Event
 
 TITLE = "units"
 SERVICE = ("bench", "orders", "book")
