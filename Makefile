@@ -34,10 +34,11 @@ test: setup ## run the tests, except the slow ones, in a fixed order
 test-all: setup ## run all tests, the slow ones too, in an order of its own each time
 	@$(BIN)/pytest -n $(JOBS) -m "slow or not slow" $(ARGS)
 
-package: setup ## build wheel and sdist into dist, and check them
+package: setup ## build wheel and sdist into dist, check them, and try the wheel in an environment of its own
 	rm -rf dist
 	@$(BIN)/python -m build --outdir dist .
 	@$(BIN)/twine check --strict dist/*
+	@.ci/package
 
 soak: setup ## tell random stories of linked brokers with fresh seeds, for SECONDS or until stopped
 	@$(BIN)/python -m tests.links.soak --seconds $(SECONDS) $(ARGS)
