@@ -337,12 +337,17 @@ as $$
 begin
     -- Settled for the subscriptions that this statement sees: one that is being made changes their number when it
     -- commits, which ends the state.
-    update pgps_internal.origin o set is_settled = true, settled_for = b.subscribed
-    from pgps_internal.broker b
-    where not (o.is_settled and o.settled_for = b.subscribed) and not o.is_self and not exists (
+    -- "offset 0", since the planner would look at all subscriptions before it knows that no origin is left.
+    update pgps_internal.origin o set is_settled = true, settled_for = u.subscribed
+    from (
+        select g.origin_id, b.subscribed, pgps_internal.horizon(g.origin_id) as horizon
+        from pgps_internal.origin g, pgps_internal.broker b
+        where not (g.is_settled and g.settled_for = b.subscribed) and not g.is_self offset 0
+    ) u
+    where o.origin_id = u.origin_id and not exists (
         select from pgps_internal.early e join pgps_internal.event_type t using (type_id)
-        where e.origin_id = o.origin_id and (e.since is null or e.since > pgps_internal.horizon(o.origin_id))
-            and exists (select from pgps_internal.offer f where f.origin_id = o.origin_id and t.name = any (f.types)));
+        where e.origin_id = u.origin_id and (e.since is null or e.since > u.horizon)
+            and exists (select from pgps_internal.offer f where f.origin_id = u.origin_id and t.name = any (f.types)));
 end
 $$;
 comment on function pgps_internal.settle_origins() is
