@@ -1,0 +1,32 @@
+"""What a neighbour should know is found anew at each heartbeat; at rest that is little work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tests.fix_broker import call, rows
+from tests.links.horizon_stage import Scene
+from tests.links.rig import Broker
+
+
+def test_who_is_interested_in_what_is_found_once_for_each_look_at_what_a_neighbour_should_know(
+    brokers: Callable[[int], list[Broker]],
+) -> None:
+    (here,) = brokers(1)
+    with ExitStack() as stack:
+        scene = Scene(here, stack)
+        scene.ready()
+        # Nobody offers the type any more: whether B may carry it is asked once, however many filters are in force.
+        for n in range(5):
+            scene.subscribe(f"few_{n}", f"n >= {n}")
+        scene.b.hear()
+        for peer in (scene.c, scene.b):
+            peer.say(peer.ad(scene.x, types=()))
+        scene.b.hear()
+        session = scene.b.hears
+        session.execute("set track_functions = 'all'")
+        with session.transaction(force_rollback=True):
+            call(session, "link_next", scene.b.heard, 1000, True)
+            calls = dict(rows(session, "select funcname, calls from pg_stat_xact_user_functions"))
+        assert (calls["interests"], calls["may_carry"]) == (1, 1)
