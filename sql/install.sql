@@ -98,6 +98,7 @@
 \ir code/deliver/queue_views.sql
 \ir code/deliver/write_queues.sql
 \ir code/deliver/backlogs.sql
+\ir code/deliver/buffers.sql
 \ir code/deliver/streams.sql
 \ir code/deliver/stream_acks.sql
 \ir code/deliver/reclaim.sql

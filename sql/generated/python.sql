@@ -6169,19 +6169,26 @@ RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
 
 
 class Condition(NamedTuple):
-    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about.
+
+    given, at: as it was written, and at which character of the filter.
+    """
 
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 class Attribute(NamedTuple):
-    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it; given, at: as there."""
 
     name: str
     type: str
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 def read_tokens(text: str, what: str) -> list[Token]:
@@ -6244,7 +6251,16 @@ def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list
 def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
     """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
     tokens = read_tokens(text, "filter")
-    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+    return tuple(
+        Condition(write_tokens(part), names_in(part, names, "filter"), *place_of_text(part, text))
+        for part in split_conditions(tokens)
+    )
+
+
+def place_of_text(tokens: list[Token], text: str) -> tuple[str, int]:
+    """Return the part of a text that tokens were read from, and at which character it begins."""
+    first, last = tokens[0], tokens[-1]
+    return text[first.position - 1 : last.position - 1 + len(last.text)], first.position
 
 
 def split_conditions(tokens: list[Token]) -> list[list[Token]]:
@@ -6319,7 +6335,9 @@ def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...
             raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
         value = part[equals + 1 :]
         used = names_in(value, names, "list of attributes")
-        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+        found.append(
+            Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used, *place_of_text(value, text))
+        )
     return tuple(found)
 
 
@@ -7734,14 +7752,10 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and len(state.opened(node)) >= row_limit(node):
+            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
+                # Of intervals an older one may still be the last that ends before another begins.
                 state.close(node, 0, state.opened(node)[:1])
             step.keep(state, node, 0, found)
-
-
-def row_limit(node: Node) -> int:
-    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
-    return node.upper - 1 if node.children[0].point else 4 * node.upper
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
@@ -7765,6 +7779,7 @@ from typing import Any, NamedTuple, Optional
 
 Predicate = Callable[[dict[str, Any]], Optional[bool]]
 ALWAYS = -1 << 200
+HEEDED = 4096
 RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
     "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
     "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
@@ -7802,7 +7817,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
+    passes, so that who runs the detector can stop it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -7823,6 +7839,8 @@ class Step:
         self.pending: dict[int, Inputs] = {}
         self.firing: dict[int, list[int]] = {}
         self.order: list[int] = []
+        self.heed: Optional[Callable[[], object]] = None
+        self.fired = 0
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -7849,6 +7867,9 @@ class Step:
                 time = timers[0][0]
             if time is None or time >= limit:
                 return
+            self.fired += 1
+            if self.heed is not None and self.fired % HEEDED == 0:
+                self.heed()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)
@@ -8015,11 +8036,14 @@ class State:
         self.keys: dict[Any, KeyState] = {}
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
+        self.begun: list[Any] = []
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
         if not self.graph.frame.partitioned:
-            self.key(()) if () in self.keys else self.born((), time)
+            if () not in self.keys:
+                self.born((), time)
+                self.begun.append(())
 
     def key(self, key: Any) -> KeyState:
         """Return the state of a key that is there."""
@@ -8034,6 +8058,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
+        while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
+            heappop(state.timers)
         times = [state.timers[0][0]] if state.timers else []
         times += [state.tick] if state.tick is not None else []
         times += [time_of(state.held[0][0])] if state.held else []
@@ -8061,6 +8088,10 @@ class State:
             if state.ticked is not None:
                 self.step.set_tick(state, state.ticked)
             self.remind(state)
+            if state.noted is not None and (state.due is None or state.noted < state.due):
+                # Who keeps the state believes that it is due earlier, and has to be told.
+                heappush(self.agenda, (state.noted, next(self.entries), state.key))
+                state.queued = state.noted
 
     def load_row(self, state: KeyState, row: Row) -> None:
         """Take over an open occurrence, or an event that waits."""
@@ -8220,8 +8251,10 @@ class Run:
         frontier = self.state.ordering.frontier
         if frontier is None:
             return
-        for key in self.state.due(frontier):
+        # What has begun is stored, though nothing has happened yet: nobody would know when its first tick is due.
+        for key in (*self.state.begun, *self.state.due(frontier)):
             self.touch(key, frontier)
+        self.state.begun.clear()
         for state in self.touched.values():
             self.release(state)
             self.step.advance(state, frontier)
@@ -8297,7 +8330,7 @@ class Run:
 # composite.described
 
 import json
-from typing import Any
+from typing import Any, Optional
 
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
@@ -8343,16 +8376,33 @@ def describe_composite(given: str) -> dict[str, Any]:
             for number, leaf in enumerate(found)
         ],
         "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
-        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "conditions": [
+            {"text": one.text, "names": list(one.names), "given": one.given, "at": one.at}
+            for one in definition.conditions
+        ],
         "attributes": [
             {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            | {"given": one.given, "at": one.at}
             for one in definition.attributes
         ],
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
+        "fastest": fastest(graph),
         "transactional": bool(graph.transactional),
         "nodes": described_nodes(definition, graph),
     }
+
+
+def fastest(graph: Graph) -> Optional[dict[str, Any]]:
+    """Return what ticks most often without an event, and the microseconds between two ticks; None when nothing does."""
+    found = [node for node in graph.nodes if node.op == "every" or node in ticking_windows(graph)]
+    least = min(found, key=lambda node: node.amount, default=None)
+    return None if least is None else {"text": least.text, "period": least.amount}
+
+
+def ticking_windows(graph: Graph) -> list[Node]:
+    """Return the nodes whose windows tick again and again: P, where it is not told all at once."""
+    return [node for node in graph.nodes if node.op == "p" and graph.frame.context != "cumulative"]
 
 
 def always(_: dict[str, Any]) -> bool:
@@ -9762,19 +9812,26 @@ RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
 
 
 class Condition(NamedTuple):
-    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about.
+
+    given, at: as it was written, and at which character of the filter.
+    """
 
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 class Attribute(NamedTuple):
-    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it; given, at: as there."""
 
     name: str
     type: str
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 def read_tokens(text: str, what: str) -> list[Token]:
@@ -9837,7 +9894,16 @@ def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list
 def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
     """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
     tokens = read_tokens(text, "filter")
-    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+    return tuple(
+        Condition(write_tokens(part), names_in(part, names, "filter"), *place_of_text(part, text))
+        for part in split_conditions(tokens)
+    )
+
+
+def place_of_text(tokens: list[Token], text: str) -> tuple[str, int]:
+    """Return the part of a text that tokens were read from, and at which character it begins."""
+    first, last = tokens[0], tokens[-1]
+    return text[first.position - 1 : last.position - 1 + len(last.text)], first.position
 
 
 def split_conditions(tokens: list[Token]) -> list[list[Token]]:
@@ -9912,7 +9978,9 @@ def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...
             raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
         value = part[equals + 1 :]
         used = names_in(value, names, "list of attributes")
-        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+        found.append(
+            Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used, *place_of_text(value, text))
+        )
     return tuple(found)
 
 
@@ -11327,14 +11395,10 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and len(state.opened(node)) >= row_limit(node):
+            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
+                # Of intervals an older one may still be the last that ends before another begins.
                 state.close(node, 0, state.opened(node)[:1])
             step.keep(state, node, 0, found)
-
-
-def row_limit(node: Node) -> int:
-    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
-    return node.upper - 1 if node.children[0].point else 4 * node.upper
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
@@ -11358,6 +11422,7 @@ from typing import Any, NamedTuple, Optional
 
 Predicate = Callable[[dict[str, Any]], Optional[bool]]
 ALWAYS = -1 << 200
+HEEDED = 4096
 RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
     "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
     "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
@@ -11395,7 +11460,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
+    passes, so that who runs the detector can stop it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -11416,6 +11482,8 @@ class Step:
         self.pending: dict[int, Inputs] = {}
         self.firing: dict[int, list[int]] = {}
         self.order: list[int] = []
+        self.heed: Optional[Callable[[], object]] = None
+        self.fired = 0
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -11442,6 +11510,9 @@ class Step:
                 time = timers[0][0]
             if time is None or time >= limit:
                 return
+            self.fired += 1
+            if self.heed is not None and self.fired % HEEDED == 0:
+                self.heed()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)
@@ -11608,11 +11679,14 @@ class State:
         self.keys: dict[Any, KeyState] = {}
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
+        self.begun: list[Any] = []
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
         if not self.graph.frame.partitioned:
-            self.key(()) if () in self.keys else self.born((), time)
+            if () not in self.keys:
+                self.born((), time)
+                self.begun.append(())
 
     def key(self, key: Any) -> KeyState:
         """Return the state of a key that is there."""
@@ -11627,6 +11701,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
+        while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
+            heappop(state.timers)
         times = [state.timers[0][0]] if state.timers else []
         times += [state.tick] if state.tick is not None else []
         times += [time_of(state.held[0][0])] if state.held else []
@@ -11654,6 +11731,10 @@ class State:
             if state.ticked is not None:
                 self.step.set_tick(state, state.ticked)
             self.remind(state)
+            if state.noted is not None and (state.due is None or state.noted < state.due):
+                # Who keeps the state believes that it is due earlier, and has to be told.
+                heappush(self.agenda, (state.noted, next(self.entries), state.key))
+                state.queued = state.noted
 
     def load_row(self, state: KeyState, row: Row) -> None:
         """Take over an open occurrence, or an event that waits."""
@@ -11813,8 +11894,10 @@ class Run:
         frontier = self.state.ordering.frontier
         if frontier is None:
             return
-        for key in self.state.due(frontier):
+        # What has begun is stored, though nothing has happened yet: nobody would know when its first tick is due.
+        for key in (*self.state.begun, *self.state.due(frontier)):
             self.touch(key, frontier)
+        self.state.begun.clear()
         for state in self.touched.values():
             self.release(state)
             self.step.advance(state, frontier)
@@ -11890,7 +11973,7 @@ class Run:
 # composite.described
 
 import json
-from typing import Any
+from typing import Any, Optional
 
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
@@ -11936,16 +12019,33 @@ def describe_composite(given: str) -> dict[str, Any]:
             for number, leaf in enumerate(found)
         ],
         "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
-        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "conditions": [
+            {"text": one.text, "names": list(one.names), "given": one.given, "at": one.at}
+            for one in definition.conditions
+        ],
         "attributes": [
             {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            | {"given": one.given, "at": one.at}
             for one in definition.attributes
         ],
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
+        "fastest": fastest(graph),
         "transactional": bool(graph.transactional),
         "nodes": described_nodes(definition, graph),
     }
+
+
+def fastest(graph: Graph) -> Optional[dict[str, Any]]:
+    """Return what ticks most often without an event, and the microseconds between two ticks; None when nothing does."""
+    found = [node for node in graph.nodes if node.op == "every" or node in ticking_windows(graph)]
+    least = min(found, key=lambda node: node.amount, default=None)
+    return None if least is None else {"text": least.text, "period": least.amount}
+
+
+def ticking_windows(graph: Graph) -> list[Node]:
+    """Return the nodes whose windows tick again and again: P, where it is not told all at once."""
+    return [node for node in graph.nodes if node.op == "p" and graph.frame.context != "cumulative"]
 
 
 def always(_: dict[str, Any]) -> bool:
@@ -12200,7 +12300,8 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
 
 # composite.queries
 
-from typing import Any
+from time import monotonic
+from typing import Any, Optional
 
 
 DUE_KEYS = """
@@ -12249,6 +12350,10 @@ select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::te
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
 
 
+# The first call in a session makes the timer, which takes its time.
+ALARM = "select pgps_internal.set_alarm($1)"
+
+
 class Queries:
     """Run statements; their plans stay with the session."""
 
@@ -12276,6 +12381,10 @@ class Queries:
         """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
         return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
 
+    def heed(self) -> None:
+        """Let the server cancel what runs, which it does where it is asked something."""
+        self.plan("select", []).execute([])
+
     def write(self, *sets: list[tuple[Any, ...]]) -> None:
         """Write keys, open occurrences, late events and steps."""
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
@@ -12290,26 +12399,46 @@ class Queries:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
             plan = self.plan(job["tests"][text], ["text"])
-            self.ask(plan, text, items, found)
+            limit = job["limit"] + len(items) / 1000 if "limit" in job else None
+            self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
         return found
 
-    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
-        """Ask one condition of some candidates."""
+    def ask(
+        self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any], end: Optional[float] = None
+    ) -> None:
+        """Ask one condition of some candidates, until a time."""
         try:
             with self.db.subtransaction():
+                self.alarm(end)
                 rows = plan.execute(["[" + ", ".join(items) + "]"])
+                self.quiet(end)
         except self.db.SPIError as error:
+            if end is not None and monotonic() >= end:
+                self.quiet(end)
+                self.db.error(f"the filter takes too long: {text}", sqlstate="54000")
+            self.quiet(end)
             if is_fatal(error):
                 raise
             if len(items) == 1:
                 found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
                 return
             half = len(items) // 2
-            self.ask(plan, text, items[:half], found)
-            self.ask(plan, text, items[half:], found)
+            self.ask(plan, text, items[:half], found, end)
+            self.ask(plan, text, items[half:], found, end)
             return
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+    def alarm(self, end: Optional[float]) -> None:
+        """Have this session cancelled at a time; None: never."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([max(end - monotonic(), 0.001)])
+
+    def quiet(self, end: Optional[float]) -> None:
+        """Have it cancelled no more; a cancellation that came just before is noticed here."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([0.0])
+            self.plan("select pg_sleep(0)", []).execute([])
 
 
 def is_fatal(error: Any) -> bool:
@@ -12353,6 +12482,7 @@ from typing import Any, NamedTuple, Optional
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
+TICKS_AT_ONCE = 20_000
 
 
 class Known(NamedTuple):
@@ -12384,6 +12514,7 @@ class Subject:
         self.found: list[Found] = []
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
+        self.more = False
 
     @property
     def partitioned(self) -> bool:
@@ -12409,7 +12540,10 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     for subject in subjects.values():
         run(queries, subject)
     write(queries, subjects, born)
-    return {"found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found}}
+    return {
+        "more": any(subject.more for subject in subjects.values()),
+        "found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found},
+    }
 
 
 def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
@@ -12480,6 +12614,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         ordering.frontier = subject.job["since"] if subject.by_arrival else None
         subject.ordering = ordering.dump()
     before = ordering.frontier
+    limit_ticks(subject, before)
     subject.stream = [*subject.events]
     if not subject.by_arrival:
         subject.stream += silent_sources(subject, ordering, job)
@@ -12490,6 +12625,18 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         copy.reach(subject.job["now"])
     subject.job["from"] = before
     subject.job["to"] = copy.frontier
+
+
+def limit_ticks(subject: Subject, since: Optional[int]) -> None:
+    """Let time pass only so far that a step without events has a bounded number of ticks."""
+    job = subject.job
+    period, now = job["period"], job["now"]
+    if period is None or now is None or since is None or subject.events or not subject.by_arrival:
+        return
+    most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
+    if most < now:
+        job["now"] = most
+        subject.more = True
 
 
 def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) -> list[Idle]:
@@ -12573,6 +12720,7 @@ def run(queries: Queries, subject: Subject) -> None:
     ]
     while True:
         state = State(graph, memo.callbacks())
+        state.step.heed = queries.heed
         state.load(json.loads(json.dumps(subject.ordering)), keys, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])
@@ -14241,19 +14389,26 @@ RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
 
 
 class Condition(NamedTuple):
-    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about.
+
+    given, at: as it was written, and at which character of the filter.
+    """
 
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 class Attribute(NamedTuple):
-    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it; given, at: as there."""
 
     name: str
     type: str
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 def read_tokens(text: str, what: str) -> list[Token]:
@@ -14316,7 +14471,16 @@ def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list
 def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
     """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
     tokens = read_tokens(text, "filter")
-    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+    return tuple(
+        Condition(write_tokens(part), names_in(part, names, "filter"), *place_of_text(part, text))
+        for part in split_conditions(tokens)
+    )
+
+
+def place_of_text(tokens: list[Token], text: str) -> tuple[str, int]:
+    """Return the part of a text that tokens were read from, and at which character it begins."""
+    first, last = tokens[0], tokens[-1]
+    return text[first.position - 1 : last.position - 1 + len(last.text)], first.position
 
 
 def split_conditions(tokens: list[Token]) -> list[list[Token]]:
@@ -14391,7 +14555,9 @@ def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...
             raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
         value = part[equals + 1 :]
         used = names_in(value, names, "list of attributes")
-        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+        found.append(
+            Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used, *place_of_text(value, text))
+        )
     return tuple(found)
 
 
@@ -15806,14 +15972,10 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and len(state.opened(node)) >= row_limit(node):
+            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
+                # Of intervals an older one may still be the last that ends before another begins.
                 state.close(node, 0, state.opened(node)[:1])
             step.keep(state, node, 0, found)
-
-
-def row_limit(node: Node) -> int:
-    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
-    return node.upper - 1 if node.children[0].point else 4 * node.upper
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:
@@ -15837,6 +15999,7 @@ from typing import Any, NamedTuple, Optional
 
 Predicate = Callable[[dict[str, Any]], Optional[bool]]
 ALWAYS = -1 << 200
+HEEDED = 4096
 RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
     "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
     "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
@@ -15874,7 +16037,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
+    passes, so that who runs the detector can stop it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -15895,6 +16059,8 @@ class Step:
         self.pending: dict[int, Inputs] = {}
         self.firing: dict[int, list[int]] = {}
         self.order: list[int] = []
+        self.heed: Optional[Callable[[], object]] = None
+        self.fired = 0
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -15921,6 +16087,9 @@ class Step:
                 time = timers[0][0]
             if time is None or time >= limit:
                 return
+            self.fired += 1
+            if self.heed is not None and self.fired % HEEDED == 0:
+                self.heed()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)
@@ -16087,11 +16256,14 @@ class State:
         self.keys: dict[Any, KeyState] = {}
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
+        self.begun: list[Any] = []
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
         if not self.graph.frame.partitioned:
-            self.key(()) if () in self.keys else self.born((), time)
+            if () not in self.keys:
+                self.born((), time)
+                self.begun.append(())
 
     def key(self, key: Any) -> KeyState:
         """Return the state of a key that is there."""
@@ -16106,6 +16278,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
+        while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
+            heappop(state.timers)
         times = [state.timers[0][0]] if state.timers else []
         times += [state.tick] if state.tick is not None else []
         times += [time_of(state.held[0][0])] if state.held else []
@@ -16133,6 +16308,10 @@ class State:
             if state.ticked is not None:
                 self.step.set_tick(state, state.ticked)
             self.remind(state)
+            if state.noted is not None and (state.due is None or state.noted < state.due):
+                # Who keeps the state believes that it is due earlier, and has to be told.
+                heappush(self.agenda, (state.noted, next(self.entries), state.key))
+                state.queued = state.noted
 
     def load_row(self, state: KeyState, row: Row) -> None:
         """Take over an open occurrence, or an event that waits."""
@@ -16292,8 +16471,10 @@ class Run:
         frontier = self.state.ordering.frontier
         if frontier is None:
             return
-        for key in self.state.due(frontier):
+        # What has begun is stored, though nothing has happened yet: nobody would know when its first tick is due.
+        for key in (*self.state.begun, *self.state.due(frontier)):
             self.touch(key, frontier)
+        self.state.begun.clear()
         for state in self.touched.values():
             self.release(state)
             self.step.advance(state, frontier)
@@ -16369,7 +16550,7 @@ class Run:
 # composite.described
 
 import json
-from typing import Any
+from typing import Any, Optional
 
 
 GIVEN = ("context", "partition_by", "within", "filter", "attributes", "time_basis", "lateness", "max_open", "zone")
@@ -16415,16 +16596,33 @@ def describe_composite(given: str) -> dict[str, Any]:
             for number, leaf in enumerate(found)
         ],
         "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
-        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "conditions": [
+            {"text": one.text, "names": list(one.names), "given": one.given, "at": one.at}
+            for one in definition.conditions
+        ],
         "attributes": [
             {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            | {"given": one.given, "at": one.at}
             for one in definition.attributes
         ],
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
+        "fastest": fastest(graph),
         "transactional": bool(graph.transactional),
         "nodes": described_nodes(definition, graph),
     }
+
+
+def fastest(graph: Graph) -> Optional[dict[str, Any]]:
+    """Return what ticks most often without an event, and the microseconds between two ticks; None when nothing does."""
+    found = [node for node in graph.nodes if node.op == "every" or node in ticking_windows(graph)]
+    least = min(found, key=lambda node: node.amount, default=None)
+    return None if least is None else {"text": least.text, "period": least.amount}
+
+
+def ticking_windows(graph: Graph) -> list[Node]:
+    """Return the nodes whose windows tick again and again: P, where it is not told all at once."""
+    return [node for node in graph.nodes if node.op == "p" and graph.frame.context != "cumulative"]
 
 
 def always(_: dict[str, Any]) -> bool:
@@ -16679,7 +16877,8 @@ def bind(definition: Definition, occurrence: Occurrence) -> dict[str, Any]:
 
 # composite.queries
 
-from typing import Any
+from time import monotonic
+from typing import Any, Optional
 
 
 DUE_KEYS = """
@@ -16728,6 +16927,10 @@ select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::te
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
 
 
+# The first call in a session makes the timer, which takes its time.
+ALARM = "select pgps_internal.set_alarm($1)"
+
+
 class Queries:
     """Run statements; their plans stay with the session."""
 
@@ -16755,6 +16958,10 @@ class Queries:
         """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
         return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
 
+    def heed(self) -> None:
+        """Let the server cancel what runs, which it does where it is asked something."""
+        self.plan("select", []).execute([])
+
     def write(self, *sets: list[tuple[Any, ...]]) -> None:
         """Write keys, open occurrences, late events and steps."""
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
@@ -16769,26 +16976,46 @@ class Queries:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
             plan = self.plan(job["tests"][text], ["text"])
-            self.ask(plan, text, items, found)
+            limit = job["limit"] + len(items) / 1000 if "limit" in job else None
+            self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
         return found
 
-    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
-        """Ask one condition of some candidates."""
+    def ask(
+        self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any], end: Optional[float] = None
+    ) -> None:
+        """Ask one condition of some candidates, until a time."""
         try:
             with self.db.subtransaction():
+                self.alarm(end)
                 rows = plan.execute(["[" + ", ".join(items) + "]"])
+                self.quiet(end)
         except self.db.SPIError as error:
+            if end is not None and monotonic() >= end:
+                self.quiet(end)
+                self.db.error(f"the filter takes too long: {text}", sqlstate="54000")
+            self.quiet(end)
             if is_fatal(error):
                 raise
             if len(items) == 1:
                 found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
                 return
             half = len(items) // 2
-            self.ask(plan, text, items[:half], found)
-            self.ask(plan, text, items[half:], found)
+            self.ask(plan, text, items[:half], found, end)
+            self.ask(plan, text, items[half:], found, end)
             return
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+    def alarm(self, end: Optional[float]) -> None:
+        """Have this session cancelled at a time; None: never."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([max(end - monotonic(), 0.001)])
+
+    def quiet(self, end: Optional[float]) -> None:
+        """Have it cancelled no more; a cancellation that came just before is noticed here."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([0.0])
+            self.plan("select pg_sleep(0)", []).execute([])
 
 
 def is_fatal(error: Any) -> bool:

@@ -86,17 +86,20 @@ begin
         raise exception 'nothing to alter in composite event "%"', args ->> 'name' using errcode = '22023',
             hint = 'Give enabled, max_open, lateness or filter.';
     end if;
-    perform pgps_internal.hold_detection();
+    perform pgps_internal.hold_composite(v_composite.composite_id);
+    v_composite := pgps_internal.find_composite(caller, args ->> 'name');
+    v_before := v_composite;
     update pgps_internal.composite c set enabled = coalesce((args ->> 'enabled')::boolean, c.enabled),
         last_error = case when args ->> 'enabled' is null then c.last_error end
     where c.composite_id = v_composite.composite_id;
     if args ->> 'max_open' is not null or args ->> 'lateness' is not null or args ->> 'filter' is not null then
         v_composite.given := pgps_internal.given_of(v_args);
         v_composite.state_id := nextval('pgps_internal.composite_state_seq');
+        v_composite.parsed := pgps_internal.describe((v_composite.owner)::text::name, v_args);
         perform pgps_internal.take_state_over(v_before, v_composite);
         update pgps_internal.composite c set max_open = (v_args ->> 'max_open')::integer,
             lateness = (v_args ->> 'lateness')::interval, filter = v_args ->> 'filter', given = v_composite.given,
-            parsed = pgps_internal.describe((v_composite.owner)::text::name, v_args), state_id = v_composite.state_id
+            parsed = v_composite.parsed, state_id = v_composite.state_id
         where c.composite_id = v_composite.composite_id returning * into v_composite;
         perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p
         where p.pronamespace = 'pgps_internal'::regnamespace
@@ -129,7 +132,7 @@ declare
     v_keys text[];
     v_open bigint;
 begin
-    perform pgps_internal.hold_detection();
+    perform pgps_internal.hold_composite(v_composite.composite_id);
     select c.* into v_composite from pgps_internal.composite c where c.composite_id = v_composite.composite_id;
     if jsonb_typeof(v_key) is distinct from 'array' then
         v_key := jsonb_build_array(v_key);

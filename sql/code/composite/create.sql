@@ -6,7 +6,9 @@
 insert into pgps_internal.setting (name, value, kind, description) values
     ('composite_events_per_role', '1000', 'integer', 'How many composite events a role may have'),
     ('idle_source', '1 minute', 'interval',
-        'Composite events of the time basis event do not wait for a source that has been silent for longer')
+        'Composite events of the time basis event do not wait for a source that has been silent for longer'),
+    ('tick_interval', '10 milliseconds', 'interval',
+        'Shortest time between two ticks of a composite event that ticks by the clock alone (every, P)')
 on conflict (name) do nothing;
 
 create or replace function pgps.create_composite_event(
@@ -245,7 +247,7 @@ begin
     select c.* into v_composite from pgps_internal.composite c
     where c.type_id = (drop_composites_of.event_type).type_id;
     if found then
-        perform pgps_internal.hold_detection();
+        perform pgps_internal.hold_composite(v_composite.composite_id);
         perform pgps_internal.drop_subscription(l.subscription_id) from pgps_internal.composite_leaf l
         where l.composite_id = v_composite.composite_id;
         perform pgps_internal.drop_piece('function', 'pgps_internal.' || p.proname) from pg_proc p

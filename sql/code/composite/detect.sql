@@ -2,7 +2,7 @@
 -- and timers that are due, in one transaction: it reads what is open of the keys concerned, runs the detector, writes
 -- what has changed, and publishes what was detected. So a crash repeats a step exactly, or it has been done.
 -- Order: by batch, then by event id. A timer fires when all that was committed before its time has been taken.
--- Locks: the turn of detection, until the transaction ends.
+-- Locks: the turn of detection, and the rows of the composite events that take a step, until the transaction ends.
 -- Writes: composite, position.
 
 create or replace function pgps_internal.composite_upto(composite_id bigint, last bigint) returns bigint
@@ -38,8 +38,14 @@ $$;
 comment on function pgps_internal.all_before() is
 'The time before which all that was committed has been dispatched';
 
-create or replace function pgps_internal.composites_due(last bigint, now timestamptz, most integer)
-returns table (composite pgps_internal.composite, step pgps_internal.composite_step, upto bigint, is_last boolean)
+drop function if exists pgps_internal.composites_due(bigint, timestamptz, integer),
+    pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
+        timestamptz),
+    pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[], boolean[],
+        timestamptz);
+create or replace function pgps_internal.composites_due(
+    last bigint, now timestamptz, most integer, among bigint[] = null
+) returns table (composite pgps_internal.composite, step pgps_internal.composite_step, upto bigint, is_last boolean)
 language plpgsql stable rows 100
 as $$
 #variable_conflict use_column
@@ -52,6 +58,7 @@ begin
         from pgps_internal.composite c
         cross join lateral pgps_internal.step_of(c.composite_id) s
         where c.enabled and c.owner::text <> c.owner::oid::text
+            and (composites_due.among is null or c.composite_id = any (composites_due.among))
     ),
     d as (
         -- Whole batches, until there are enough events.
@@ -79,9 +86,9 @@ begin
                 and k.due < d.now)));
 end
 $$;
-comment on function pgps_internal.composites_due(bigint, timestamptz, integer) is
+comment on function pgps_internal.composites_due(bigint, timestamptz, integer, bigint[]) is
 'Composite events that have something to do: up to which batch they go now (about most events), and whether that is all
-there is, so that timers may fire';
+there is, so that timers may fire. among: of these; null = of all';
 
 create or replace function pgps_internal.leaf_events(event_type pgps_internal.event_type) returns text
 language sql stable
@@ -136,7 +143,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
     with c as (
-        select c.*, s.state_id as step_state, s.batch_id, s.ordering, s.heard, w.upto, w.is_last
+        select c.*, s.state_id as step_state, s.batch_id, s.ordering, s.heard, s.open, w.upto, w.is_last
         from unnest(step_job.uptos, step_job.are_last) with ordinality w(upto, is_last, place)
         cross join lateral (select (step_job.composites[w.place]).*) c
         left join lateral (select (step_job.steps[w.place]).*) s on true
@@ -153,7 +160,9 @@ as $$
         'idle_source', (extract(epoch from pgps_internal.setting('idle_source')::interval) * 1000000)::bigint,
         'composites', (select jsonb_agg(jsonb_build_object('composite_id', c.composite_id, 'state_id', c.state_id,
             'version', c.state_id::text, 'given', c.given, 'intervals', pgps_internal.interval_types(),
-            'ordering', nullif(c.ordering, 'null'), 'heard', c.heard, 'upto', c.upto,
+            'ordering', nullif(c.ordering, 'null'), 'heard', c.heard, 'upto', c.upto, 'open', c.open,
+            'period', (c.parsed -> 'fastest' ->> 'period')::bigint,
+            'limit', extract(epoch from pgps_internal.setting('dispatch_lane_timeout')::interval),
             'began', pgps_internal.microseconds(c.began_at),
             'since', case c.start when 'now' then pgps_internal.microseconds(c.began_at) end,
             'now', case when c.is_last then pgps_internal.microseconds(step_job.now) end,
@@ -174,7 +183,7 @@ comment on function pgps_internal.step_job(pgps_internal.composite[], pgps_inter
 create or replace function pgps_internal.take_steps(
     composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
     now timestamptz
-) returns void
+) returns boolean
 language plpgsql
 as $$
 declare
@@ -188,22 +197,25 @@ begin
     from unnest(take_steps.uptos) with ordinality u(upto, place)
     join pgps_internal.composite_leaf l on l.composite_id = (take_steps.composites[u.place]).composite_id;
     perform pgps_internal.publish_found(v_found -> 'found');
+    return (v_found ->> 'more')::boolean;
 end
 $$;
 comment on function pgps_internal.take_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
     boolean[], timestamptz) is
-'Takes a step of each of some composite events, and publishes what was detected';
+'Takes a step of each of some composite events, and publishes what was detected. True when timers are due that a step
+of their own has to fire';
 
 create or replace function pgps_internal.try_steps(
     composites pgps_internal.composite[], steps pgps_internal.composite_step[], uptos bigint[], are_last boolean[],
     now timestamptz
-) returns void
+) returns boolean
 language plpgsql
 as $$
 declare
     v_state text;
     v_error text;
     v_place integer;
+    v_more boolean := false;
     v_runs_code boolean := (select bool_or(jsonb_array_length(c.parsed -> 'conditions') > 0
         or jsonb_array_length(c.parsed -> 'attributes') > 0) from unnest(try_steps.composites) c);
     v_before pgps_internal.session_state;
@@ -212,13 +224,13 @@ begin
         if v_runs_code then
             v_before := pgps_internal.session_state(true);
         end if;
-        perform pgps_internal.take_steps(try_steps.composites, try_steps.steps, try_steps.uptos, try_steps.are_last,
+        v_more := pgps_internal.take_steps(try_steps.composites, try_steps.steps, try_steps.uptos, try_steps.are_last,
             try_steps.now);
         -- What a filter or an attribute has set for the session would hold for what is detected next.
         if v_runs_code then
             perform pgps_internal.check_settings(v_before, 'the filter or an attribute of a composite event');
         end if;
-        return;
+        return v_more;
     exception when others or assert_failure then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
         -- Errors that are not those of a definition: a conflict, no resources, a shutdown.
@@ -228,10 +240,11 @@ begin
     end;
     if cardinality(try_steps.composites) > 1 then
         for v_place in 1..cardinality(try_steps.composites) loop
-            perform pgps_internal.try_steps(try_steps.composites[v_place:v_place], try_steps.steps[v_place:v_place],
-                try_steps.uptos[v_place:v_place], try_steps.are_last[v_place:v_place], try_steps.now);
+            v_more := pgps_internal.try_steps(try_steps.composites[v_place:v_place],
+                try_steps.steps[v_place:v_place], try_steps.uptos[v_place:v_place],
+                try_steps.are_last[v_place:v_place], try_steps.now) or v_more;
         end loop;
-        return;
+        return v_more;
     end if;
     -- It stays where it is; the others go on, and so does who dispatches.
     update pgps_internal.composite c set enabled = false, last_error = v_error
@@ -239,6 +252,7 @@ begin
     raise warning 'composite event "%" is suspended: %',
         (select t.name from pgps_internal.event_type t where t.type_id = (try_steps.composites[1]).type_id), v_error
     using hint = 'See pgps.composite_events; go on with pgps.alter_composite_event(name, enabled => true).';
+    return false;
 end
 $$;
 comment on function pgps_internal.try_steps(pgps_internal.composite[], pgps_internal.composite_step[], bigint[],
@@ -251,26 +265,38 @@ as $$
 declare
     v_last bigint := coalesce((pgps_internal.last_batch()).batch_id, 0);
     v_now timestamptz := pgps_internal.all_before();
+    v_began timestamptz := clock_timestamp();
     v_due record;
+    v_ids bigint[];
+    v_held bigint[] := '{}';
+    v_more boolean;
     v_steps bigint := 0;
 begin
     loop
+        -- One that another session has altered, reset or dropped and not committed waits for that, and nobody else does.
+        v_ids := array(select (d.composite).composite_id
+            from pgps_internal.composites_due(v_last, v_now, detect.most) d);
+        exit when v_ids = '{}';
+        v_held := array(select c.composite_id from pgps_internal.composite c
+            where c.composite_id = any (v_ids) order by 1 for no key update skip locked);
         select array_agg(d.composite order by (d.composite).composite_id) as composites,
             array_agg(d.step order by (d.composite).composite_id) as steps,
             array_agg(d.upto order by (d.composite).composite_id) as uptos,
             array_agg(d.is_last order by (d.composite).composite_id) as are_last
-        into v_due from pgps_internal.composites_due(v_last, v_now, detect.most) d;
+        into v_due from pgps_internal.composites_due(v_last, v_now, detect.most, v_held) d;
         exit when v_due.composites is null;
-        perform pgps_internal.try_steps(v_due.composites, v_due.steps, v_due.uptos, v_due.are_last, v_now);
+        v_more := pgps_internal.try_steps(v_due.composites, v_due.steps, v_due.uptos, v_due.are_last, v_now);
         v_steps := v_steps + cardinality(v_due.composites);
-        exit when not false = any (v_due.are_last);
+        exit when not v_more and not false = any (v_due.are_last);
+        -- What is done is kept: ticks of years would else be begun again and again.
+        exit when clock_timestamp() > v_began + interval '10 seconds';
     end loop;
     return v_steps;
 end
 $$;
 comment on function pgps_internal.detect(integer) is
-'Takes steps until nothing that was dispatched, and no timer, is left; about most events in each. Returns how many. The
-caller has the turn of detection';
+'Takes steps until nothing that was dispatched, and no timer, is left, or for ten seconds; about most events in each.
+Returns how many. The caller has the turn of detection';
 
 create or replace function pgps_internal.detect_here() returns void
 language plpgsql

@@ -35,18 +35,31 @@ declare
     v_count integer := jsonb_array_length(publish_part.items);
     v_state text;
     v_error text;
+    v_limit interval := pgps_internal.setting('dispatch_lane_timeout')::interval + v_count * interval '1 millisecond';
+    v_began timestamptz;
 begin
     if v_count = 0 then
         return 0;
     elsif jsonb_array_length((publish_part.composite).parsed -> 'attributes') = 0 then
         return pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.items);
     end if;
+    -- The first call in a session loads PL/Python, which takes its time.
+    perform pgps_internal.set_alarm(0);
+    v_began := clock_timestamp();
     begin
-        return pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.items);
-    exception when others or assert_failure then
+        perform pgps_internal.set_alarm(extract(epoch from v_limit)::double precision);
+        v_count := pgps_internal.insert_found(publish_part.composite, publish_part.event_type, publish_part.items);
+        -- A cancellation that came just before is noticed here.
+        perform pgps_internal.set_alarm(0), pg_sleep(0);
+        return v_count;
+    exception when others or assert_failure or query_canceled then
         get stacked diagnostics v_state = returned_sqlstate, v_error = message_text;
+        perform pgps_internal.set_alarm(0);
+        if v_state = '57014' and clock_timestamp() >= v_began + v_limit then
+            raise exception 'the attributes take too long' using errcode = '54000',
+                hint = 'Make them cheaper; see the setting dispatch_lane_timeout.';
         -- Errors that are not those of an expression: a conflict, no resources, a shutdown.
-        if left(v_state, 2) in ('40', '53', '57', '58', 'XX') then
+        elsif left(v_state, 2) in ('40', '53', '57', '58', 'XX') then
             raise;
         end if;
     end;

@@ -12,6 +12,16 @@ end
 $$;
 comment on function pgps_internal.hold_detection() is 'Takes the turn of detecting; waits for who has it';
 
+create or replace function pgps_internal.hold_composite(composite_id bigint) returns void
+language plpgsql
+as $$
+begin
+    perform from pgps_internal.composite c where c.composite_id = hold_composite.composite_id for no key update;
+end
+$$;
+comment on function pgps_internal.hold_composite(bigint) is
+'Keeps a composite event from being detected until the transaction ends; waits for a step of it that is being taken';
+
 create or replace function pgps_internal.step_of(composite_id bigint) returns pgps_internal.composite_step
 language plpgsql stable
 as $$

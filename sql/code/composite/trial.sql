@@ -18,6 +18,7 @@ begin
     return jsonb_build_object('intervals', pgps_internal.interval_types(array(
             select jsonb_array_elements_text(args -> 'types'))),
         'broker', (select p.broker from pgps_internal.progress p),
+        'held_since', (select min(b.created_at) from pgps_internal.batch b),
         'sources', (select jsonb_agg(case when s.name is not null
                 then jsonb_build_object('broker', s.broker, 'client', s.client) end order by x.place)
             from jsonb_array_elements_text(v_sources) with ordinality x(name, place)
@@ -126,10 +127,15 @@ declare
 begin
     v_parsed := pgps._call('describe', v_args);
     perform pgps.check_composite(v_parsed);
-    v_known := pgps._call('trial', pg_catalog.jsonb_build_object('types', (select pg_catalog.jsonb_agg(l -> 'type')
-        from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l),
-        'sources', (select pg_catalog.jsonb_agg(l -> 'source' order by o)
+    v_known := pgps._call('trial', pg_catalog.jsonb_build_object(
+        'types', (select coalesce(pg_catalog.jsonb_agg(l -> 'type'), '[]')
+            from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') l),
+        'sources', (select coalesce(pg_catalog.jsonb_agg(l -> 'source' order by o), '[]')
             from pg_catalog.jsonb_array_elements(v_parsed -> 'leaves') with ordinality x(l, o))));
+    if v_parsed -> 'leaves' = '[]' and v_first is null then
+        -- Without an event to begin with, the history begins with the first batch that is held.
+        v_first := (v_known ->> 'held_since')::timestamptz;
+    end if;
     v_job := v_known || pg_catalog.jsonb_build_object('given', v_parsed -> 'given',
         'began', (extract(epoch from v_first) * 1000000)::bigint,
         'now', (extract(epoch from v_last) * 1000000)::bigint,

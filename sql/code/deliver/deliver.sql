@@ -217,7 +217,8 @@ begin
     -- raise the error.
     select s as subscription, pg_has_role(new.caller, s.owner::oid, 'usage')
         and s.owner::text <> s.owner::oid::text as is_theirs,
-        s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive
+        s.is_pattern or has_table_privilege(s.owner::oid, t.endpoint, 'select') as may_receive,
+        (select e.value from pgps_internal.setting e where e.name = 'buffer_events') as buffer
     into v_found
     from pgps_internal.subscription s left join pgps_internal.event_type t on t.name = s.event_type
     where s.name = v_name and not s.is_hidden;
@@ -238,6 +239,16 @@ begin
     end if;
     if new.consumer is not null then
         perform pgps_internal.check_consumer(new.consumer);
+    end if;
+    if v_found.buffer <> '1000000000' and not v_acks then
+        v_max := least(v_max, pgps_internal.buffer_room(array[v_subscription.subscription_id],
+            case when v_subscription.handler = 'any' then pgps_internal.holder_for(new.consumer) end,
+            v_found.buffer::bigint));
+        if v_max = 0 then
+            perform pgps_internal.hold_back(v_subscription, new.consumer);
+            new.messages := '{}';
+            return new;
+        end if;
     end if;
     loop
         v_handed_out := case when v_subscription.handler <> 'any'
@@ -325,8 +336,8 @@ one did. attempt: 1 for an event that is handed out for the first time. consumer
 whatever session it uses; behind a transaction pooler a consumer of such a subscription has to name itself, here and to
 pgps.ack. On other subscriptions it makes sure that only the consumer that received acknowledges. Acknowledged in the
 same transaction as the application''s writes, consumption is exactly once: another session waits for that transaction.
-A paused subscription gives nothing. Needs to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or
-suspended.';
+A paused subscription gives nothing, and none gives more than the consumer''s share of the setting buffer_events. Needs
+to own the subscription. Errors: 42704, 42501, 22023, 55000 internal or suspended.';
 
 create or replace function pgps.take(subscription text, max_events integer = 100, consumer text = null)
 returns table (event_id bigint, event_type text, payload jsonb, published_at timestamptz, publisher name, xid xid8,

@@ -29,8 +29,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_type pgps_internal.event_type := pgps_internal.find_type(args ->> 'event_type');
+    -- Nobody has INSERT on a composite event; its creator says whether it is advertised.
+    v_is_composite boolean := pgps_internal.may_drop(caller, v_type);
 begin
-    if not has_table_privilege(caller, v_type.endpoint, 'insert') then
+    if not v_is_composite and not has_table_privilege(caller, v_type.endpoint, 'insert') then
         raise exception 'role "%" may not publish event type "%"', caller, v_type.name
         using errcode = '42501', hint = format('Ask for: grant insert on %s to %I', v_type.endpoint, caller);
     end if;
@@ -38,7 +40,7 @@ begin
     perform from pgps_internal.event_type t where t.type_id = v_type.type_id for no key update;
     insert into pgps_internal.advertisement (type_id, role) values (v_type.type_id, quote_ident(caller)::regrole)
         on conflict do nothing;
-    if found then
+    if found and not v_is_composite then
         execute format('grant references on %s to %I', v_type.log, caller);
     end if;
 end
@@ -52,7 +54,7 @@ begin atomic
 end;
 comment on function pgps.advertise(text) is
 'Announces that the current role publishes events of this type (paper, section 4.5); repeating it changes nothing.
-Needs INSERT on the event type. Errors: 42704, 42501.';
+Needs INSERT on the event type; a composite event is advertised by its creator. Errors: 42704, 42501.';
 
 create or replace function pgps_internal.do_unadvertise(caller name, args jsonb) returns void
 language plpgsql

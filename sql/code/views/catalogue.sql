@@ -252,8 +252,10 @@ minute), waiting for dispatch';
 
 create or replace view pgps.settings as
 select s.name, s.value, s.kind, s.description from pgps_internal.setting s
-where pg_has_role(current_user, 'pgps_admin', 'usage') or pg_has_role(current_user, 'pgps_worker', 'usage');
-comment on view pgps.settings is 'Settings of the broker; change them with pgps.configure';
+where s.name in ('tick_interval') or s.name like '%\_per\_role' or pg_has_role(current_user, 'pgps_admin', 'usage')
+    or pg_has_role(current_user, 'pgps_worker', 'usage');
+comment on view pgps.settings is
+'Settings of the broker, of which everybody sees what limits roles; change them with pgps.configure';
 
 grant select on pgps.event_types, pgps.queues, pgps.advertisements, pgps.subscriptions, pgps.rules, pgps.policies,
     pgps.exceptions, pgps.workers, pgps.activity, pgps.settings to public;

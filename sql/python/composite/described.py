@@ -1,7 +1,7 @@
 """A composite event as its definer wrote it, taken apart for the broker."""
 
 import json
-from typing import Any
+from typing import Any, Optional
 
 from composite.definition import Definition, define
 from composite.detector import State
@@ -52,16 +52,33 @@ def describe_composite(given: str) -> dict[str, Any]:
             for number, leaf in enumerate(found)
         ],
         "aliases": [alias._asdict() if hasattr(alias, "_asdict") else vars(alias) for alias in definition.aliases],
-        "conditions": [{"text": one.text, "names": list(one.names)} for one in definition.conditions],
+        "conditions": [
+            {"text": one.text, "names": list(one.names), "given": one.given, "at": one.at}
+            for one in definition.conditions
+        ],
         "attributes": [
             {"name": one.name, "type": one.type, "text": one.text, "names": list(one.names)}
+            | {"given": one.given, "at": one.at}
             for one in definition.attributes
         ],
         "timed": bool(State(graph, dict.fromkeys(tests_of(graph), always)).timed or graph.ticking),
         "ticking": bool(graph.ticking),
+        "fastest": fastest(graph),
         "transactional": bool(graph.transactional),
         "nodes": described_nodes(definition, graph),
     }
+
+
+def fastest(graph: Graph) -> Optional[dict[str, Any]]:
+    """Return what ticks most often without an event, and the microseconds between two ticks; None when nothing does."""
+    found = [node for node in graph.nodes if node.op == "every" or node in ticking_windows(graph)]
+    least = min(found, key=lambda node: node.amount, default=None)
+    return None if least is None else {"text": least.text, "period": least.amount}
+
+
+def ticking_windows(graph: Graph) -> list[Node]:
+    """Return the nodes whose windows tick again and again: P, where it is not told all at once."""
+    return [node for node in graph.nodes if node.op == "p" and graph.frame.context != "cumulative"]
 
 
 def always(_: dict[str, Any]) -> bool:

@@ -64,11 +64,14 @@ class State:
         self.keys: dict[Any, KeyState] = {}
         self.agenda: list[tuple[int, int, Any]] = []
         self.entries = count()
+        self.begun: list[Any] = []
 
     def start(self, time: int) -> None:
         """Begin the history of what has no partition key, so that the clock ticks before its first event."""
         if not self.graph.frame.partitioned:
-            self.key(()) if () in self.keys else self.born((), time)
+            if () not in self.keys:
+                self.born((), time)
+                self.begun.append(())
 
     def key(self, key: Any) -> KeyState:
         """Return the state of a key that is there."""
@@ -83,6 +86,9 @@ class State:
 
     def remind(self, state: KeyState) -> None:
         """Find when a key has something to do without an event, and note it."""
+        # The timer of a window that is closed would be noted, and looked for when it is too late for the next.
+        while state.timers and state.find(self.graph.nodes[state.timers[0][1]], state.timers[0][2]) is None:
+            heappop(state.timers)
         times = [state.timers[0][0]] if state.timers else []
         times += [state.tick] if state.tick is not None else []
         times += [time_of(state.held[0][0])] if state.held else []
@@ -110,6 +116,10 @@ class State:
             if state.ticked is not None:
                 self.step.set_tick(state, state.ticked)
             self.remind(state)
+            if state.noted is not None and (state.due is None or state.noted < state.due):
+                # Who keeps the state believes that it is due earlier, and has to be told.
+                heappush(self.agenda, (state.noted, next(self.entries), state.key))
+                state.queued = state.noted
 
     def load_row(self, state: KeyState, row: Row) -> None:
         """Take over an open occurrence, or an event that waits."""
@@ -269,8 +279,10 @@ class Run:
         frontier = self.state.ordering.frontier
         if frontier is None:
             return
-        for key in self.state.due(frontier):
+        # What has begun is stored, though nothing has happened yet: nobody would know when its first tick is due.
+        for key in (*self.state.begun, *self.state.due(frontier)):
             self.touch(key, frontier)
+        self.state.begun.clear()
         for state in self.touched.values():
             self.release(state)
             self.step.advance(state, frontier)

@@ -1,6 +1,7 @@
 """What the detector in the server reads and writes, each as one statement for a set."""
 
-from typing import Any
+from time import monotonic
+from typing import Any, Optional
 
 from composite.memo import RaisedError
 
@@ -50,6 +51,10 @@ select pgps_internal.note_steps($1::bigint[], $2::bigint[], $3::bigint[], $4::te
     $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[])"""
 
 
+# The first call in a session makes the timer, which takes its time.
+ALARM = "select pgps_internal.set_alarm($1)"
+
+
 class Queries:
     """Run statements; their plans stay with the session."""
 
@@ -77,6 +82,10 @@ class Queries:
         """Return the plan that reads what a type has for leaves; its text is made by pgps_internal.leaf_events."""
         return self.plan(source["query"], ["bigint[]", "integer[]", "bigint[]", "bigint[]"])
 
+    def heed(self) -> None:
+        """Let the server cancel what runs, which it does where it is asked something."""
+        self.plan("select", []).execute([])
+
     def write(self, *sets: list[tuple[Any, ...]]) -> None:
         """Write keys, open occurrences, late events and steps."""
         for text, rows in zip((WRITE_KEYS, WRITE_OPENED, WRITE_LATE, WRITE_STEPS), sets):
@@ -91,26 +100,46 @@ class Queries:
             by_text.setdefault(text, []).append(given)
         for text, items in by_text.items():
             plan = self.plan(job["tests"][text], ["text"])
-            self.ask(plan, text, items, found)
+            limit = job["limit"] + len(items) / 1000 if "limit" in job else None
+            self.ask(plan, text, items, found, None if limit is None else monotonic() + limit)
         return found
 
-    def ask(self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any]) -> None:
-        """Ask one condition of some candidates."""
+    def ask(
+        self, plan: Any, text: str, items: list[str], found: dict[tuple[str, str], Any], end: Optional[float] = None
+    ) -> None:
+        """Ask one condition of some candidates, until a time."""
         try:
             with self.db.subtransaction():
+                self.alarm(end)
                 rows = plan.execute(["[" + ", ".join(items) + "]"])
+                self.quiet(end)
         except self.db.SPIError as error:
+            if end is not None and monotonic() >= end:
+                self.quiet(end)
+                self.db.error(f"the filter takes too long: {text}", sqlstate="54000")
+            self.quiet(end)
             if is_fatal(error):
                 raise
             if len(items) == 1:
                 found[text, items[0]] = RaisedError(str(error).replace("spiexceptions.", ""))
                 return
             half = len(items) // 2
-            self.ask(plan, text, items[:half], found)
-            self.ask(plan, text, items[half:], found)
+            self.ask(plan, text, items[:half], found, end)
+            self.ask(plan, text, items[half:], found, end)
             return
         for row in rows:
             found[text, items[row["pgps_n"] - 1]] = row["pgps_ok"]
+
+    def alarm(self, end: Optional[float]) -> None:
+        """Have this session cancelled at a time; None: never."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([max(end - monotonic(), 0.001)])
+
+    def quiet(self, end: Optional[float]) -> None:
+        """Have it cancelled no more; a cancellation that came just before is noticed here."""
+        if end is not None:
+            self.plan(ALARM, ["float8"]).execute([0.0])
+            self.plan("select pg_sleep(0)", []).execute([])
 
 
 def is_fatal(error: Any) -> bool:

@@ -25,6 +25,7 @@ from composite.told import write_parts
 
 EVENT_BITS = 48  # of a position; above them is the number of the batch
 GRAPHS_KEPT = 5000
+TICKS_AT_ONCE = 20_000
 
 
 class Known(NamedTuple):
@@ -56,6 +57,7 @@ class Subject:
         self.found: list[Found] = []
         self.heard: Optional[dict[str, int]] = job.get("heard")
         self.idle_at: Optional[int] = None
+        self.more = False
 
     @property
     def partitioned(self) -> bool:
@@ -81,7 +83,10 @@ def take_steps(db: Any, memory: dict[str, Any], job: dict[str, Any]) -> dict[str
     for subject in subjects.values():
         run(queries, subject)
     write(queries, subjects, born)
-    return {"found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found}}
+    return {
+        "more": any(subject.more for subject in subjects.values()),
+        "found": {str(subject.id): [*tell(subject)] for subject in subjects.values() if subject.found},
+    }
 
 
 def known_of(memory: dict[str, Any], job: dict[str, Any]) -> Known:
@@ -152,6 +157,7 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         ordering.frontier = subject.job["since"] if subject.by_arrival else None
         subject.ordering = ordering.dump()
     before = ordering.frontier
+    limit_ticks(subject, before)
     subject.stream = [*subject.events]
     if not subject.by_arrival:
         subject.stream += silent_sources(subject, ordering, job)
@@ -162,6 +168,18 @@ def order(subject: Subject, job: dict[str, Any]) -> None:
         copy.reach(subject.job["now"])
     subject.job["from"] = before
     subject.job["to"] = copy.frontier
+
+
+def limit_ticks(subject: Subject, since: Optional[int]) -> None:
+    """Let time pass only so far that a step without events has a bounded number of ticks."""
+    job = subject.job
+    period, now = job["period"], job["now"]
+    if period is None or now is None or since is None or subject.events or not subject.by_arrival:
+        return
+    most = since + period * max(1, TICKS_AT_ONCE // max(1, job["open"] or 0))
+    if most < now:
+        job["now"] = most
+        subject.more = True
 
 
 def silent_sources(subject: Subject, ordering: Ordering, job: dict[str, Any]) -> list[Idle]:
@@ -245,6 +263,7 @@ def run(queries: Queries, subject: Subject) -> None:
     ]
     while True:
         state = State(graph, memo.callbacks())
+        state.step.heed = queries.heed
         state.load(json.loads(json.dumps(subject.ordering)), keys, subject.rows)
         if graph.ticking and not subject.partitioned:
             state.start(subject.job["began"])

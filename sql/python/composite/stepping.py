@@ -13,6 +13,7 @@ from composite.windows import fire, run_aperiodic, run_delayed, run_periodic, ru
 
 Predicate = Callable[[dict[str, Any]], Optional[bool]]
 ALWAYS = -1 << 200
+HEEDED = 4096
 RUNNERS: dict[str, Callable[["Step", KeyState, Node, Inputs], None]] = {
     "or": run_or, "seq": run_seq, "and": run_any, "any": run_any, "not": run_not, "a": run_aperiodic,
     "a*": run_aperiodic, "p": run_periodic, "p*": run_periodic, "plus": run_delayed, "absence": run_delayed,
@@ -50,7 +51,8 @@ class GivenUp(NamedTuple):
 class Step:
     """Run steps over a graph, and gather what they bring.
 
-    point: where the history is. floor: what began before it has expired.
+    point: where the history is. floor: what began before it has expired. heed: called now and then where only time
+    passes, so that who runs the detector can stop it.
     """
 
     def __init__(self, graph: Graph, conditions: Mapping[str, Predicate]) -> None:
@@ -71,6 +73,8 @@ class Step:
         self.pending: dict[int, Inputs] = {}
         self.firing: dict[int, list[int]] = {}
         self.order: list[int] = []
+        self.heed: Optional[Callable[[], object]] = None
+        self.fired = 0
 
     def move(self, state: KeyState, point: int) -> None:
         """Go on to a point of the history."""
@@ -97,6 +101,9 @@ class Step:
                 time = timers[0][0]
             if time is None or time >= limit:
                 return
+            self.fired += 1
+            if self.heed is not None and self.fired % HEEDED == 0:
+                self.heed()
             self.move(state, tick_point(time))
             while timers and timers[0][0] == time:
                 _, index, serial = heappop(timers)

@@ -13,19 +13,26 @@ RESERVED_ATTRIBUTES = ("starts_at", "ends_at", "detected_at", "constituents")
 
 
 class Condition(NamedTuple):
-    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about."""
+    """Hold one condition of a filter: its normal form, and the names of the leaves that it is about.
+
+    given, at: as it was written, and at which character of the filter.
+    """
 
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 class Attribute(NamedTuple):
-    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it."""
+    """Hold one attribute: name, SQL type and SQL expression, and the names of leaves in it; given, at: as there."""
 
     name: str
     type: str
     text: str
     names: tuple[str, ...]
+    given: str = ""
+    at: int = 1
 
 
 def read_tokens(text: str, what: str) -> list[Token]:
@@ -88,7 +95,16 @@ def split_at_commas(tokens: list[Token], before: Optional[Token] = None) -> list
 def read_conditions(text: str, names: Mapping[str, str]) -> tuple[Condition, ...]:
     """Return the conditions of a filter that have to hold together; each is tested as soon as that is possible."""
     tokens = read_tokens(text, "filter")
-    return tuple(Condition(write_tokens(part), names_in(part, names, "filter")) for part in split_conditions(tokens))
+    return tuple(
+        Condition(write_tokens(part), names_in(part, names, "filter"), *place_of_text(part, text))
+        for part in split_conditions(tokens)
+    )
+
+
+def place_of_text(tokens: list[Token], text: str) -> tuple[str, int]:
+    """Return the part of a text that tokens were read from, and at which character it begins."""
+    first, last = tokens[0], tokens[-1]
+    return text[first.position - 1 : last.position - 1 + len(last.text)], first.position
 
 
 def split_conditions(tokens: list[Token]) -> list[list[Token]]:
@@ -163,7 +179,9 @@ def read_attributes(text: str, names: Mapping[str, str]) -> tuple[Attribute, ...
             raise SqlTextError(message, part[0].position, "Choose another name.", sqlstate="42701")
         value = part[equals + 1 :]
         used = names_in(value, names, "list of attributes")
-        found.append(Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used))
+        found.append(
+            Attribute(name, write_tokens(part[1:equals]), write_tokens(value), used, *place_of_text(value, text))
+        )
     return tuple(found)
 
 

@@ -180,14 +180,10 @@ def run_repeat(step: "Step", state: KeyState, node: Node, inputs: Inputs) -> Non
         if tumbling and len(row) + 1 == node.upper:
             state.close(node, 0, list(state.opened(node)))
         elif node.upper > 1:
-            if not tumbling and len(state.opened(node)) >= row_limit(node):
+            if not tumbling and node.children[0].point and len(state.opened(node)) >= node.upper - 1:
+                # Of intervals an older one may still be the last that ends before another begins.
                 state.close(node, 0, state.opened(node)[:1])
             step.keep(state, node, 0, found)
-
-
-def row_limit(node: Node) -> int:
-    """Return how many occurrences a sliding row needs: more than its length where they may overlap."""
-    return node.upper - 1 if node.children[0].point else 4 * node.upper
 
 
 def row_before(opened: list[Occurrence], found: Occurrence, length: int) -> list[Occurrence]:

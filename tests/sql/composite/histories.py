@@ -43,6 +43,7 @@ class Player:
         self.clock = clock
         self.base = BASE
         self.clock.set(self.base)
+        call(connection, "configure", "tick_interval", "0 seconds")
         for name in types:
             make_type(connection, name, "name text, k integer")
 

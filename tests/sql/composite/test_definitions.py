@@ -34,7 +34,15 @@ def create(connection: psycopg.Connection, expression: str, name: str = "it", **
         ("quote a ; news a", {}, "42710", "a"),
         ("quote a ; news b", {"filter": "c.price > 1"}, "42704", "alias c"),
         ("quote a ; news b", {"filter": "a.colour = 'red'"}, "42703", "colour"),
-        ("quote a ; news b", {"filter": "a.price"}, "42846", "boolean"),
+        ("quote a ; news b", {"filter": "a.price"}, "42804", "boolean"),
+        ("quote a ; news b", {"filter": "b.kind = 'x' and a.symbol"}, "42804", "boolean"),
+        ("quote a ; news b", {"filter": "generate_series(1, 2) > 1"}, "0A000", "set-returning"),
+        ("quote a ; news b", {"attributes": "n integer = a.symbol"}, "42804", "is of type integer but"),
+        ("quote a ; news b", {"attributes": "n integer = generate_series(1, 3)"}, "0A000", "set-returning"),
+        ("quote a ; news b", {"attributes": "n bigint = row_number() over ()"}, "42P20", "window"),
+        ("quote a ; news b", {"attributes": "n bigint = count(a)"}, "42803", "aggregate"),
+        ("every('9 ms')", {}, "22023", "tick_interval"),
+        ("P(quote a, '0.000001 s', news b)", {}, "22023", "tick_interval"),
         ("quote a ; news b", {"attributes": "x no_such_type = a.price"}, "42704", "no_such_type"),
         ("quote a ; news b", {"attributes": "starts_at text = a.symbol"}, "42701", "starts_at"),
         ("quote (price >) a ; news b", {}, "42601", "syntax error"),
@@ -57,16 +65,44 @@ def create(connection: psycopg.Connection, expression: str, name: str = "it", **
 def test_what_makes_no_sense_is_refused(
     broker: psycopg.Connection, expression: str, options: dict[str, Any], sqlstate: str, said: str
 ) -> None:
-    if sqlstate[:2] == "42" and said in ("colour", "boolean", "syntax error", "GROUP BY"):
-        # PostgreSQL's own error, with its position.
-        with pytest.raises(psycopg.Error, match=said) as caught:
-            create(broker, expression, **options)
-        assert caught.value.sqlstate == sqlstate
-    else:
-        with refused(sqlstate, said):
-            create(broker, expression, **options)
+    with refused(sqlstate, said):
+        create(broker, expression, **options)
     assert value(broker, "select count(*) from pgps.composite_events") == 0
     assert value(broker, "select count(*) from pgps.event_types where name = 'it'") == 0
+
+
+def test_an_error_in_a_text_has_its_place_in_that_text(broker: psycopg.Connection) -> None:
+    for options, place in (
+        ({"filter": "a.price > 1 and b.colour = 'red'"}, "At character 17 of the filter"),
+        ({"attributes": "p numeric = a.price, c text = b.colour"}, "At character 31 of the attributes"),
+    ):
+        with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
+            create(broker, "quote a ; news b", **options)
+        assert place in str(caught.value.diag.message_detail)
+        assert "There are: a (symbol text" in str(caught.value.diag.message_hint)
+    # What PostgreSQL would store in a column of the type is good for an attribute of it.
+    fine = "a text = a.price, b integer = a.price, c numeric = 5, d date = a.at, e integer = '7', f text = null"
+    create(broker, "quote a ; news b", attributes=fine)
+    call(broker, "alter_composite_event", "it", filter="b.kind = 'x'")
+    with refused("42804", "boolean"):
+        call(broker, "alter_composite_event", "it", filter="b.kind")
+    with refused("22023", "max_open 0"):
+        call(broker, "alter_composite_event", "it", max_open=0)
+
+
+def test_its_creator_may_advertise_it_again_and_sees_the_quota(
+    broker: psycopg.Connection, connect: Connect, own_database: str, role: Callable[..., str]
+) -> None:
+    alice = role("alice")
+    hers = connect(alice, dsn=own_database)
+    create(hers, "quote ; news")
+    call(hers, "unadvertise", "it")
+    call(hers, "advertise", "it")
+    call(hers, "subscribe", "mine", "it")
+    with refused("42501", "permission denied"):
+        rows(hers, "insert into pgps_event.it (starts_at) values (now())")
+    shown = "select name from pgps.settings where name in ('composite_events_per_role', 'tick_interval', 'loopback')"
+    assert sorted(name for (name,) in rows(hers, shown)) == ["composite_events_per_role", "tick_interval"]
 
 
 def test_a_definition_is_shown_in_its_normal_form(broker: psycopg.Connection) -> None:

@@ -53,6 +53,7 @@ def player(connect: Connect, own_database: str, clock: Clock) -> Player:
 @example("any(2, a ; b, a ; c, a)", "recent", [("a", 0, True), ("b", 1, True), ("a", 1, True), ("c", 1, False)], 0)
 @example("A*(a, b, c) or not(b)[a, c]", "chronicle", [("a", 0, True), ("b", 1, True), ("c", 1, True)], 0)
 @example("P(a, '2 us', c) or plus(a, '5 us')", "chronicle", [("a", 0, True), ("c", 3, True), ("b", 3, True)], 9)
+@example("P(a, '9 us', a)", "unrestricted", [("a", 0, False), ("a", 2, True), ("b", 8, True)], 3)
 @settings(max_examples=25, derandomize=True)
 @STORIES
 def check(played: Player, expression: str, context: str, steps: list[tuple[str, int, bool]], rest: int) -> None:

@@ -1,0 +1,64 @@
+-- The buffer of the consumers: how many events all of them together may hold unacknowledged, shared among the live ones.
+-- Applied where events are handed out; without a bound, which is the default, nothing of this runs.
+-- Locks: none.
+-- Writes: setting.
+
+insert into pgps_internal.setting (name, value, kind, description) values
+    ('buffer_events', '1000000000', 'integer',
+        'How many events all consumers together may hold unacknowledged; those that live share it evenly')
+on conflict (name) do nothing;
+
+create or replace function pgps_internal.is_dead(
+    subscription_id bigint, at pgps_internal.position, dead_after interval
+) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- As pgps.subscriptions has it: nothing was received or acknowledged for so long, while events waited.
+    select coalesce(greatest((is_dead.at).moved_at, min(b.oldest)) <= pgps_internal.clock() - is_dead.dead_after, false)
+    from pgps_internal.backlog b where b.subscription_id = is_dead.subscription_id and b.depth > 0
+$$;
+comment on function pgps_internal.is_dead(bigint, pgps_internal.position, interval) is
+'True when the consumer of a subscription is presumed dead';
+
+create or replace function pgps_internal.buffers() returns table (subscription_id bigint, holder text, held bigint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.subscription_id, null::text, p.outstanding::bigint
+    from pgps_internal.subscription s
+    cross join lateral pgps_internal.position_of(s.subscription_id) p
+    left join pgps_internal.backlog_limit l on l.subscription_id = s.subscription_id
+    where s.kind = 'external' and s.handler <> 'any' and s.state = 'active'
+        and (p.outstanding > 0 or pgps_internal.have_news(array[s.subscription_id]))
+        and (l.dead_after is null or not pgps_internal.is_dead(s.subscription_id, p, l.dead_after))
+    union all
+    select h.subscription_id, h.holder, count(*)
+    from pgps_internal.share h where h.leased_until > pgps_internal.clock() group by h.subscription_id, h.holder;
+end
+$$;
+comment on function pgps_internal.buffers() is
+'The live consumers that hold events or have events waiting, and how many they hold. holder: the one of a shared
+subscription. What a consumer that is presumed dead was handed is given back, and counts for nobody';
+
+create or replace function pgps_internal.buffer_room(subscription_ids bigint[], holder text, buffer bigint)
+returns integer
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    -- A share alone would not do: who was alone until now may hold the whole buffer.
+    select least(greatest(buffer_room.buffer / greatest(w.live + cardinality(buffer_room.subscription_ids) - w.own, 1),
+        1), greatest(buffer_room.buffer - w.held, 0) / cardinality(buffer_room.subscription_ids))::integer
+    from (
+        select count(*) as live, count(*) filter (where b.is_own) as own,
+            coalesce(sum(b.held) filter (where not b.is_own), 0) as held
+        from (select b.held, b.subscription_id = any (buffer_room.subscription_ids)
+                and coalesce(b.holder = buffer_room.holder, true) as is_own
+            from pgps_internal.buffers() b) b) w
+$$;
+comment on function pgps_internal.buffer_room(bigint[], text, bigint) is
+'How many events each of some consumers may hold now: an even share of the buffer, less when others hold more than
+theirs. holder: who asks, of a shared subscription';
